@@ -41,7 +41,7 @@ from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
-from polybus.protocols.uprotocol.cloudevents.schema import cloud_event_classes
+from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http
 from polybus.testing import NatsEngine, World, cluster, simulated
 from tests.contract.hostile_bodies import ENDING, JSON_VALUES, NO_JSON

@@ -1,16 +1,19 @@
-"""Rules for subjects, headers, counts and deadlines that all text wires share."""
+"""Rules and small parts that the protocols share: subjects, headers, counts, deadlines, errors, channels."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
-from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
+from ..errors import BadRequest, Code, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
+from ..message import Kind, Message
 
 MAX_INT: Final = 2**53
 """Larger integers lose digits in JavaScript."""
 MODES: Final = ("stream", "channel", "tunnel")
 
+_SHOWN: Final = 200
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
@@ -62,6 +65,45 @@ def milliseconds(ttl: float) -> int:
     return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))
 
 
+def shown_text(data: bytes) -> str:
+    """Return the beginning of a field for display, with escapes for bytes that are not UTF-8."""
+    text = data[:_SHOWN].decode("utf-8", "backslashreplace")
+    return (text if text.isprintable() else repr(text)) + (f" ... {len(data)} bytes" if len(data) > _SHOWN else "")
+
+
+def plain_field(value: int | bytes) -> str:
+    """Return a field of protocol buffers for display."""
+    return value.hex(" ") if isinstance(value, bytes) else str(value)
+
+
+def only_one(messages: Sequence[Message], what: str) -> Message:
+    """Return the message of a frame that holds one. Raises `Unsupported` for another number of messages."""
+    if len(messages) != 1:
+        raise Unsupported(f"{what} holds one message, not {len(messages)}")
+    return messages[0]
+
+
+def opening_facts(message: Message) -> tuple[str, int, int]:
+    """Return mode, credit and hops of an outgoing open."""
+    given = message.attributes
+    return given.get("mode", "channel"), given.get("credit", 0), given.get("hops", 0)
+
+
+def error_facts(text: Any, reason: Any, detail: Any) -> dict[str, Any]:
+    """Return the attributes of an incoming error. A text or reason that is not a string is dropped."""
+    return {
+        "text": text if isinstance(text, str) else "",
+        "reason": reason if isinstance(reason, str) else None,
+        "detail": detail,
+    }
+
+
+def refusal(error: RemoteProtocolError, id: Any) -> Message:
+    """Return the answer to a malformed request."""
+    code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
+    return Message(Kind.ERROR, "", id, code=code, attributes={"text": error.text, "reason": error.reason})
+
+
 class WireRules:
     """The rules, with errors that name a protocol: `RemoteProtocolError` for input, `LocalProtocolError` for output."""
 
@@ -103,6 +145,17 @@ class WireRules:
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value
+
+    def read_opening(
+        self, mode: Any, credit: Any, hops: Any, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT
+    ) -> dict[str, Any]:
+        """Return the attributes of an incoming open. Raises `RemoteProtocolError` with `reason` if one is invalid."""
+        if mode not in MODES:
+            raise self.refuse(f"mode is one of {', '.join(MODES)}", reason, answer_id)
+        counts = {
+            name: self.read_count(value, name, answer_id, reason, most) for name, value in (("credit", credit), ("hops", hops))
+        }
+        return {"mode": mode, **counts}
 
     def check_local_subject(self, value: Any, limit: int) -> str:
         """Check an outgoing subject, which may be empty.

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import msgspec
 
 from ...plugins import Host
-from ...protocols.jrep.arrays import cut
+from ...protocols.jrep.reader import cut
 
 NOTHING: Final = b"[]"
 MAX_WORD: Final = 4096

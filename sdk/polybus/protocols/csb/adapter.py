@@ -17,8 +17,7 @@ from .._rules import fault_in_subject
 from . import wire
 from .bodies import BY_NAME
 from .codec import CsbCodec
-from .dissect import dissect
-from .reader import CsbReader
+from .reader import CsbReader, dissect
 from .session import CrowdedSession, CsbSession
 from .writer import CsbWriter
 

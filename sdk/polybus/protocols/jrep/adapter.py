@@ -3,17 +3,92 @@
 from __future__ import annotations
 
 import random
-from typing import ClassVar, Final
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 
+from ...body import JSON, OCTETS, BodyFormat
+from ...errors import RemoteProtocolError
 from ...limits import Limits
+from ...message import Kind, Message
 from ...plugins import Role
 from .._options import UrlOptions, choice
-from .codec import JrepCodec, make_codec
+from .formats import ErraiFormat, Parts, PartsFormat
 from .handshake import Dialect
+from .names import is_unusable, subjects_of
+from .reader import MessageReader
 from .session import JrepSession
 from .values.java import JavaTypes
+from .writer import MessageWriter, joined
+
+_TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
+_SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe": Kind.UNSUBSCRIBE}
+
+
+@frozen(eq=False, kw_only=True)
+class JrepCodec:
+    """Reads and writes payloads of several messages.
+
+    The session uses `reader` and `writer`, which do not interpret commands between buses; `decode` and `encode` implement the
+    plugin, with subscriptions as messages.
+    """
+
+    reader: MessageReader
+    writer: MessageWriter
+    limits: Limits
+    formats: tuple[BodyFormat, ...]
+    item_formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
+    """A tunnel's frame is a JSON document or base64: bytes as a marked value would take three times the space."""
+    reads: frozenset[Literal["text", "binary"]] = _TEXT
+    writes: Literal["text", "binary"] = "text"
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        """`Parts` are members beside ToSubject; any other value is in a part of its own."""
+        return self.formats[1 if type(value) is Parts else 0]
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The messages of a payload; a RemoteSubscribe gives a message for each subject."""
+        found: list[Message | RemoteProtocolError] = []
+        for message in self.reader.read(frame):
+            kind = None
+            if isinstance(message, Message) and message.kind is Kind.CONTROL:
+                kind = _SUBSCRIPTIONS.get(str(message.attributes.get("CommandType")))
+            if kind is None or not isinstance(message, Message):
+                found.append(message)
+            else:
+                found.extend(self._subscriptions(kind, message))
+        return found
+
+    def _subscriptions(self, kind: Kind, message: Message) -> list[Message | RemoteProtocolError]:
+        try:
+            subjects = subjects_of(message.attributes, self.limits.subject, self.limits.subscriptions)
+        except RemoteProtocolError as error:
+            return [error]
+        parts = message.attributes
+        return [Message(kind, subject, attributes=parts) for subject in subjects if not is_unusable(subject)]
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        write = self.writer.write
+        return joined([document for message in messages if (document := write(message, message.id))])
+
+    def join(self, frames: Sequence[bytes]) -> bytes:
+        return joined([inner for frame in frames if (inner := frame.strip()[1:-1].strip())])
+
+
+@lru_cache(maxsize=64)
+def make_codec(limits: Limits, types: JavaTypes, plain: bool, strict: bool) -> JrepCodec:
+    marked = ErraiFormat(types, strict, limits.depth)
+    values: BodyFormat = JSON if plain else marked
+    parts = PartsFormat(values)
+    return JrepCodec(
+        reader=MessageReader(limits, marked),
+        writer=MessageWriter(limits, values, parts),
+        limits=limits,
+        formats=(values, parts),
+    )
+
 
 _LIMITS: Final = Limits()
 _NO_TYPES: Final = JavaTypes()

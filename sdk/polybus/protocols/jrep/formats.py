@@ -12,9 +12,8 @@ import msgspec
 from ...body import MASKED, BodyFormat, check_depth, refuse_secrets
 from ...errors import BadRequest, BusError, EncodeError
 from .names import MAX_PARTS, PROTOCOL_PARTS
-from .values.java import JavaTypes
+from .values.java import JavaTypes, Numbering, quoted
 from .values.reader import READERS, ValueReading
-from .values.text import Numbering, quoted
 from .values.writer import ValueWriter
 
 _decode: Final = msgspec.json.Decoder().decode

@@ -17,10 +17,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
-from ...errors import Code, RemoteProtocolError
+from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, Ready, Role, SessionEvent
+from .._rules import refusal
 from .names import CLIENT_BUS, SERVER_BUS
 from .writer import MessageWriter
 
@@ -226,9 +227,7 @@ class Federation:
         """Send an error to an asker's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable in it (notes 2,
         M11).
         """
-        facts = {"text": error.text, "reason": error.reason}
-        code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
-        told = Message(Kind.ERROR, "", goal or ("", None), code=code, attributes=facts)
+        told = refusal(error, goal or ("", None))
         self.documents.append(self.writer.write(told, told.id))
 
     def become_ready(self, now: float, legacy: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +19,7 @@ from ...body import JSON, OCTETS, BodyFormat, check_json, check_levels
 from ...errors import BadRequest, BusError, Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .._rules import MODES, fault_in_subject
-from .arrays import LONG, cut, joined
+from .._rules import error_facts, fault_in_subject
 from .formats import ErraiFormat
 from .names import (
     CONTROL_SUBJECTS,
@@ -29,6 +28,7 @@ from .names import (
     MAX_PARTS,
     REPLY_SUFFIX,
     RPC_MARK,
+    WIRE_RULES,
     check_priority,
     check_subject,
     count_of,
@@ -39,6 +39,37 @@ from .names import (
     text_of,
 )
 from .values.java import JavaObject, JavaTypes, Portable
+
+_elements: Final = msgspec.json.Decoder(list[Raw]).decode
+LONG: Final = 32 * 1024
+"""Maximum bytes of an array that is read in one turn, unless it has a single element."""
+_MOST_MESSAGES: Final = 256
+"""Maximum number of elements; reading and handling them takes a few milliseconds."""
+
+
+def cut(array: bytes, long: int = LONG) -> list[bytes]:
+    """Split an array into several with the same elements, in order; a short one is unchanged.
+
+    Raises:
+        ValueError: Not a JSON array.
+    """
+    if len(array) <= long:
+        return [array]
+    return joined(map(bytes, _elements(array)), long)
+
+
+def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
+    """Join elements to arrays that are not long, except those with a single element."""
+    arrays, inside, size = list[bytes](), list[bytes](), 0
+    for element in elements:
+        if inside and (size + len(element) > long or len(inside) == _MOST_MESSAGES):
+            arrays.append(b"[%b]" % b",".join(inside))
+            inside, size = [], 0
+        inside.append(element)
+        size += len(element) + 1
+    arrays.append(b"[%b]" % b",".join(inside))
+    return arrays
+
 
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _OPENED: Final = {b"]": b"[", b"}": b"{"}
@@ -80,7 +111,6 @@ def _salience(message: Message | RemoteProtocolError) -> bool:
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
-_elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _BROKEN: Final = 256 * 1024
 """Maximum bytes of a malformed message to search for its reply subject; more takes too long."""
@@ -397,11 +427,9 @@ class MessageReader:
         raise refuse(f"the verb {verb[:40]!r} is not known", "unknown_verb")
 
     def _open(self, subject: str, key: str, values: dict[str, Any]) -> Message:
-        mode = values.get("PolybusMode")
-        if mode not in MODES:
-            raise refuse(f"PolybusMode is one of {', '.join(MODES)}", "invalid_part")
-        credit, hops = count_of(values.get("PolybusN", 0), "PolybusN"), count_of(values.get("PolybusHops", 0), "PolybusHops")
-        return Message(Kind.OPEN, subject, key, attributes={"mode": mode, "credit": credit, "hops": hops})
+        mode, credit, hops = values.get("PolybusMode"), values.get("PolybusN", 0), values.get("PolybusHops", 0)
+        facts = WIRE_RULES.read_opening(mode, credit, hops, reason="invalid_part")
+        return Message(Kind.OPEN, subject, key, attributes=facts)
 
     def _set_body(self, message: Message, raw: bytes) -> None:
         """May raise `RemoteProtocolError`: not a value."""
@@ -442,12 +470,9 @@ def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types
 
 
 def _told(values: dict[str, Any]) -> dict[str, Any]:
-    text, reason = values.get("ErrorMessage"), values.get("PolybusReason")
-    return {
-        "text": text if type(text) is str else _message_of(values.get("Throwable")) or "",
-        "reason": reason if type(reason) is str else None,
-        "detail": _detail(values.get("PolybusDetail")),
-    }
+    text = values.get("ErrorMessage")
+    text = text if type(text) is str else _message_of(values.get("Throwable"))
+    return error_facts(text, values.get("PolybusReason"), _detail(values.get("PolybusDetail")))
 
 
 def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import RemoteProtocolError
 from ...limits import Limits
@@ -16,11 +16,13 @@ from ...message import MISSING, Kind, Message
 from ...plugins import Capabilities, CloseWanted, Frames, Refused, Role, SessionEvent, SessionOutput
 from .._rules import too_large
 from . import commands
-from .codec import JrepCodec
 from .handshake import Dialect, Federation, FederationState
 from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES, REPLY_SUFFIX, is_reserved, is_unusable, refuse
 from .reader import by_priority
 from .writer import payloads_of
+
+if TYPE_CHECKING:
+    from .adapter import JrepCodec
 
 _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL

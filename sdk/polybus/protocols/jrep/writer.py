@@ -31,7 +31,7 @@ from .names import (
     check_local_subject,
     service_of,
 )
-from .values.text import Numbering, json_text, quoted, throwable
+from .values.java import Numbering, json_text, quoted, throwable
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:

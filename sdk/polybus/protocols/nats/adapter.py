@@ -18,8 +18,7 @@ from .cluster.known_handlers import KnownHandlers
 from .codec import NatsCodec
 from .connection import SessionOptions
 from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
-from .dissect import dissect
-from .operations import NatsFraming
+from .operations import NatsFraming, dissect
 from .session import NatsSession
 
 _LIMITS: Final = Limits()

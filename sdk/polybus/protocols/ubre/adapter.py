@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 from attrs.validators import optional
 
-from ...body import JSON, OCTETS
+from ...body import JSON, OCTETS, BodyFormat
+from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, choice, one_of
-from .binary_format import BinaryReader, BinaryWriter
-from .codec import UbreCodec
-from .dissect import dissect
+from .._rules import only_one
+from .binary_format import BinaryReader, BinaryWriter, dissect
 from .json_format import json_read, json_writer
 from .session import ShortUbreSession, UbreSession
 
 _LIMITS: Final = Limits()
+
+
+@frozen(eq=False, kw_only=True)
+class UbreCodec:
+    """One message per frame. The session uses `read` and `write`; `decode` and `encode` implement the plugin.
+
+    Attributes:
+        read: Reads the message of a frame. Raises only `RemoteProtocolError`.
+        write: Writes a message under an id (ignores `Message.id`). Raises as `encode`.
+        reads: Kinds of frames that it reads.
+        writes: Kind of frames that it writes.
+        ask: Writes a request, given subject, id, body and time-out in seconds; None if not available.
+        tell: Writes an answer, given id and body; None if not available.
+        formats: Body formats on this wire. The first is for ordinary bodies; items and opens may use both.
+    """
+
+    read: Callable[[bytes], Message]
+    write: Callable[[Message, Any], bytes]
+    reads: frozenset[Literal["text", "binary"]]
+    writes: Literal["text", "binary"]
+    ask: Callable[[Any, Any, bytes | None, float], bytes] | None = None
+    tell: Callable[[Any, bytes | None], bytes] | None = None
+    formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
+    one_format: ClassVar[bool] = True
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        return self.formats[0]
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        return [self.read(frame)]
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        message = only_one(messages, "a UBRE frame")
+        return self.write(message, message.id)
 
 
 def _length(value: Any) -> Any:

@@ -6,7 +6,7 @@ The document does not define names and bodies; here a name is text, with parts s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from ...body import OCTETS, check_json
 from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
+from ...plugins import FrameField
+from .._rules import shown_text
 from .members import (
     JSON_ONLY,
     NO_EXTRAS,
@@ -321,3 +323,64 @@ def _id_bytes(id: Any) -> bytes:
     if type(id) is not str or not id or "\0" in id:
         raise LocalProtocolError("an id is a whole number or text without NUL", protocol="ubre")
     return id.encode()
+
+
+# -- for people ----------------------------------------------------------------------------------------------------------
+
+_LETTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "S": ("subscribe", "subject"),
+    "U": ("unsubscribe", "subject"),
+    "P": ("publish", "subject"),
+    "R": ("request", "id"),
+    "s": ("success", "id"),
+    "f": ("fail", "id"),
+    "c": ("fail, as the document's table writes it in hex", "id"),
+    "C": ("cancel", "id"),
+    "O": ("open, the body is JSON", "id"),
+    "o": ("open, the body is bytes", "id"),
+    "I": ("item, the body is JSON", "id"),
+    "i": ("item, the body is bytes", "id"),
+    "K": ("credit", "id"),
+    "E": ("end", "id"),
+}
+
+
+def dissect(frame: bytes) -> Iterator[FrameField]:
+    """Yield the fields of any bytes; none for JSON."""
+    if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
+        return
+    if len(frame) < HEADER.size:
+        yield FrameField(0, len(frame), "header", frame.hex(" "), f"cut off: a header has {HEADER.size} bytes")
+        return
+    letter, name_length, body_length = HEADER.unpack_from(frame)
+    kind, first = _LETTERS.get(chr(letter), ("unknown", "name"))
+    yield FrameField(0, 1, "type", f"{letter:#04x} {chr(letter)!r}" if 32 < letter < 127 else f"{letter:#04x}", kind)
+    there = len(frame) - HEADER.size
+    short = f"cut off: {there} bytes follow the header" if name_length > there else ""
+    yield FrameField(1, 2, "name length", str(name_length), short)
+    rest = max(0, there - name_length)
+    yield FrameField(3, 4, "body length", *_shown_length(body_length, rest))
+    yield from _shown_name(frame[HEADER.size : HEADER.size + name_length], first)
+    start = HEADER.size + name_length
+    size = rest if body_length == REST_OF_FRAME else min(body_length, rest)
+    if size:
+        yield FrameField(start, size, "body", shown_text(frame[start : start + size]))
+    if rest > size:
+        yield FrameField(start + size, rest - size, "trailing", frame[start + size :][:32].hex(" "), "belongs to nothing")
+
+
+def _shown_length(announced: int, there: int) -> tuple[str, str]:
+    if announced == REST_OF_FRAME:
+        return "-1", f"the rest of the frame: {there} bytes"
+    return str(announced), f"cut off: {there} bytes are there" if announced > there else ""
+
+
+def _shown_name(name: bytes, first: str) -> Iterator[FrameField]:
+    """The parts of a name, separated by NUL: the first one, then the subject (of a request or open) and a JSON object."""
+    offset = HEADER.size
+    for index, part in enumerate(name.split(b"\0", 2)):
+        if index and (index == 2 or part[:1] == b"{"):
+            yield FrameField(offset, len(part), "extras", shown_text(part), "further members")
+        elif index == 0 or part:
+            yield FrameField(offset, len(part), "subject" if index else first, shown_text(part))
+        offset += len(part) + 1

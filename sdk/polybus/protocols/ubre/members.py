@@ -16,7 +16,7 @@ from ...body import JSON, OCTETS
 from ...errors import Code, EncodeError
 from ...limits import Limits
 from ...message import Kind, Message
-from .._rules import MAX_INT, MODES, WireRules, fault_in_subject, milliseconds
+from .._rules import MAX_INT, WireRules, error_facts, fault_in_subject, milliseconds, opening_facts
 
 WIRE_RULES: Final = WireRules("ubre")
 refuse: Final = WIRE_RULES.refuse
@@ -111,7 +111,7 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
         code, attributes = _bare_error(body)
     else:
         code = _code(extras.code)
-        attributes = _failure(extras)
+        attributes = error_facts(extras.text, extras.reason, extras.detail)
         if extras.text is None:
             attributes["text"] = body if isinstance(body, str) else ""
         if extras.detail is None and not isinstance(body, str):
@@ -122,19 +122,8 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
 def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
     """Code and facts of an error without code. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
     if isinstance(body, str):
-        code = Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN
-        return code, {"text": body, "reason": None, "detail": None}
-    message = body.get("message") if isinstance(body, dict) else None
-    text = message if isinstance(message, str) else ""
-    return Code.UNKNOWN, {"text": text, "reason": None, "detail": body}
-
-
-def _failure(extras: ChannelMembers) -> dict[str, Any]:
-    return {
-        "text": extras.text if isinstance(extras.text, str) else "",
-        "reason": extras.reason if isinstance(extras.reason, str) else None,
-        "detail": extras.detail,
-    }
+        return Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN, error_facts(body, None, None)
+    return Code.UNKNOWN, error_facts(body.get("message") if isinstance(body, dict) else None, None, body)
 
 
 def _code(value: Any) -> Code:
@@ -145,7 +134,8 @@ def end(id: Any, extras: ChannelMembers) -> Message:
     """Read the end of a channel: clean without a code (or with 0), otherwise an error."""
     if extras.code is UNSET or (type(extras.code) is int and extras.code == 0):
         return Message(Kind.END, "", id)
-    return Message(Kind.END, "", id, None, JSON, None, None, _code(extras.code), None, _failure(extras))
+    facts = error_facts(extras.text, extras.reason, extras.detail)
+    return Message(Kind.END, "", id, None, JSON, None, None, _code(extras.code), None, facts)
 
 
 def credit(id: Any, extras: ChannelMembers) -> Message:
@@ -158,12 +148,9 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
 
 def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
     """Read an open without its body. May raise `RemoteProtocolError`, with `id` for the answer."""
-    if extras.mode not in MODES:
-        raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
+    attributes = WIRE_RULES.read_opening(extras.mode, extras.n, extras.hops, id)
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
     ttl = read_ttl(extras.ttl, id)
-    credit, hops = WIRE_RULES.read_count(extras.n, "n", id), WIRE_RULES.read_count(extras.hops, "hops", id)
-    attributes = {"mode": extras.mode, "credit": credit, "hops": hops}
     return Message(Kind.OPEN, subject, id, None, JSON, headers, ttl, None, None, attributes)
 
 
@@ -208,8 +195,7 @@ def _add_ttl(members: dict[str, Any], message: Message) -> None:
 
 def _add_opening(members: dict[str, Any], message: Message) -> None:
     _add_ttl(members, message)
-    given = message.attributes
-    members.update(mode=given.get("mode", "channel"), n=given.get("credit", 0), hops=given.get("hops", 0))
+    members["mode"], members["n"], members["hops"] = opening_facts(message)
 
 
 def _add_end(members: dict[str, Any], message: Message) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import string
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...body import JSON
 from ...errors import Code, RemoteProtocolError
@@ -12,8 +12,10 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, QuietSession, Refused, SessionEvent, SessionOutput
 from .._rules import too_large
-from .codec import UbreCodec
 from .members import refuse
+
+if TYPE_CHECKING:
+    from .adapter import UbreCodec
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay do not collide and ids cannot be guessed

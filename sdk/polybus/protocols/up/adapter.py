@@ -15,12 +15,12 @@ from ...plugins.tools import sources
 from .._options import UrlOptions, choice
 from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .codec import MAX_TTL, UpCodec
-from .dissect import dissect
 from .fabric import UpFabric
 from .names import Table, UpNames, table_of
 from .samples import DIALECTS
 from .session import UpSession
 from .uuris import FIRST_TOPIC, UUri, parse_entity
+from .wire import dissect
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "//polybus/1/1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ class PayloadFormat(IntEnum):
     SHARED_MEMORY = 8
 
 
-TYPE_NAMES: Final = {
+TYPE_NAMES: Final[Mapping[int, str]] = {
     MessageType.PUBLISH: "up-pub.v1",
     MessageType.REQUEST: "up-req.v1",
     MessageType.RESPONSE: "up-res.v1",

@@ -8,12 +8,15 @@ and counter, ``11`` with variant and random part. Sessions make, compare and sto
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint
-from .attributes import Attributes
+from ...errors import Code
+from ...plugins import FrameField
+from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint, walk_fields
+from .._rules import plain_field, shown_text
+from .attributes import FORMAT_NAMES, LAST_PRIORITY, TYPE_NAMES, Attributes, id_ms, is_v7, priority_name, uuid_text
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
 
 _SIZE: Final = 18
@@ -245,3 +248,59 @@ def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
             else:
                 payload = part
     return attributes, payload
+
+
+# -- for people ----------------------------------------------------------------------------------------------------------
+
+_SHOWN: Final = 200
+_NOTES: Final[Mapping[str, Callable[[int], str]]] = {
+    "type": lambda number: TYPE_NAMES.get(number, "of no type"),
+    "priority": lambda number: priority_name(number) if number <= LAST_PRIORITY else "of no class",
+    "ttl": lambda number: "ms" if number else "for ever",
+    "permission_level": lambda number: "",
+    "commstatus": lambda number: next((code.name for code in Code if code == number), "of no code" if number else "OK"),
+    "payload_format": lambda number: FORMAT_NAMES[number] if number < len(FORMAT_NAMES) else "of no format",
+}
+
+
+def dissect(frame: bytes) -> Iterator[FrameField]:
+    """Yield the fields of any bytes, without the value of a token."""
+    for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
+        if part is None or number not in (1, 2):
+            name = f"field {number}" if number else "field"
+            yield FrameField(start, end - start, name, plain_field(value)[:_SHOWN], note or "of no UMessage")
+        elif number == 2:
+            yield FrameField(start, end - start, "payload", shown_text(frame[part:end]), note)
+        else:
+            yield FrameField(start, part - start, "attributes", f"{end - part} bytes", note)
+            for at, stop, number, value, _, note in walk_fields(frame, part, end):
+                name = _FIELDS.get(number, f"field {number}" if number else "field")
+                shown, seen = _shown_attribute(number, value)
+                yield FrameField(at, stop - at, name, shown[:_SHOWN], note or seen)
+
+
+def _shown_attribute(number: int, value: int | bytes) -> tuple[str, str]:
+    name = _FIELDS.get(number)
+    if name is None:
+        return plain_field(value), "of a later release"
+    if name == "token":
+        return "...", "not shown"
+    if isinstance(value, int) is not (name in _NOTES):
+        return plain_field(value), "not a number" if name in _NOTES else "not bytes"
+    if isinstance(value, int):
+        return str(value), _NOTES[name](value)
+    try:
+        return _shown_part(number, value)
+    except ValueError as error:
+        return value.hex(" "), f"not that: {error}"
+
+
+def _shown_part(number: int, part: bytes) -> tuple[str, str]:
+    if number in _IDS:
+        id = read_uuid(part)
+        return uuid_text(id), f"made {id_ms(id)} ms after 1970" if is_v7(id) else "no UUID of version 7"
+    if number in _TEXTS:
+        return shown_text(part), ""
+    uri = read_uuri(part)
+    resource = "a topic" if uri.is_topic else "a method" if uri.is_method else "an entity" if not uri.resource else ""
+    return str(uri), "a pattern" if uri.is_pattern else resource

@@ -16,9 +16,8 @@ from .._options import UrlOptions, choice
 from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .cloudevents.envelope import Envelope
 from .cloudevents.json_event import JsonEventReader, JsonEventWriter
-from .cloudevents.proto_event import ProtoReader, ProtoWriter
+from .cloudevents.proto_event import ProtoReader, ProtoWriter, dissect
 from .codec import UProtocolCodec
-from .dissect import dissect
 from .names import UProtocolNames, entity_key
 from .rules import MAX_INTEGER, Leniency, is_text, is_uri_reference
 from .session import UProtocolSession

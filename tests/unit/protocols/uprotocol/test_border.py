@@ -20,7 +20,7 @@ from polybus import BusError, Code, LocalProtocolError, Message, RemoteProtocolE
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY
-from polybus.protocols.uprotocol.cloudevents.schema import cloud_event_classes
+from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http, to_http
 from polybus.subjects import check_subject
 from tests.doubles.driven import Driven

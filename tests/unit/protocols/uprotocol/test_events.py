@@ -22,7 +22,7 @@ from polybus.message import Kind
 from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY, pack, pack_value, read_value, write_value
-from polybus.protocols.uprotocol.cloudevents.schema import cloud_event_classes
+from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.codec import UProtocolCodec
 from polybus.protocols.uprotocol.rules import Violation
 from tests.doubles.driven import Driven

@@ -14,8 +14,21 @@ from attrs import field, frozen
 
 from ....errors import EncodeError
 from ....plugins.tools import scalar_form
-from .java import JavaEnum, JavaObject, write_big_integer, write_decimal, write_double, write_marked
-from .text import KEY_PREFIX, LIST, MAP, SET, Numbering, number, quoted
+from .java import (
+    KEY_PREFIX,
+    LIST,
+    MAP,
+    SET,
+    JavaEnum,
+    JavaObject,
+    Numbering,
+    number,
+    quoted,
+    write_big_integer,
+    write_decimal,
+    write_double,
+    write_marked,
+)
 
 Write: TypeAlias = "Callable[[Any, Numbering], bytes]"
 

@@ -18,6 +18,8 @@ from ....body import check_json
 from ....errors import BadRequest, EncodeError
 from ....plugins.tools import convert, misfit
 from .java import (
+    KEY_PREFIX,
+    NULL_KEY,
     JavaEnum,
     JavaObject,
     JavaTypes,
@@ -30,7 +32,6 @@ from .java import (
     read_integer,
     read_text,
 )
-from .text import KEY_PREFIX, NULL_KEY
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64

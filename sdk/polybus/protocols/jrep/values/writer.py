@@ -24,18 +24,28 @@ from ....plugins.tools import form_of_struct, plain_form, scalar_form
 from .declared import Arguments, Write, write_arguments
 from .java import (
     BOOLEANS,
+    HASHED_TYPES,
+    KEY_PREFIX,
+    LIST,
+    MAP,
+    NULL_KEY,
+    SET,
     JavaEnum,
     JavaObject,
     JavaTypes,
+    Numbering,
     Portable,
     constants_writer,
+    json_text,
+    number,
+    quoted,
+    throwable,
     write_date,
     write_decimal,
     write_double,
     write_integer,
     write_java_enum,
 )
-from .text import HASHED_TYPES, KEY_PREFIX, LIST, MAP, NULL_KEY, SET, Numbering, json_text, number, quoted, throwable
 
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
 """Errai's server answers 500 if their ``^NumVal`` is missing."""

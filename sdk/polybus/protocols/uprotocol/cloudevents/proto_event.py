@@ -6,23 +6,54 @@ and the table of rules. Events are written without it, so that shared parts are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from ....body import OCTETS, BodyFormat
 from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
-from ....plugins.protobuf import field, length, read_fields, read_varint, varint
-from ..._protobuf.any_body import ANY, check_any
+from ....plugins import FrameField
+from ....plugins.protobuf import field, length, read_fields, read_varint, varint, walk_fields
+from ..._protobuf.any_body import ANY, check_any, known_class
+from ..._rules import plain_field
 from ..._uprotocol import LEVELS
 from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
 from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
 from ..extensions import ITEM, read_proto_item
 from ..rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
 from .envelope import BATCH, Envelope, is_packed, known_schema, shown
-from .schema import cloud_event_classes
+
+_DESCRIPTOR: Final = (  # cloudevents.proto in this folder, compiled by protoc; a test compares them
+    b"\n\x11cloudevents.proto\x12\x11io.cloudevents.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestam"
+    b'p.proto"\xb0\x04\n\nCloudEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x14\n\x0cspe'
+    b"c_version\x18\x03 \x01(\t\x12\x0c\n\x04type\x18\x04 \x01(\t\x12A\n\nattributes\x18\x05 \x03(\x0b2-.io.cloudevents"
+    b".v1.CloudEvent.AttributesEntry\x12\x15\n\x0bbinary_data\x18\x06 \x01(\x0cH\x00\x12\x13\n\ttext_data\x18\x07 \x01("
+    b"\tH\x00\x12*\n\nproto_data\x18\x08 \x01(\x0b2\x14.google.protobuf.AnyH\x00\x1ai\n\x0fAttributesEntry\x12\x0b\n"
+    b"\x03key\x18\x01 \x01(\t\x12E\n\x05value\x18\x02 \x01(\x0b26.io.cloudevents.v1.CloudEvent.CloudEventAttributeValue"
+    b":\x028\x01\x1a\xd3\x01\n\x18CloudEventAttributeValue\x12\x14\n\nce_boolean\x18\x01 \x01(\x08H\x00\x12\x14\n\nce_i"
+    b"nteger\x18\x02 \x01(\x05H\x00\x12\x13\n\tce_string\x18\x03 \x01(\tH\x00\x12\x12\n\x08ce_bytes\x18\x04 \x01(\x0cH"
+    b"\x00\x12\x10\n\x06ce_uri\x18\x05 \x01(\tH\x00\x12\x14\n\nce_uri_ref\x18\x06 \x01(\tH\x00\x122\n\x0cce_timestamp"
+    b'\x18\x07 \x01(\x0b2\x1a.google.protobuf.TimestampH\x00B\x06\n\x04attrB\x06\n\x04data"@\n\x0fCloudEventBatch\x12-'
+    b"\n\x06events\x18\x01 \x03(\x0b2\x1d.io.cloudevents.v1.CloudEventb\x06proto3"
+)
+
+
+@cache
+def cloud_event_classes() -> tuple[type[Any], type[Any]]:
+    """Return ``CloudEvent`` and ``CloudEventBatch``, perhaps of another package that has registered these names.
+
+    They are made of a descriptor, because code that protoc generates only runs with two generations of protobuf.
+    """
+    from google.protobuf import any_pb2, descriptor_pool, timestamp_pb2  # noqa: F401  # which it imports
+
+    if known_class("io.cloudevents.v1.CloudEvent") is None:
+        descriptor_pool.Default().AddSerializedFile(_DESCRIPTOR)
+    event, batch = known_class("io.cloudevents.v1.CloudEvent"), known_class("io.cloudevents.v1.CloudEventBatch")
+    assert event is not None and batch is not None
+    return event, batch
+
 
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 # Fields of CloudEvent.
@@ -399,3 +430,42 @@ def _timestamp(text: str) -> bytes | None:
     except ValueError:
         return None
     return moment.SerializeToString()
+
+
+# -- for people ----------------------------------------------------------------------------------------------------------
+
+# By number, from 1.
+_FIELDS: Final = dict(enumerate("id source spec_version type attribute binary_data text_data proto_data".split(), 1))
+_VALUES: Final = dict(enumerate("ce_boolean ce_integer ce_string ce_bytes ce_uri ce_uri_ref ce_timestamp".split(), 1))
+_SHOWN: Final = 200
+
+
+def dissect(frame: bytes) -> Iterator[FrameField]:
+    """Yield the fields of any bytes, without the value of a token."""
+    for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
+        name = _FIELDS.get(number, f"field {number}") if number else "field"
+        if part is None or isinstance(value, int):
+            name, text, note = f"field {number}" if number else name, plain_field(value), note or "not of a CloudEvent"
+        elif number == 5 and not note:
+            name, text, note = _shown_attribute(value)
+        else:
+            text = _escaped(value) if number < 5 or number == 7 else value.hex(" ")
+        yield FrameField(start, end - start, name, text[:_SHOWN], note)
+
+
+def _shown_attribute(entry: bytes) -> tuple[str, str, str]:
+    try:
+        parts = dict(read_fields(entry))
+        name, held = parts.get(1, b""), parts.get(2, b"")
+        (kind, value), *_ = [*read_fields(held), (0, b"")] if isinstance(held, bytes) else [(0, b"")]
+    except ValueError:
+        return "attribute", entry.hex(" "), "no entry of a map"
+    text = _escaped(name) if isinstance(name, bytes) else str(name)
+    if text == "token":
+        return text, "...", "not shown"
+    shown = plain_field(value) if isinstance(value, int) or kind in (4, 7) else _escaped(value)
+    return text, shown, _VALUES.get(kind, "of no kind")
+
+
+def _escaped(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
