@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import BadRequest, Code, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
@@ -74,13 +73,6 @@ def shown_text(data: bytes) -> str:
 def plain_field(value: int | bytes) -> str:
     """Return a field of protocol buffers for display."""
     return value.hex(" ") if isinstance(value, bytes) else str(value)
-
-
-def only_one(messages: Sequence[Message], what: str) -> Message:
-    """Return the message of a frame that holds one. Raises `Unsupported` for another number of messages."""
-    if len(messages) != 1:
-        raise Unsupported(f"{what} holds one message, not {len(messages)}")
-    return messages[0]
 
 
 def opening_facts(message: Message) -> tuple[str, int, int]:

@@ -11,12 +11,11 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from ...body import JSON, OCTETS, BodyFormat
-from ...errors import RemoteProtocolError
+from ...errors import RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, choice, one_of
-from .._rules import only_one
 from .binary_format import BinaryReader, BinaryWriter, dissect
 from .json_format import json_read, json_writer
 from .session import ShortUbreSession, UbreSession
@@ -54,8 +53,9 @@ class UbreCodec:
         return [self.read(frame)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        message = only_one(messages, "a UBRE frame")
-        return self.write(message, message.id)
+        if len(messages) != 1:
+            raise Unsupported(f"a UBRE frame holds one message, not {len(messages)}")
+        return self.write(messages[0], messages[0].id)
 
 
 def _length(value: Any) -> Any:
