@@ -1,4 +1,4 @@
-"""Writes what the reference takes from the program itself, between ``<!-- made: ... -->`` and ``<!-- end -->`` of its pages.
+"""Writes what pages take from the program or from a file, between their ``<!-- made: ... -->`` and ``<!-- end -->``.
 
 ``python docs/make_reference.py`` writes the pages; a test compares them with what this would write.
 """
@@ -325,17 +325,27 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "bodies": bodies,
 }
-PAGES = [FOLDER / name for name in ("command-line.md", "features.md", "captures.md", "bodies.md")]
+PAGES = [page for page in sorted(FOLDER.parent.rglob("*.md")) if "<!-- made: " in page.read_text(encoding="utf-8")]
+LANGUAGES = {".py": "python no-run serves until a signal", ".yml": "yaml", ".yaml": "yaml", ".service": "ini", ".conf": "text"}
 
 
 def written(page: Path) -> str:
     """The page as it is, with its made parts as they would be made now."""
     return re.sub(
-        r"(?<=<!-- made: )(\w+) -->.*?<!-- end -->",
-        lambda found: f"{found[1]} -->\n\n{PARTS[found[1]]().strip()}\n\n<!-- end -->",
+        r"(?<=<!-- made: )(\S+) -->.*?<!-- end -->",
+        lambda found: f"{found[1]} -->\n\n{_part(found[1]).strip()}\n\n<!-- end -->",
         page.read_text(encoding="utf-8"),
         flags=re.DOTALL,
     )
+
+
+def _part(name: str) -> str:
+    """A part by its name, or a file of the repository as a block of code; a template as `polybus new shop` renders it."""
+    if name in PARTS:
+        return PARTS[name]()
+    text = (FOLDER.parents[1] / name).read_text(encoding="utf-8")
+    file = Path(name.removesuffix(".tmpl"))
+    return f"```{LANGUAGES.get(file.suffix, 'text')}\n{text.replace('$name', 'shop')}```"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from .problems import describe, say
 
 _COMMANDS: Final = {
     "demo": ("demo:demo", "Run a 20-second demo of two programs."),
+    "new": ("new:new", "Write a small service with tests, to start from."),
     "serve": ("serve:serve", "Serve a bus until SIGINT or SIGTERM."),
     "schema": ("serve:schema", "Describe the subjects of a bus or a contract."),
     "request": ("client:request", "Send a request and print the answer as JSON."),

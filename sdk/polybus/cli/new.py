@@ -1,0 +1,46 @@
+"""`polybus new`: a small service with tests, as a starting point."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated, Final
+
+import typer
+
+from .options import argument, flag
+from .problems import UsageError
+
+_TEMPLATES: Final = files(__package__) / "templates"
+_SUFFIX: Final = ".tmpl"
+"""Templates are not modules, so that tools leave them alone."""
+
+
+def new(
+    folder: Annotated[Path, argument("DIR", "Folder to create. The service gets its name.")],
+    minimal: Annotated[bool, flag("--minimal", "Leave out FastAPI and the page.")] = False,
+) -> None:
+    """Write a small service: handlers, a page, tests and a Dockerfile."""
+    name = _service_name(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty folder: choose another name, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("common", "minimal" if minimal else "fastapi"):
+        for template in (_TEMPLATES / part).iterdir():
+            text = Template(template.read_text(encoding="utf-8")).substitute(name=name)
+            (folder / template.name.removesuffix(_SUFFIX)).write_text(text, encoding="utf-8")
+    written = ", ".join(sorted(path.name for path in folder.iterdir()))
+    typer.echo(f"{folder}: {written}\n\nNext:\n  cd {shlex.quote(str(folder))}\n  pip install -r requirements.txt pytest")
+    typer.echo("  python -m pytest\n  python app.py")
+
+
+def _service_name(folder: Path) -> str:
+    """Return the name of the folder in the form that images, clusters and hosts accept: ``My shop`` becomes ``my-shop``."""
+    given = folder.resolve().name
+    name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+    if not name:
+        raise UsageError(f"{given!r} is not a name for a service: use letters a to z and digits, as in polybus new shop")
+    return name

@@ -1,0 +1,138 @@
+"""What `polybus new` writes: its tests pass, it is typed and formatted, and it serves, also with its durable handler on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+
+from polybus import BadRequest, Bus, Forbidden, connect
+from polybus.cli.app import run
+from tests.integration.documentation.test_programs import TYPES_KNOWN
+from tests.integration.interop.nats_servers import nats_server
+from tests.integration.web.browser import browser
+from tests.integration.web.support import Program
+from tests.support import BOUND, bounded, eventually, free_port
+
+pytestmark = pytest.mark.anyio
+
+ORDER = {"article": "soup", "pieces": 2}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    assert run(["new", str(tmp_path / "shop")]) == 0
+    return tmp_path / "shop"
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    assert run(["new", str(tmp_path / "small shop"), "--minimal"]) == 0
+    return tmp_path / "small shop"
+
+
+@pytest.fixture
+def served(shop: Path) -> Iterator[Program]:
+    program = Program(shop / "app.py", PORT="0")
+    yield program
+    program.kill()
+
+
+@pytest.mark.parametrize("kind", ["shop", "minimal"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        ["-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"],
+        ["-m", "ruff", "check", "--isolated", "--select", "B,E,F,I,UP"],
+        ["-m", "ruff", "format", "--isolated", "--check"],
+    ],
+    ids=["pytest", "ruff", "format"],
+)
+def test_it_passes_its_tests_and_the_usual_checks(kind: str, check: list[str], request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    ended = subprocess.run([sys.executable, *check], cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", ["shop", "minimal"])
+def test_it_is_typed(kind: str, request: pytest.FixtureRequest) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        f"--cache-dir={TYPES_KNOWN}",
+        "app.py",
+        "test_app.py",
+    ]
+    folder = request.getfixturevalue(kind)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=390, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@bounded
+async def test_the_page_shows_an_order_that_another_program_places(served: Program) -> None:
+    async with browser() as chromium:
+        tab = await chromium.tab(served.site)
+        await tab.until("document.querySelector('#state').textContent === 'open'")
+        await anyio.to_thread.run_sync(lambda: httpx.post(f"{served.site}/orders", json=ORDER).raise_for_status())
+        await tab.until("document.querySelector('#orders').textContent.startsWith('2 soup (')")
+        await tab.fill("input", "bread")
+        await tab.until("document.querySelector('#orders').textContent.startsWith('1 bread (')")
+        assert chromium.problems == []
+
+
+@bounded
+async def test_it_tells_its_health_and_its_metrics_and_lets_clients_do_no_more_than_it_says(served: Program) -> None:
+    async with httpx.AsyncClient(base_url=served.site) as client:
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert (await client.get(path)).status_code == 200, path
+    async with connect(f"ubre+{served.site.replace('http', 'ws')}/bus") as bus:
+        assert (await bus.request("order.place", ORDER))["article"] == "soup"
+        with pytest.raises(Forbidden):
+            async with bus.subscribe(">"):
+                pass
+
+
+@bounded
+async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_path: Path) -> None:
+    with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}') as nats:
+        program = Program(shop / "app.py", PORT="0", DURABLE="on", POLYBUS_CLUSTER=f"{nats.url}/shop")
+        try:
+            async with Bus(cluster=f"{nats.url}/shop") as node, httpx.AsyncClient(base_url=program.site) as client:
+                async with node.subscribe("order.placed") as orders:
+                    placed = (await client.post("/orders", json=ORDER)).raise_for_status().json()
+                    assert (await orders.receive()).body == placed
+
+                async def billed() -> bool:
+                    return 'subject="order.placed"' in (await client.get("/metrics")).text
+
+                await eventually(billed)
+        finally:
+            program.kill()
+
+
+@bounded
+async def test_the_minimal_one_serves_the_bus(minimal: Path) -> None:
+    port = free_port()
+    command, environment = [sys.executable, str(minimal / "app.py")], os.environ | {"PORT": str(port)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+    try:
+        async with connect(f"ubre+ws://127.0.0.1:{port}/bus", wait=BOUND) as bus, bus.subscribe("order.placed") as orders:
+            placed = await bus.request("order.place", ORDER)
+            assert (await orders.receive()).body == placed
+            with pytest.raises(BadRequest):
+                await bus.request("order.place", {**ORDER, "pieces": 0})
+    finally:
+        process.kill()
+        process.wait()
