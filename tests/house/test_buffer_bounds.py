@@ -34,8 +34,8 @@ BOUNDS = {
         pubsub.recipients._patterns pubsub.recipients.indices pubsub.publisher._turns
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
         rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
-        cluster.durable.consumers._durables cluster.durable.consumers._handlers cluster.durable.consumers._of_subscriptions
-        cluster.durable.consumers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
+        cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
+        cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus.bus_collector._recent prometheus.bus_collector._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused

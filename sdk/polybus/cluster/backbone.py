@@ -26,9 +26,9 @@ from ..protocols.nats.cluster.known_handlers import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
 from ..protocols.nats.stored import ToReader
 from .arrivals import ParkedPublications
-from .durable.consumers import Consumers, StoreReaders, check_names
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream, StoredPublishing
+from .durable.readers import StoreReaders, check_names
 from .durable.storage import StoredReading
 from .durable.stores import Stores, stream_members
 from .handover import ClientHandover
@@ -176,7 +176,7 @@ class Backbone(Extension):
             stack.callback(setattr, storage, "stores", None)
             stack.callback(self._parts.keep, None)
         letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores)
-        readers = StoreReaders(services, published, Consumers(jetstream), letters, self.choose)
+        readers = StoreReaders(services, published, jetstream, letters, self.choose)
         await readers.prepare(self._parts.subscribers)
         self.durable = readers
         storage.cluster = readers

@@ -303,7 +303,7 @@ async def test_a_node_needs_no_more_permissions_than_the_page_says(version: str,
                 assert [(await replay.receive(20)).body for _ in range(2)] == [1, 7]
             async with bus.subscribe("work.x", durable="audit") as audit:
                 (await audit.receive(20)).ack()
-            with pytest.raises(LocalProtocolError, match="a publication of 'work.x' with id='1'"):
+            with pytest.raises(LocalProtocolError, match="already has id='1' for 'work.x'"):
                 await bus.publish("work.y", 1, id="1", timeout=20)
             await eventually(lambda: _durables(owner, {"billing", "audit"}))
 

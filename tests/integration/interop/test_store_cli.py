@@ -230,4 +230,4 @@ def test_a_server_that_keeps_nothing_is_named(run: Run) -> None:
         for command in (["store", "list"], ["dead", "list"]):
             status, _, err = run(*command, f"{server.url}/shop")
             assert status == 2
-            assert "keeps nothing: start it with JetStream" in err
+            assert "has no JetStream: start it with" in err

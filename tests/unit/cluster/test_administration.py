@@ -161,7 +161,7 @@ async def test_the_store_of_another_cluster_that_is_called_alike_is_not_shown_an
             with pytest.raises(LocalProtocolError, match="the name is not valid"):
                 await act("a b")
         assert (await Administration.of(other).store("orders")).name == "orders"
-        with pytest.raises(LocalProtocolError, match="not the dead letters 'shop-eu.dead.>'"):
+        with pytest.raises(LocalProtocolError, match="not the dead letters shop-eu.dead.>"):
             async with node(engine, Store("eu-dead", "dead.>"), name="shop"):
                 worker = node(engine, name="shop-eu")
                 worker.on("orders.>", durable="billing")(lambda body: None)

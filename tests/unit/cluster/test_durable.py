@@ -24,7 +24,7 @@ from polybus import (
 )
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
-from polybus.cluster.durable.consumers import Consumers
+from polybus.cluster.durable.consumers import DurableConsumer
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError
 from polybus.cluster.durable.storage import DurableSpec
 from polybus.events import DeadLettered
@@ -177,11 +177,11 @@ async def test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline
     other = node(engine, store, name=name)
     async with bus, other:
         await jetstream(other).ask(f"STREAM.DELETE.{name}-gone")
-        with pytest.raises(LocalProtocolError, match="'gone.x' is not stored: the engine has no store for it any more"):
+        with pytest.raises(LocalProtocolError, match="'gone.x' is not stored: its store was removed or lost"):
             with anyio.fail_after(BOUND):
                 await other.publish("gone.x", 1, timeout=2 * BOUND)  # said at once, as the engine knows
         async with bus.subscribe("gone.x"):  # so that somebody hears it, and the engine does not say that nobody does
-            with pytest.raises(DeadlineExceeded, match="published again with the same id="):
+            with pytest.raises(DeadlineExceeded, match="publish it again with the same id="):
                 await other.publish("gone.x", 1, timeout=0.3)
 
 
@@ -199,7 +199,7 @@ async def test_an_id_of_another_subject_is_said_and_not_taken_for_stored(engine:
     async with bus:
         await bus.publish("work.placed", 1, id="order-1")
         await bus.publish("work.placed", 1, id="order-1")
-        with pytest.raises(LocalProtocolError, match=r"'work.placed' with id='order-1'.*for example id='work.paid:order-1'"):
+        with pytest.raises(LocalProtocolError, match="has id='order-1' for 'work.placed'.*for example id='work.paid:order-1'"):
             await bus.publish("work.paid", 1, id="order-1")
         assert (await state(bus, f"{name}-work"))["messages"] == 1
 
@@ -207,7 +207,7 @@ async def test_an_id_of_another_subject_is_said_and_not_taken_for_stored(engine:
 async def test_headers_for_the_engine_are_the_buss_own(engine: Any, name: str) -> None:
     shop, listener = node(engine, WORK, name=name), node(engine, name=name)
     async with shop, listener:
-        with pytest.raises(LocalProtocolError, match="'Nats-Msg-Id' is for the engine.*an id goes into id="):
+        with pytest.raises(LocalProtocolError, match="'Nats-Msg-Id' is an instruction for the engine.*use id= for an id"):
             await shop.publish("work.x", 1, headers={"Nats-Msg-Id": "order-1"})
         await listener.publish(
             "work.x", 1, headers={"nats-msg-id": "order-1", "kind": "sham"}
@@ -445,9 +445,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
         backbone = parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
         with pytest.raises(LocalProtocolError, match="durable='billing' exists already and has another pattern"):
-            await Consumers(BeforeTheirs(backbone)).durable(
-                DurableSpec("billing"), lambda created: {"deliver_policy": "all"}, f"{name}.p.work.>", "work.>", again=False
-            )
+            await DurableConsumer(BeforeTheirs(backbone), f"{name}.p.work.>", "work.>", DurableSpec("billing")).prepare()
         there = await jetstream(bus).ask(f"CONSUMER.INFO.{name}-work.billing")
         assert there["config"]["filter_subject"] == f"{name}.p.work.other"
 
@@ -463,7 +461,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
         (
             [Store("all", "/vehicle/1/2/3")],
             [("/vehicle/1/2/*", {})],
-            "a pattern of URIs would also take and acknowledge others",
+            "a pattern of URIs would also acknowledge publications of others",
         ),
         ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "the durable= names of a store with work=True"),
         ([QUEUE], [("work.x", {"start": "new"})], "start= of a store"),

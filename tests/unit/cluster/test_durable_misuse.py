@@ -23,7 +23,7 @@ async def bill(number: int) -> None:
 async def test_an_engine_that_keeps_nothing_says_what_to_start() -> None:
     async with NatsEngine(keeps=False) as engine:
         bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
-        await refused(bus, LocalProtocolError, match=r"keeps nothing: start it with JetStream \(nats-server -js -sd FOLDER\)")
+        await refused(bus, LocalProtocolError, match=r"has no JetStream: start it with nats-server -js -sd FOLDER")
 
 
 async def test_a_bus_alone_has_nobody_who_stores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,13 +59,13 @@ async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> No
         ({"durable": "b", "ack_wait": 0}, ValueError, "ack_wait=0: 1 to 86400 seconds"),
         ({"durable": "b", "ack_wait": "1"}, TypeError, "ack_wait='1': a number of seconds"),
         ({"durable": "b", "ordered": 1}, TypeError, "ordered=1: True or False, not int"),
-        ({"durable": "b", "ordered": True, "concurrency": 2}, ValueError, "ordered=True is one at a time"),
+        ({"durable": "b", "ordered": True, "concurrency": 2}, ValueError, "ordered=True handles one publication at a time"),
         ({"durable": "b", "start": "old"}, ValueError, "start='old': 'all', 'new', a timedelta, or the number"),
         ({"durable": "b", "start": 0}, ValueError, "start=0: at least 1"),
-        ({"durable": "b", "start": timedelta()}, ValueError, "longer than no time"),
+        ({"durable": "b", "start": timedelta()}, ValueError, "must be longer than 0"),
         ({"durable": "b", "start": 1 << 63}, ValueError, "start=9223372036854775808: at most 9223372036854775807"),
-        ({"durable": "b", "start": timedelta(days=900_000)}, ValueError, "shorter than 290 years"),
-        ({"durable": "b", "queue": 5}, ValueError, "queue=5 has no effect with durable='b': concurrency= is how many"),
+        ({"durable": "b", "start": timedelta(days=900_000)}, ValueError, "less than 290 years"),
+        ({"durable": "b", "queue": 5}, ValueError, "queue=5 has no effect with durable='b': concurrency= limits how many"),
         ({"durable": "b", "when_full": "block"}, ValueError, "when_full='block' has no effect with durable='b'"),
         (
             {"durable": "b", "retry": Retry(idempotent=True)},

@@ -330,6 +330,6 @@ async def test_nothing_is_stored_twice_when_the_store_has_forgotten_its_id(
 
     async with shop, connect(engine.url, bus=native):
         await Administration.of(shop).remove("work")  # so that nobody says that it is stored
-        with pytest.raises(DeadlineExceeded, match="published again with the same id="):
+        with pytest.raises(DeadlineExceeded, match="publish it again with the same id="):
             await shop.publish("work.x", 1, timeout=16)
     assert [round(at - heard[0]) for at in heard] == sent

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from polybus import Bus, Cluster, Retry, Store
-from polybus.cluster.durable.consumers import PACE
+from polybus.cluster.durable.readers import PACE
 from polybus.prometheus import collector
 from polybus.stats import DurableStats
 from polybus.testing import NatsEngine

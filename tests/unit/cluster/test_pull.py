@@ -1,4 +1,4 @@
-"""How a durable handler pulls: the table of its states, and how many publications it asks for."""
+"""How a durable handler pulls: its states, and how many publications it asks for."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.cluster.durable.reader import HEARTBEAT, TRANSITIONS, Pull, PullEvent, PullState
+from polybus.cluster.durable.reader import HEARTBEAT, Pull, PullState
 
 
 def asking(places: int) -> Pull:
@@ -16,15 +16,6 @@ def asking(places: int) -> Pull:
     pull.found()
     assert pull.ask(0, 0.0) == places
     return pull
-
-
-def test_the_table_says_for_each_state_what_each_event_does() -> None:
-    assert TRANSITIONS.keys() == set(PullState)
-    for state, events in TRANSITIONS.items():
-        assert events.keys() == set(PullEvent), state
-    for events in TRANSITIONS.values():
-        assert events[PullEvent.STOP] is events[PullEvent.DOWN] is PullState.OFF
-        assert events[PullEvent.UP] is PullState.LOST
 
 
 def test_it_asks_again_when_half_of_its_places_are_free_or_nothing_is_asked_for() -> None:
@@ -89,7 +80,7 @@ def test_it_never_asks_for_more_than_it_has_places_for(places: int, steps: list[
     pull, now = Pull(places), 0.0
     acts: dict[str, Callable[[Pull, float], None]] = {
         "u": Pull.up,
-        "d": lambda it, _: it.down(),
+        "d": lambda it, _: it.stop(),
         "f": lambda it, _: it.found(),
         "c": Pull.came,
         "r": Pull.refused,

@@ -12,8 +12,8 @@ import pytest
 from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError, QueueFull, Retry, Store
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
-from polybus.cluster.durable.consumers import PACE
 from polybus.cluster.durable.jetstream import JetStream
+from polybus.cluster.durable.readers import PACE
 from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
@@ -226,7 +226,6 @@ async def test_a_consumer_of_other_tools_is_named_with_what_differs(engine: Liar
             async with worker:
                 raise AssertionError
         assert "has another ordered: False (max_ack_pending 1000), not False (max_ack_pending 20000)" in str(caught.value)
-        assert "(a removed one begins again)" in str(caught.value)
 
 
 async def test_a_letter_that_is_tried_again_has_the_id_that_its_handler_saw(engine: Liar) -> None:
@@ -383,7 +382,7 @@ async def test_a_publication_to_a_store_without_a_leader_is_told_as_that(engine:
     bus = shop(engine)
     engine.lie = lambda operation: operation.subject == "shop.p.work.x" and engine.status(operation, "503")
     async with bus:
-        with pytest.raises(DeadlineExceeded, match="no stream has taken it, so it is not stored: its stream has no leader"):
+        with pytest.raises(DeadlineExceeded, match="no stream accepted it, so it is not stored: its stream .* has no leader"):
             await bus.publish("work.x", 1, timeout=5)
         assert len(engine.times("shop.p.work.x")) > 5
 
@@ -394,7 +393,7 @@ async def test_a_publication_to_an_engine_that_keeps_nothing_any_more_says_what_
         engine.lie = lambda operation: (
             operation.subject in ("shop.p.work.x", f"{ASKED}STREAM.NAMES") and engine.status(operation, "503")
         )
-        with pytest.raises(LocalProtocolError, match="the NATS server of the cluster keeps nothing: start it with JetStream"):
+        with pytest.raises(LocalProtocolError, match="the NATS server of the cluster has no JetStream: start it with"):
             await bus.publish("work.x", 1, timeout=5)
 
 

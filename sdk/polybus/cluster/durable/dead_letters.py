@@ -1,4 +1,4 @@
-"""Dead letters: stored publications that failed every attempt, kept with the facts of their failure."""
+"""Dead letters: stored publications that failed every attempt, with the reason of the failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...message import Kind, Message
 from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import covers, escape_subject, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
-from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
+from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .stores import Stores, copy_of, stream_name
 
 if TYPE_CHECKING:
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 NAME: Final = "dead"
 """Name of their store."""
-_DAYS: Final = 30
-"""Days before they expire."""
-_ONCE: Final = 86_400
-"""Seconds within which a publication gets one letter: a killed server may deliver again what was already dead."""
+_AGE: Final = 30 * 86_400 * NANOSECONDS
+"""Nanoseconds until they expire."""
+_ONCE: Final = 86_400 * NANOSECONDS
+"""Nanoseconds within which a publication gets one letter: a killed server may deliver a dead publication again."""
 _TEXT: Final = 500
-"""Characters of an error that are kept."""
+"""Characters of an error that are stored."""
 _PATIENCE: Final = 10.0
 _SUBJECTS: Final = 4096
 """Above this number of subjects, letters are not counted per handler: the engine's answer contains every name."""
 ID: Final = "Polybus-Id"
 """Header with the publication's id, which its handlers see again on a retry."""
 WHOLE: Final = "Polybus-Whole"
-"""Header with the publication's number in the store of dead letters, if the letter leaves something out.
+"""Header with the publication's number in the store of dead letters, if the letter is incomplete.
 
 Its subject there is ``<cluster>.dead.<durable>``, which no pattern of letters matches.
 """
 _LEFT_OUT: Final = "Polybus-Left-Out"
 _RESTS: Final = "; its letter is incomplete, so the publication stays stored until the letter is retried or dropped"
 OVER: Final = "+TERM"
-"""Acknowledgement that ends redelivery; newer servers take a reason after it."""
+"""Acknowledgement that ends redelivery. Newer servers accept a reason after it."""
 _WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -55,13 +55,13 @@ class Death:
 
     Attributes:
         attempts: Number of deliveries to a handler.
-        reason: Why there are no more, for people.
-        error_id: Of the last failure, as in the log; empty if a worker never answered.
-        stream: Where it was stored.
+        reason: The reason for people.
+        error_id: Id of the last failure in the log; empty if a worker never answered.
+        stream: The stream that stores it.
         number: Its number there.
         id: The id that its handlers saw.
         readable: False if its headers could not be read, or if nothing of it arrived.
-        block: Such headers as received; empty if nothing arrived.
+        block: Unreadable headers as received; empty if nothing arrived.
         created: When the stream was created, which tells it from a later one of the same name; empty if unknown.
     """
 
@@ -83,12 +83,12 @@ class Death:
 
 @frozen
 class Burial:
-    """The result of keeping a dead letter.
+    """The result of storing a dead letter.
 
     Attributes:
-        note: Appended to the reason, for people.
+        note: Suffix for the reason in the log.
         word: Acknowledgement that ends redelivery.
-        rests: The publication has to stay where it is stored: no complete copy exists.
+        rests: The publication has to stay in its store, because no complete copy exists.
     """
 
     note: str
@@ -97,25 +97,21 @@ class Burial:
 
 
 class Graveyard(Protocol):
-    """Keeps dead letters: `DeadLetters`; for external streams `foreign.NoLetters` and `foreign.ForeignLetters`."""
+    """Stores dead letters: `DeadLetters`; for external streams `foreign.NoLetters` and `foreign.ForeignLetters`."""
 
     @property
     def place(self) -> tuple[str, str] | None:
-        """Stream and subject prefix of the letters; None if none are kept."""
+        """Stream and subject prefix of the letters; None if no letters are stored."""
         ...
 
     async def prepare(self, stream: str) -> None:
         """Create or find the store for letters of a stream's publications."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return when a dead letter is kept as far as possible.
+        """Store as much of a dead letter as possible. An `ordered` handler waits while a publication is undecided.
 
-        Args:
-            message: The publication.
-            durable: Name of its handler.
-            death: The facts of its failure.
-            now: The time.
-            ordered: The handler waits while a publication stays undecided.
+        Raises:
+            BusError: Nothing could be stored.
         """
         ...
 
@@ -132,10 +128,10 @@ class LetterWriter:
     _publishing: StoredPublishing
 
     async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
-        """Store a dead letter; repeated calls store it once. False if nothing stored leads to the whole publication.
+        """Store a dead letter; repeated calls store it once. Returns False if the whole publication could not be stored.
 
-        A letter that exceeds the limits leaves out the headers, then also the body, and names what it left out. Then the
-        publication is stored unchanged beside it, and the letter has its number.
+        A letter that exceeds the limits leaves out the headers, then also the body, and says so. The publication is then stored
+        unchanged beside it, and the letter has its number.
 
         Raises:
             BusError: As `StoredPublishing.store`.
@@ -154,10 +150,9 @@ class LetterWriter:
         id, deadline = f"{death.stream}.{death.created}.{durable}.{death.number}", now + _PATIENCE
         if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
             return True
-        # Without an id, for which there may be no room. A second copy is harmless.
-        beside, kept = f"{self.prefix}.{durable}", None
-        if death.all_came:
-            kept = await self._fits(message, "", deadline, beside, death.block)
+        kept = None
+        if death.all_came:  # without an id, which may not fit; a second copy is harmless
+            kept = await self._fits(message, "", deadline, f"{self.prefix}.{durable}", death.block)
         if kept is not None:
             facts[WHOLE] = str(kept["seq"])
         *larger, smallest = _parts(message, facts, death)
@@ -190,69 +185,45 @@ class DeadLetters:
         """Create the store of letters unless it exists, with as many replicas as the first stream that needs it.
 
         Raises:
-            BusError: As `Stores.make_if_absent` and `Stores.replicas`.
+            LocalProtocolError: Another cluster's store has that name.
+            BusError: As `Stores.make_if_absent`.
         """
-        await self._stores.make_if_absent(
-            {
-                "name": stream_name(self._cluster, NAME),
-                "subjects": [f"{self._writer.prefix}.>"],
-                "retention": "limits",
-                "storage": "file",
-                "discard": "old",
-                "max_age": _DAYS * 86_400 * NANOSECONDS,
-                "duplicate_window": _ONCE * NANOSECONDS,
-                "num_replicas": await self._stores.replicas(stream),
-            }
-        )
+        wanted: dict[str, Any] = {
+            "name": stream_name(self._cluster, NAME),
+            "subjects": [f"{self._writer.prefix}.>"],
+            "retention": "limits",
+            "storage": "file",
+            "discard": "old",
+            "max_age": _AGE,
+            "duplicate_window": _ONCE,
+            "num_replicas": await self._stores.replicas(stream),
+        }
+        subjects = (await self._stores.make_if_absent(wanted)).get("subjects")
+        if subjects != wanted["subjects"]:
+            raise LocalProtocolError(
+                f"the stream {wanted['name']!r} of the NATS server keeps {shown(subjects)}, and not the dead letters "
+                f"{self._writer.prefix}.>: a store of another cluster has that name; rename one of them"
+            )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return when a dead letter is stored, as `Graveyard.bury`; creates their store again if it is gone.
-
-        Raises:
-            BusError: As `LetterWriter.write` and `prepare`.
-        """
+        """Store a dead letter, as `Graveyard.bury`. Creates their store again if it is gone."""
         try:
             whole = await self._writer.write(message, durable, death, now)
         except LocalProtocolError:  # their store was removed, or lost with the engine's disk
             await self.prepare(death.stream)
             whole = await self._writer.write(message, durable, death, now)
-        rests = not whole and not await self._keeps_original(death.stream)
-        if rests and ordered:
-            rests = not await self._copy(message, death.stream, death.number)
-        return Burial(_RESTS if rests else "", OVER, rests)
-
-    async def _copy(self, message: Message, stream: str, number: int) -> bool:
-        """Have the engine copy a publication that has an incomplete letter; False if it does not."""
-        members = {
-            "retention": "limits",
-            "storage": "file",
-            "max_age": _DAYS * 86_400 * NANOSECONDS,
-        }
-        return await self._stores.copy_one(stream, number, f"{self._cluster}.p.{escape_subject(message.subject)}", members)
-
-    async def _keeps_original(self, stream: str) -> bool:
-        """True if a publication stays in its stream after acknowledgement.
-
-        Raises:
-            BusError: As `JetStream.ask`.
-        """
-        return await self._stores.retention(stream) == "limits"
+        stays = whole or (await self._stores.config(death.stream)).get("retention") == "limits"
+        if not stays and ordered:
+            members = {"retention": "limits", "storage": "file", "max_age": _AGE}
+            subject = f"{self._cluster}.p.{escape_subject(message.subject)}"
+            stays = await self._stores.copy_one(death.stream, death.number, subject, members)
+        return Burial("" if stays else _RESTS, OVER, rests=not stays)
 
 
 async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
-    """Count dead letters of one or all durable handlers; empty without such a stream.
-
-    Raises:
-        LocalProtocolError: The engine refuses.
-        BusError: As `JetStream.ask`.
-    """
-    try:
-        info = await jetstream.ask(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
-    except JetStreamError as error:
-        if error.number == NOT_FOUND:
-            return {}
-        raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
-    state = info.get("state")
+    """Count dead letters of one or all durable handlers; empty without such a stream."""
+    info = await jetstream.find(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
+    state = (info or {}).get("state")
     subjects = state.get("subjects") if isinstance(state, dict) else None
     counts = dict[str, int]()
     for subject in subjects if isinstance(subjects, dict) else ():
@@ -262,11 +233,7 @@ async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable:
 
 
 async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> dict[str, int] | None:
-    """Count dead letters by durable handler; None if they have too many subjects for a short answer.
-
-    Raises:
-        BusError, JetStreamError: As `count_letters`, and `JetStream.ask`.
-    """
+    """Count dead letters by durable handler; None if they have too many subjects for a short answer."""
     state = (await jetstream.ask(f"STREAM.INFO.{stream}")).get("state")
     if not count_of(state, "messages"):
         return {}
@@ -278,7 +245,7 @@ def _whole(message: Message, facts: dict[str, str]) -> Message:
 
 
 def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
-    """Make letters that leave something out, each more than the one before."""
+    """Return letters that leave out more and more of the publication."""
     headers, smallest = _headers(message), "headers, body"
     without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
     if not death.all_came:
@@ -293,18 +260,17 @@ def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Messag
 
 
 def _headers(message: Message) -> dict[str, str]:
-    """The publication's headers without letter and engine headers, which clients may send too."""
+    """Return the publication's headers without those of letters and of the engine, which clients may send too."""
     headers = (message.headers or {}).items()
     return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
 
 
 # -- reading and retrying letters -------------------------------------------------------------------------------------------
 
-_NO_MESSAGE: Final = 10037
-_GONE: Final = (_NO_MESSAGE, 10043, 10057)
+_GONE: Final = (10037, 10043, 10057)
 """Error numbers of a removal: no such message."""
 _LARGEST_HEADERS: Final = 64 * 1024 * 1024
-"""Bytes: more than any server accepts from a publisher."""
+"""Bytes; no server accepts more from a publisher."""
 _NO_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 _AGAIN: Final = 30.0
 """Seconds to store a publication again."""
@@ -322,7 +288,7 @@ _FACTS: Final = (
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
-    """Read the headers of a stored message. May raise BusError or ValueError: any program may have written them."""
+    """Read the headers of a stored message. Raises BusError or ValueError: any program may have written them."""
     return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
 
 
@@ -336,21 +302,21 @@ class DeadLetter:
     """A dead letter.
 
     Attributes:
-        number: In the store of dead letters.
+        number: Its number in the store of dead letters.
         at: Time of its death, as the engine writes it.
         durable: The durable handler that failed.
-        subject: Of the publication.
+        subject: Subject of the publication.
         attempts: Number of deliveries to a handler.
-        death: Why there are no more attempts.
-        error_id: Of the last failure, as in the log; or empty.
+        death: Reason why there are no more attempts.
+        error_id: Id of the last failure in the log; or empty.
         origin: Stream and number of the publication.
         id: The id that its handler saw.
-        headers: Of the application.
-        body: Unchanged.
+        headers: Headers of the application.
+        body: Body of the publication.
         octets: The body is bytes, even if it looks like JSON.
         left_out: ``headers``, ``body`` or both, if they did not fit into the letter.
         whole: Number of the complete publication in the store of dead letters; 0 if it is not there.
-        fault: Why it cannot be read; empty if it can.
+        fault: Reason why the letter cannot be read; or empty.
     """
 
     number: int
@@ -372,14 +338,14 @@ class DeadLetter:
 
 @frozen
 class LetterPlace:
-    """A place of dead letters.
+    """The stream of dead letters.
 
     Attributes:
         owner: Name of the cluster or stream, for people.
         stream: Stream of the letters.
         prefix: First tokens of their subjects.
         written: Converts a subject to its form on the wire.
-        ours: This bus owns the publications that stay in a stream because of a letter, and removes them with it.
+        ours: The stream is this cluster's: a publication that stays stored because of a letter is removed with it.
     """
 
     owner: str
@@ -393,38 +359,26 @@ class LetterPlace:
 class Letters:
     _place: LetterPlace
     _jetstream: JetStream
-    _publishing: StoredPublishing
+    publishing: StoredPublishing
     _time: Callable[[], float]
 
     async def unknown(self) -> str:
-        """Say what may be wrong with a place without letters; empty if nothing is known.
-
-        Raises:
-            BusError: As `JetStream.ask`.
-        """
+        """Say what may be wrong if there are no letters; empty if nothing is known."""
         return ""
 
     async def counts(self, durable: str = "*") -> dict[str, int]:
-        """Count the dead letters of one or all durable handlers.
-
-        Raises:
-            BusError: As `JetStream.ask`.
-        """
+        """Count the dead letters of one or all durable handlers."""
         return await count_letters(self._jetstream, self._place.stream, self._place.prefix, durable)
 
     async def durables(self) -> set[str]:
-        """Return the names of durable handlers that may have letters.
-
-        Raises:
-            BusError: As `JetStream.ask`.
-        """
+        """Return the names of durable handlers that may have letters."""
         return set(await self.counts())
 
     async def check(self, durable: str = "") -> None:
-        """Check that an empty place exists, and that it knows the durable handler, if one is named.
+        """Check that there may be letters, and that the durable handler exists, if one is named.
 
         Raises:
-            LocalProtocolError: It does not exist, or the name is unknown or resembles another one.
+            LocalProtocolError: The cluster has no stores, or the handler is unknown or its name resembles another one.
             BusError: As `JetStream.ask`.
         """
         if unknown := await self.unknown():
@@ -440,12 +394,9 @@ class Letters:
             raise LocalProtocolError(f"{self._place.owner} has no durable handler {durable!r}{hint}")
 
     async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
-        """Yield the dead letters that exist now, of one or all durable handlers, oldest first.
-
-        Raises:
-            BusError: As `JetStream.ask`.
-        """
-        number, last = 1, await self._last_letter()
+        """Yield the dead letters that exist now, of one or all durable handlers, oldest first."""
+        info = await self._jetstream.find(f"STREAM.INFO.{self._place.stream}") or {}
+        number, last = 1, count_of(info.get("state"), "last_seq")
         while number <= last:
             wanted = {"seq": number, "next_by_subj": f"{self._place.prefix}.{durable or '*'}.>"}
             letter = await self._letter(wanted)
@@ -453,15 +404,6 @@ class Letters:
                 return
             yield letter
             number = letter.number + 1
-
-    async def _last_letter(self) -> int:
-        try:
-            info = await self._jetstream.ask(f"STREAM.INFO.{self._place.stream}")
-        except JetStreamError as error:
-            if error.number == NOT_FOUND:
-                return 0
-            raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
-        return count_of(info.get("state"), "last_seq")
 
     async def letter(self, number: int) -> DeadLetter:
         """Return one dead letter.
@@ -476,16 +418,9 @@ class Letters:
         return letter
 
     async def _letter(self, wanted: dict[str, Any]) -> DeadLetter | None:
-        try:
-            answer = await self._jetstream.ask(f"STREAM.MSG.GET.{self._place.stream}", wanted)
-        except JetStreamError as error:
-            if error.number in (NOT_FOUND, _NO_MESSAGE):
-                return None
-            raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
-        message = answer.get("message")
-        message = message if isinstance(message, dict) else {}
+        message = _message_in(await self._jetstream.find(f"STREAM.MSG.GET.{self._place.stream}", wanted))
         if self._is_whole(message) or not str(message.get("subject", "")).startswith(f"{self._place.prefix}."):
-            return None  # an external stream may keep more than letters
+            return None  # an external stream may contain more than letters
         try:
             return self._read(message)
         except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
@@ -496,7 +431,7 @@ class Letters:
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
     def _is_whole(self, message: dict[str, Any]) -> bool:
-        """True for the complete publication beside a letter, which is not a letter."""
+        """True for the complete publication beside an incomplete letter."""
         head, _, rest = str(message.get("subject", "")).rpartition(".")
         return head == self._place.prefix and bool(rest)
 
@@ -525,10 +460,10 @@ class Letters:
     async def retry(self, letter: DeadLetter) -> None:
         """Store a dead letter's publication again, only for its durable handler, then remove the letter.
 
-        Parts that the letter left out come from the stored publication.
+        What the letter left out comes from the stored publication.
 
         Raises:
-            LocalProtocolError: That is gone, or the letter cannot be read, or no such handler exists.
+            LocalProtocolError: That publication is gone, or the letter cannot be read, or the handler does not exist.
             BusError: As `StoredPublishing.store`.
         """
         if letter.fault:
@@ -539,11 +474,11 @@ class Letters:
         headers = {**whole.headers, **({ID: whole.id} if whole.id else {})}
         message = Message(Kind.PUBLISH, letter.subject, None, whole.body or None, format, headers or None)
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
-        await self._publishing.store(message, id, self._time() + _AGAIN, only=letter.durable)
+        await self.publishing.store(message, id, self._time() + _AGAIN, only=letter.durable)
         await self.drop(letter)
 
     async def _check_wanted(self, letter: DeadLetter) -> None:
-        """Check that its durable handler exists: other handlers ignore the retry."""
+        """Check that the durable handler exists: other handlers ignore the retry."""
         at = self._place.written(letter.subject)
         names = await self._jetstream.streams(at)
         if not names:
@@ -570,14 +505,14 @@ class Letters:
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="", id=id)
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
-        """Find the complete publication of a letter; None if it is gone, or its number belongs to another one."""
+        """Find the complete publication of a letter; None if it is gone, or another one has its number."""
         if letter.whole:
             message = await self._message_at(self._place.stream, letter.whole)
             return message if self._is_whole(message) else None
-        stream, _, number = letter.origin.partition(" ")
-        if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
+        stream, number = _origin(letter)
+        if not is_stream_name(stream) or not number:
             return None
-        for place, at in ((copy_of(stream, int(number)), 1), (stream, int(number))):
+        for place, at in ((copy_of(stream, number), 1), (stream, number)):
             message = await self._message_at(place, at)
             if message.get("subject") == self._place.written(letter.subject):
                 id = _id_of(_block_of(message))
@@ -587,31 +522,27 @@ class Letters:
 
     async def _message_at(self, stream: str, number: int) -> dict[str, Any]:
         with suppress(JetStreamError):
-            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": number})).get("message")
-            return message if isinstance(message, dict) else {}
+            return _message_in(await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": number}))
         return {}
 
     async def _remove_original(self, letter: DeadLetter) -> None:
-        """Remove the publication kept for an incomplete letter: beside the letter, or in a store of work."""
+        """Remove the publication that stays stored for an incomplete letter: beside the letter, or in a work store."""
+        if not (letter.whole or self._place.ours) or await self._original(letter) is None:
+            return
         if letter.whole:
-            if await self._original(letter) is not None:
-                await self._remove_message(self._place.stream, letter.whole)
+            await self._remove_message(self._place.stream, letter.whole)
             return
-        if not self._place.ours:
-            return
-        stream, _, number = letter.origin.partition(" ")
-        if await self._original(letter) is not None:
-            await Stores(self._jetstream).remove_copy(stream, int(number))
-        if await self._original(letter) is None or await Stores(self._jetstream).retention(stream) != "workqueue":
-            return
-        await self._remove_message(stream, int(number))
+        stores, (stream, number) = Stores(self._jetstream), _origin(letter)
+        await stores.remove_copy(stream, number)
+        if await self._original(letter) is not None and (await stores.config(stream)).get("retention") == "workqueue":
+            await self._remove_message(stream, number)
 
     async def _remove_message(self, stream: str, number: int) -> None:
         with suppress(JetStreamError):  # already gone
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
-        """Remove a dead letter, and the publication kept because of it; a letter that is already gone is ignored.
+        """Remove a dead letter, and the publication that stays stored because of it; ignores a letter that is gone.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -621,6 +552,16 @@ class Letters:
         try:
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{self._place.stream}", {"seq": letter.number})
         except JetStreamError as error:
-            if error.number in _GONE:
-                return
-            raise LocalProtocolError(f"dead letter {letter.number}: the NATS server says: {error.text}") from None
+            if error.number not in _GONE:
+                raise LocalProtocolError(f"dead letter {letter.number}: {error.text}") from None
+
+
+def _message_in(answer: dict[str, Any] | None) -> dict[str, Any]:
+    message = (answer or {}).get("message")
+    return message if isinstance(message, dict) else {}
+
+
+def _origin(letter: DeadLetter) -> tuple[str, int]:
+    """Return stream and number of a letter's publication; 0 if any program has written something else there."""
+    stream, _, number = letter.origin.partition(" ")
+    return stream, int(number) if number.isascii() and number.isdigit() else 0

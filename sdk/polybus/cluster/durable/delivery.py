@@ -33,29 +33,25 @@ GIVEN_BACK: Final = "-NAK"
 _REST: Final = 30 * 86_400.0
 """Seconds until redelivery of a publication with an incomplete letter, in a store that removes acknowledged ones.
 
-An ordered handler would wait for it: there the engine makes a copy, if possible.
+An ordered handler would wait for it. For those the engine makes a copy, if possible.
 """
 _AGAIN: Final = 5.0
-"""Least seconds until redelivery if the dead letter could not be stored."""
-_UNKNOWN: Final = "no worker finished it, or could store its letter"
+"""Minimum seconds until redelivery if the dead letter could not be stored."""
+_UNKNOWN: Final = "no worker finished it or could store its letter"
 _REMEMBERED: Final = 1024
-"""Publications with a remembered reason while their letter cannot be stored."""
+"""Publications whose reason is remembered while their letter cannot be stored."""
 
 
 @define(eq=False)
 class Fate:
-    """Decides on redelivery and dead letters for one durable name.
-
-    Attributes:
-        name: Of the handler or reader, for people.
-    """
+    """Decides on redelivery and dead letters for one durable name. `name` describes the handler or reader for people."""
 
     _services: Services
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
     _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
-    """Number of attempts, reason and error id of publications that wait for a dead letter, by number."""
+    """Attempts, reason and error id of publications that wait for a dead letter, by number."""
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
         """Return attempts, reason and error id if a publication must not be tried; None to try it."""
@@ -70,14 +66,12 @@ class Fate:
         return delivery.to.attempt >= self.spec.retry.attempts
 
     def pause(self, delivery: Delivery) -> float:
-        """Seconds until redelivery."""
         return pause_after(self.spec.retry, delivery.to.attempt)
 
     async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
-        """Keep a dead letter for a result of `hopeless`; False if the publication should be tried once more.
+        """Store a dead letter for a result of `hopeless`. Returns False if the publication should be tried once more.
 
-        That happens if the engine has no room for letters. Otherwise no handler would ever get the publication, and the store
-        would stay full. The handler may work again.
+        That happens if the engine has no room for letters: the handler may work by now, and success makes room.
         """
         if delivery.to.fault:
             await self.bury(delivery, attempts, reason, error_id)
@@ -86,16 +80,14 @@ class Fate:
         return delivery.ended
 
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
-        """Keep a dead letter and end redelivery; if that fails, have the publication redelivered."""
+        """Store a dead letter and end redelivery. If that fails, have the publication redelivered."""
         await self._keep(delivery, attempts, reason, error_id)
         delivery.end(again(max(_AGAIN, self.pause(delivery))))  # no effect once ended
 
     async def _keep(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> None:
-        """Try to keep a dead letter, and then end redelivery."""
-        message, services, durable = delivery.message, self._services, self.spec.name
-        to = delivery.to
-        readable, created = not to.fault, delivery.created
-        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", readable, to.block, created)
+        """Try to store a dead letter, and end redelivery if that succeeds."""
+        message, services, durable, to = delivery.message, self._services, self.spec.name, delivery.to
+        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block, delivery.created)
         if death.all_came:  # otherwise the id is unknown
             death = evolve(death, id=str(message.id or ""))
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
@@ -121,7 +113,6 @@ class Delivery:
     """A stored publication received by a reader. Implements `message.Settlement`.
 
     Attributes:
-        message: The publication.
         to: Where to acknowledge it.
         stream: Where it is stored.
         created: When that stream was created.
@@ -140,7 +131,7 @@ class Delivery:
     size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
-    """Decision by a method of the message, for error texts."""
+    """The decision taken by a method of the message, for error texts."""
     ended: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -155,13 +146,12 @@ class Delivery:
         self.end(_DONE)
 
     def give_back(self) -> None:
-        """Have it redelivered at once to any worker, unless decided."""
+        """Have it redelivered to any worker at once, unless decided."""
         if not self._decided:
             self._decided = "was given back when its subscription was left"
             self.end(GIVEN_BACK)
 
-    # -- methods of the message
-    # ---------------------------------------------------------------------------------------------------
+    # -- methods of the message --------------------------------------------------------------------------------------------
 
     def taken(self) -> None:
         """Note that the iteration has returned it."""
@@ -172,20 +162,12 @@ class Delivery:
             self._reader.go_on()
 
     def ack(self) -> None:
-        """Acknowledge that it is done.
-
-        Raises:
-            LocalProtocolError: As `Message.ack`.
-        """
+        """Acknowledge it; raises as `Message.ack`."""
         _ = self._decide("is acknowledged")
         self.end(_DONE)
 
     def retry(self, delay: float | None) -> None:
-        """Have it redelivered.
-
-        Raises:
-            LocalProtocolError, TypeError, ValueError: As `Message.retry`.
-        """
+        """Have it redelivered; raises as `Message.retry`."""
         pause = None if delay is None else seconds(delay, "delay")
         check_pause(pause or 0.0, "delay")
         fate = self._decide("is to come again")
@@ -195,24 +177,20 @@ class Delivery:
             self.end(again(fate.pause(self) if pause is None else pause))
 
     def reject(self, reason: str) -> None:
-        """Make it a dead letter.
-
-        Raises:
-            LocalProtocolError, TypeError: As `Message.reject`.
-        """
+        """Make it a dead letter; raises as `Message.reject`."""
         check_given(reason, str, "reason", "reason='the order is unknown'")
         self._bury(self._decide("is rejected"), reason or "it was rejected")
 
     def _bury(self, fate: Fate, reason: str) -> None:
-        self._reader.spawn(fate.bury, self, self.to.attempt, reason)
+        self._reader.services.running.spawn(fate.bury, self, self.to.attempt, reason)
 
     def _decide(self, how: str) -> Fate:
         subject = self.message.subject
         if self._fate is None:
             raise LocalProtocolError(f"{subject!r} is only read, and no position is stored: add durable='billing' to start=")
         if self._decided:
-            raise LocalProtocolError(f"{subject!r} {self._decided} already: one of ack(), retry() and reject(), once")
-        self._reader.check_here()
+            raise LocalProtocolError(f"{subject!r} {self._decided} already: call one of ack(), retry() and reject(), once")
+        self._reader.services.running.check_here()
         self._decided = how
         return self._fate
 
@@ -268,7 +246,7 @@ class HandlerTaker:
 
 
 def _words(error: BaseException) -> str:
-    """Return class and text of an error, shortened: the log has the traceback."""
+    """Return the class and text of an error, shortened: the log has the traceback."""
     text = in_one_line(without_secrets(described(error))).removesuffix(": ")
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
 

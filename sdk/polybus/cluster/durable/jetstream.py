@@ -1,7 +1,4 @@
-"""The engine's JSON API for streams (NATS documentation, "JetStream wire API Reference").
-
-`StoredPublishing` publishes to stores, and sends again until the engine confirms.
-"""
+"""The engine's JSON API for streams (NATS documentation, "JetStream wire API Reference"), and confirmed publishing."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ...protocols.nats.cluster.subjects import escape_subject
 from ...protocols.nats.stored import ToEngine, ToStore, api_of
 
 if TYPE_CHECKING:
-    from ...integrations import PeerParty, Services
+    from ...integrations import Services
     from ...nodes import Store
 
 NANOSECONDS: Final = 1_000_000_000
@@ -31,49 +28,49 @@ _EACH: Final = 2.0
 _PAUSE: Final = 0.25
 _UNAVAILABLE: Final = 503
 _NOT_STORED: Final = 10077
-"""Error number with the reason in its text: a limit, or a store about to be closed."""
+"""Error number whose text gives the reason: a limit, or a stream that is being closed."""
 _FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
 """Error numbers: no room."""
 _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
 """Error numbers: no leader yet, the same id is being stored, too many at once."""
-NOT_FOUND: Final = 10059
+NO_STREAM: Final = 10059
 """Error number: no such stream."""
-NO_CONSUMER: Final = 10014
-"""Error number: no such consumer."""
+_MISSING: Final = frozenset((NO_STREAM, 10014, 10037))
+"""Error numbers: no such stream, consumer, message."""
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
 _HEARS_WHY: Final = (2, 10, 4)
-"""First release that accepts a reason for ending redelivery."""
+"""First release that accepts a reason with ``+TERM``."""
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """Error numbers: JetStream is not enabled in the server, in the account, in the system."""
 _MOST_PAGES: Final = 98
 """Pages of names to request; an engine puts 1,024 names on each."""
 
 
-class JetStreamError(Exception):
-    """An answer with an error.
+class JetStreamError(LocalProtocolError):
+    """The engine refused a request.
 
     Attributes:
         number: The engine's ``err_code``.
-        text: Its description.
         full: No room in the store, the account or the server.
+        missing: No such stream, consumer or message.
         passes: Worth a retry: servers have no leader yet, or are storing the same publication.
     """
 
     def __init__(self, number: int, text: str, code: Any = None) -> None:
-        super().__init__(f"{text} ({number})")
+        super().__init__(f"the NATS server says: {text}")
         self.number = number
-        self.text = text
         self.full: bool = number in _FULL or (number == _NOT_STORED and text.startswith("maximum"))
+        self.missing: bool = number in _MISSING
         self.passes: bool = number in _PASSING or (code == _UNAVAILABLE and not self.full)
 
 
 class EngineLink(Protocol):
-    """The link to the engine: `backbone.Backbone` for a cluster, `foreign.ForeignStreams` for an external network."""
+    """The link to the engine: `backbone.Backbone` for a cluster, `integrations.Link` for an external network."""
 
     @property
-    def peer(self) -> PeerParty | None:
-        """The engine as the peer of the link; None without one."""
+    def peer(self) -> Any:
+        """The engine as a `PeerParty`; None before the first connection."""
         ...
 
 
@@ -82,11 +79,11 @@ class Advice:
     """Advice in error texts, which depends on who owns the engine.
 
     Attributes:
-        keeps_nothing: It has no JetStream.
-        no_store: Follows the reason why no store keeps a pattern; formatted with the pattern.
+        keeps_nothing: The engine has no JetStream.
+        no_store: No store keeps a pattern; formatted with the pattern.
         gone: No store keeps a published subject; formatted with the subject.
-        full: No room.
-        forbidden: Follows the engine's refusal; may be empty.
+        full: The store is full.
+        forbidden: The engine refused this user; may be empty.
     """
 
     keeps_nothing: str
@@ -98,31 +95,31 @@ class Advice:
 
 OF_CLUSTER: Final = Advice(
     keeps_nothing=(
-        "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of "
-        "run(workers=...) keeps stores in the folder that POLYBUS_STORE names"
+        "the NATS server of the cluster has no JetStream: start it with nats-server -js -sd FOLDER; for run(workers=...) set "
+        "POLYBUS_STORE to a folder"
     ),
     no_store="Name one in Cluster(stores=[Store('orders', {!r})])",
     gone=(
-        "{!r} is not stored: the engine has no store for it any more, which was removed or lost. A bus that names it in "
-        "Cluster(stores=...) makes it anew when it is entered or comes back to the engine, and `polybus store add` does"
+        "{!r} is not stored: its store was removed or lost. `polybus store add` creates it again, and so does a bus with "
+        "Cluster(stores=...) when it is entered or reconnects to the engine"
     ),
-    full="the store is full (max_bytes=), or what the server or its account may keep",
+    full="the store is full (max_bytes=), or the server or its account has reached a limit",
 )
 
 
 def config_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration in an answer about a stream or consumer, or {}."""
+    """Return the configuration of a stream or consumer from an answer, or {}."""
     config = answer.get("config")
     return config if isinstance(config, dict) else {}
 
 
 def is_stream_name(name: Any) -> TypeGuard[str]:
-    """True for a valid stream name: any other text would change the subject of a request."""
+    """True for a valid stream name; any other string would change the subject of a request."""
     return isinstance(name, str) and _STREAM.fullmatch(name) is not None
 
 
 def count_of(members: Any, name: str) -> int:
-    """Return an integer of an answer, or 0."""
+    """Return an integer from an answer, or 0."""
     value = members.get(name) if isinstance(members, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
@@ -135,14 +132,14 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
         LocalProtocolError: The engine stores nothing.
     """
     if not isinstance(answer, dict):
-        raise JetStreamError(0, f"the engine has answered {answer!r:.100}, which is no object")
+        raise JetStreamError(0, f"{answer!r:.100}, which is not an object")
     error = answer.get("error")
     if not isinstance(error, dict):
         return answer
     number = count_of(error, "err_code")
     text = str(error.get("description") or error)[:500]
     if number in _DISABLED:
-        raise LocalProtocolError(f"{advice.keeps_nothing} (it says: {text})")
+        raise LocalProtocolError(f"{advice.keeps_nothing} (the NATS server says: {text})")
     raise JetStreamError(number, text, error.get("code"))
 
 
@@ -150,7 +147,7 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
 class JetStream:
     _link: EngineLink
     _patience: float = 5.0
-    """Seconds for an answer, repeats included."""
+    """Seconds for an answer, including repeats."""
     advice: Advice = OF_CLUSTER
     domain: str = ""
     """Domain of the streams; empty for the server's own."""
@@ -169,15 +166,11 @@ class JetStream:
 
     @property
     def is_old(self) -> bool:
-        """True before release 2.10: it may drop stored publications of a full store, and its "create" changes an existing
-        consumer.
-        """
-        numbers = self._numbers
-        return len(numbers) > 1 and numbers < _NEW
+        """True before 2.10: a full store may drop publications, and creating a consumer changes an existing one."""
+        return 1 < len(self._numbers) and self._numbers < _NEW
 
     @property
     def hears_why(self) -> bool:
-        """True for a server that accepts a reason for ending redelivery."""
         return self._numbers >= _HEARS_WHY
 
     @property
@@ -186,20 +179,33 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def streams(self, subject: str) -> list[str]:
-        """Return the names of the streams that store a wire pattern or a part of it.
-
-        Raises:
-            JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `ask`.
-        """
+        """Return the names of the streams that store a wire pattern or a part of it."""
         return await self._names("STREAM.NAMES", "streams", {"subject": subject})
 
     async def consumers(self, stream: str) -> list[str]:
-        """Return the names of a stream's consumers.
-
-        Raises:
-            JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `ask`.
-        """
         return await self._names(f"CONSUMER.NAMES.{stream}", "consumers", {})
+
+    async def find(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Send a request like `ask`; returns None if there is no such stream, consumer or message."""
+        try:
+            return await self.ask(word, members)
+        except JetStreamError as error:
+            if error.missing:
+                return None
+            raise
+
+    async def create(self, word: str, members: dict[str, Any], info: str) -> tuple[dict[str, Any], bool]:
+        """Create a stream or consumer unless another node has just done so.
+
+        Returns its configuration, and whether this call created it.
+        """
+        try:
+            return config_of(await self.ask(word, members)), True
+        except JetStreamError:
+            there = await self.find(info)
+            if there is None:
+                raise
+            return config_of(there), False
 
     async def _names(self, word: str, member: str, members: dict[str, Any]) -> list[str]:
         names, read = list[str](), 0
@@ -214,16 +220,16 @@ class JetStream:
         return names
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request to ``$JS.API.<word>``, or to the domain's API; repeats it while servers elect a leader or the link
+        """Send a request to ``$JS.API.<word>``, or to the domain's API. Repeats it while servers elect a leader or the link
         reconnects.
 
         Raises:
-            JetStreamError: The engine refuses.
-            LocalProtocolError: It stores nothing.
-            Disconnected, Forbidden, DeadlineExceeded: It is away, refuses this bus, or does not answer.
+            JetStreamError: The engine refuses the request.
+            LocalProtocolError: The engine has no JetStream.
+            Disconnected, Forbidden, DeadlineExceeded: The engine is away, refuses this user, or does not answer.
         """
         peer = self._link.peer
-        assert peer is not None  # requests need a link, whose peer survives reconnects
+        assert peer is not None  # a link exists, and its peer survives reconnects
         runtime = peer.link.runtime
         removes = ".DELETE." in word  # a repeat would find nothing, or remove a new one of that name
         end, each = runtime.time() + self._patience, math.inf if removes else _EACH
@@ -232,7 +238,7 @@ class JetStream:
                 answer = await peer.pass_on(_question(self.api + word, members), min(each, max(end - runtime.time(), 0)))
                 return read_answer(answer, self.advice)
             except NoHandler:
-                elsewhere = f"; nobody answers for the streams of domain={self.domain!r}" if self.domain else ""
+                elsewhere = f"; domain={self.domain!r} does not answer" if self.domain else ""
                 raise LocalProtocolError(f"{self.advice.keeps_nothing}{elsewhere}") from None
             except Forbidden as error:
                 if not self.advice.forbidden:
@@ -259,18 +265,17 @@ def _question(subject: str, members: dict[str, Any] | None) -> Message:
 
 
 _CERTAIN: Final = 2
-"""Answers in a row that nothing stores the subject: servers that elect a leader may not know all streams at first."""
+"""Consecutive answers that no stream stores the subject: servers that elect a leader may not know all streams at first."""
 _OF_ENGINE: Final = "nats-"
 """Prefix of headers with instructions for the engine."""
-_UNKNOWN: Final = "the engine has not confirmed it, and it may be stored: published again with the same id=, it is stored once"
+_UNKNOWN: Final = "the engine did not confirm it, and it may be stored: publish it again with the same id= to store it once"
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
 _NOT_TAKEN: Final = (
-    "no stream has taken it, so it is not stored: its stream has no leader, while servers are missing or elect one, or does "
-    "not exist"
+    "no stream accepted it, so it is not stored: its stream does not exist, or has no leader (servers are missing or elect one)"
 )
 _OTHER: Final = (
-    "{subject!r} is not stored: the same store has a publication of {other!r} with id={id!r}, and stores an id once for all "
-    "subjects: use another id, for example id={better!r}"
+    "{subject!r} is not stored: the store already has id={id!r} for {other!r}, and ids are unique across its subjects: use "
+    "another id, for example id={better!r}"
 )
 
 
@@ -281,14 +286,13 @@ class StoredPublishing:
     _jetstream: JetStream
     _prefix: str
     _each: float = math.inf
-    """Seconds until an unconfirmed publication is sent again, if the session does not do so."""
+    """Seconds until an unconfirmed publication is sent again, unless the session does so."""
     _known: float = math.inf
-    """Seconds during which an engine certainly remembers an id, in streams other than this bus's stores."""
+    """Seconds for which an engine remembers an id, in streams other than this bus's stores."""
     _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
-    """Name of the store by subject, with the seconds during which it certainly remembers an id."""
+    """Stores by subject, each with the seconds for which it remembers an id."""
 
     def add(self, store: Store) -> None:
-        """Add a store's subjects."""
         window = as_seconds(store.dedup, "dedup")
         if store.max_age is not None:
             window = min(window, as_seconds(store.max_age, "max_age"))
@@ -302,14 +306,15 @@ class StoredPublishing:
         """Return when the engine has stored a publication.
 
         Raises:
-            LocalProtocolError: It has headers for the engine, or the id of a publication with another subject.
+            LocalProtocolError: It has headers for the engine, or its id belongs to a publication of another subject.
             BusError: As `store`.
         """
         subject = message.subject
         for name in message.headers or ():
             if name.lower().startswith(_OF_ENGINE):
                 raise LocalProtocolError(
-                    f"the header {name!r} is for the engine that stores {subject!r}: leave it out; an id goes into id="
+                    f"the header {name!r} is an instruction for the engine that stores {subject!r}: leave it out, and use id= "
+                    "for an id"
                 )
         known = min((window for _, window in self._kept.match(subject)), default=self._known)
         answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline, known=known)
@@ -319,13 +324,13 @@ class StoredPublishing:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
     async def publish_kept(self, message: Message, deadline: float) -> bool:
-        """Publish if any stream stores the subject and confirms. False if none is known, and nothing was published.
+        """Publish if a stream stores the subject and confirms publications. Returns False if nothing was published.
 
         Raises:
             BusError: As `publish`.
         """
         kept = False
-        with anyio.move_on_after(deadline - self._services.running.time()), suppress(BusError, JetStreamError):
+        with anyio.move_on_after(deadline - self._services.running.time()), suppress(BusError):
             for name in await self._jetstream.streams(self._written(message.subject)):
                 config = config_of(await self._jetstream.ask(f"STREAM.INFO.{name}"))
                 kept = kept or not config.get("no_ack")
@@ -340,20 +345,19 @@ class StoredPublishing:
         """True if a stream stores a wire subject; None if the engine does not answer in time.
 
         Raises:
-            LocalProtocolError: It stores nothing; servers that elect a leader may say that, too.
+            LocalProtocolError: The engine has no JetStream. Servers that elect a leader may say so, too.
         """
         with anyio.move_on_after(left):
             try:
                 return bool(await self._jetstream.streams(subject))
-            except LocalProtocolError:
-                raise
-            except (BusError, JetStreamError):
-                return None
+            except BusError as error:
+                if type(error) is LocalProtocolError:
+                    raise
         return None
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
-        """Return the subject of the stored publication with the same id; None if it is the same, or unknown."""
-        with suppress(BusError, JetStreamError):
+        """Return the subject of the stored publication with the same id; None if it is the same or unknown."""
+        with suppress(BusError):
             found = await self._jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
             there = found.get("message")
             at = there.get("subject") if isinstance(there, dict) else None
@@ -371,23 +375,23 @@ class StoredPublishing:
         block: bytes = b"",
         known: float = math.inf,
     ) -> dict[str, Any]:
-        """Return when the engine has stored a publication; repeats it with its id until then.
+        """Send a publication until the engine confirms that it is stored.
 
-        Returns the engine's answer: the stream, the number there, and whether it is a duplicate.
+        Returns the engine's answer: the stream, the publication's number there, and whether it is a duplicate.
 
         Args:
             message: The publication.
             id: The engine stores an id once.
             deadline: Time of the last attempt.
             at: Its subject on the wire, if not the usual one.
-            only: The one durable handler that it is for, if not all.
+            only: The only durable handler that it is for; empty for all.
             block: Its headers on the wire, if already encoded.
-            known: Seconds during which the engine remembers the id. After that the publication is not sent again, only awaited.
+            known: Seconds for which the engine remembers the id. After that this only waits, and sends nothing again.
 
         Raises:
-            QueueFull: The store is full, or the queue of the link is.
+            QueueFull: The store or the link's queue is full.
             LocalProtocolError: No store keeps the subject any longer.
-            DeadlineExceeded: No confirmation in time: it may be stored or not.
+            DeadlineExceeded: No confirmation in time, so it may be stored or not.
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
@@ -434,12 +438,12 @@ class StoredPublishing:
 
     def _refused(self, subject: str | int, error: JetStreamError, may_be_stored: bool) -> BusError:
         is_not = "may be stored, as it was sent before without an answer; now" if may_be_stored else "is not stored:"
-        said = f"{subject!r} {is_not} the NATS server says: {error.text}"
+        said = f"{subject!r} {is_not} {error.text}"
         return QueueFull(f"{said}; {self._jetstream.advice.full}") if error.full else LocalProtocolError(said)
 
 
 def _asking_to_store(message: Message, to: ToStore) -> Message:
-    """Make a request of the publication; a new one for each attempt."""
+    """Create a request with the publication; each attempt needs a new one."""
     asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
     asked.decoded, asked.checked = message.decoded, message.checked
     return asked

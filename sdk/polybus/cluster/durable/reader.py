@@ -1,4 +1,4 @@
-"""A reader of a store in one process: pulls publications, delivers them, and acknowledges them to the engine."""
+"""A reader of a store in one process: pulls publications, delivers them, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import enum
 import itertools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
@@ -22,13 +21,11 @@ from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
     from ...integrations import PeerParty, Services
+    from .consumers import Consumer
 
 EXPIRES: Final = 30.0
 HEARTBEAT: Final = 2.0
-"""Seconds between heartbeats while nothing arrives.
-
-A killed server forgets pull requests, and only missing heartbeats show it: a worker may idle that long.
-"""
+"""Seconds between heartbeats while nothing arrives. Only missing ones show that a killed server forgot a pull request."""
 SILENCE: Final = 2 * HEARTBEAT + 1.0
 """Seconds without a heartbeat after which a pull request counts as lost."""
 _PAUSE: Final = 1.0
@@ -36,34 +33,12 @@ _PAUSE: Final = 1.0
 
 class PullState(enum.Enum):
     OFF = "off"
-    """No link, or stopped."""
+    """No link, or stopped. Late events change nothing."""
     LOST = "lost"
     """The consumer has to be looked up or created."""
     FULL = "full"
     """No request is open: all places are taken."""
     ASKING = "asking"
-
-
-class PullEvent(enum.Enum):
-    UP = "up"
-    DOWN = "down"
-    FOUND = "found"
-    ASKED = "asked"
-    SERVED = "served"
-    REFUSED = "refused"
-    STOP = "stop"
-
-
-_OFF, _LOST, _FULL, _ASKING = PullState.OFF, PullState.LOST, PullState.FULL, PullState.ASKING
-_ALWAYS: Final = {PullEvent.DOWN: _OFF, PullEvent.STOP: _OFF, PullEvent.UP: _LOST}
-
-TRANSITIONS: Final[Mapping[PullState, Mapping[PullEvent, PullState]]] = {
-    # Late events after the end change nothing.
-    _OFF: {**dict.fromkeys(PullEvent, _OFF), PullEvent.UP: _LOST},
-    _LOST: {**dict.fromkeys(PullEvent, _LOST), **_ALWAYS, PullEvent.FOUND: _FULL},
-    _FULL: {**dict.fromkeys(PullEvent, _FULL), **_ALWAYS, PullEvent.ASKED: _ASKING, PullEvent.REFUSED: _LOST},
-    _ASKING: {**dict.fromkeys(PullEvent, _ASKING), **_ALWAYS, PullEvent.SERVED: _FULL, PullEvent.REFUSED: _LOST},
-}
 
 
 @define(eq=False)
@@ -77,7 +52,7 @@ class Pull:
     places: int
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
-    """Requested publications that have not arrived."""
+    """Requested publications that have not arrived; 0 unless `ASKING`."""
     _began: float = field(default=0.0, init=False)
     """Time of the first request after all earlier ones were served."""
     _came: bool = field(default=False, init=False)
@@ -86,28 +61,20 @@ class Pull:
     _look_at: float = field(default=0.0, init=False)
     """Time at which a lost consumer is looked up."""
 
-    def _move(self, event: PullEvent) -> None:
-        self.state = TRANSITIONS[self.state][event]
-        if self.state is not PullState.ASKING:
-            self.asked = 0
-
     def up(self, now: float) -> None:
-        self._move(PullEvent.UP)
-        self._look_at = now
-
-    def down(self) -> None:
-        self._move(PullEvent.DOWN)
+        self.state, self.asked, self._look_at = PullState.LOST, 0, now
 
     def stop(self) -> None:
-        self._move(PullEvent.STOP)
+        self.state, self.asked = PullState.OFF, 0
 
     def found(self) -> None:
-        self._move(PullEvent.FOUND)
+        if self.state is PullState.LOST:
+            self.state = PullState.FULL
 
-    def refused(self, now: float) -> None:
+    def refused(self, now: float, pause: float = _PAUSE) -> None:
         """Note an error of the engine: look the consumer up again after a pause."""
-        self._move(PullEvent.REFUSED)
-        self._look_at = now + _PAUSE
+        if self.state is not PullState.OFF:
+            self.state, self.asked, self._look_at = PullState.LOST, 0, now + pause
 
     def looks(self, now: float) -> bool:
         return self.state is PullState.LOST and now >= self._look_at
@@ -120,20 +87,21 @@ class Pull:
             return 0
         if not self.asked:
             self._began, self._came = now, False
-        self._move(PullEvent.ASKED)
+        self.state = PullState.ASKING
         self.asked += more
         self._heard = now
         return more
 
     def came(self, now: float) -> None:
+        """Note that a publication has arrived."""
         self._heard = now
         self._came = True
         self._served(1)
 
     def expired(self, left: int | None, now: float) -> None:
-        """Note that `left` requested publications have expired; None: all.
+        """Note that `left` requested publications have expired; None for all.
 
-        If nothing has arrived and the request expires long before its time, the engine refuses: an immediate new request would
+        If nothing has arrived and the request expires long before its time, the engine refuses it, and a new one at once would
         loop.
         """
         if not self._came and now - self._began < EXPIRES / 2:
@@ -144,8 +112,8 @@ class Pull:
 
     def _served(self, count: int) -> None:
         self.asked = max(self.asked - count, 0)
-        if not self.asked:
-            self._move(PullEvent.SERVED)
+        if not self.asked and self.state is PullState.ASKING:
+            self.state = PullState.FULL
 
     def beat(self, now: float) -> None:
         self._heard = now
@@ -153,8 +121,7 @@ class Pull:
     def tick(self, now: float) -> None:
         """Give up requests after `SILENCE`."""
         if self.state is PullState.ASKING and now - self._heard >= SILENCE:
-            self._move(PullEvent.REFUSED)
-            self._look_at = now
+            self.refused(now, 0.0)
 
     @property
     def due(self) -> float:
@@ -167,13 +134,14 @@ class Pull:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _SHARE: Final = 3
-"""After this fraction of `ack_wait` the engine hears that a publication is still in progress."""
+"""Progress messages per `ack_wait`."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
+_IN_PROGRESS: Final = "+WPI"
 _COMPLETE: Final = "Batch Completed"
-"""Status text since 2.11 for a request that was served completely."""
+"""Status text, since 2.11, of a completely served request."""
 _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
-"""Status text if the next publication exceeds the requested bytes."""
+"""Status text if the next publication exceeds ``max_bytes``."""
 
 
 class Taker(Protocol):
@@ -181,7 +149,7 @@ class Taker(Protocol):
 
     @property
     def full(self) -> bool:
-        """True while it cannot take one more, even with free places."""
+        """True while it cannot take another publication, even if places are free."""
         ...
 
     @property
@@ -189,71 +157,26 @@ class Taker(Protocol):
         """Decides on redelivery and dead letters; None if nothing is acknowledged."""
         ...
 
-    def take(self, delivery: Delivery) -> None:
-        """Take one publication."""
+    def take(self, delivery: Delivery) -> None: ...
 
     def stop(self) -> None:
-        """Note that no more will follow."""
-
-
-class Consumer(Protocol):
-    """The engine's side of a reader: `consumers.DurableConsumer`, `consumers.ReplayConsumer`."""
-
-    @property
-    def name(self) -> str:
-        """Name in the engine."""
-        ...
-
-    @property
-    def stream(self) -> str:
-        """The stream that it reads."""
-        ...
-
-    @property
-    def created(self) -> str:
-        """Creation time of that stream, as the engine writes it; empty if unknown."""
-        ...
-
-    @property
-    def asked_at(self) -> str:
-        """Subject of pull requests."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Description for people."""
-        ...
-
-    @property
-    def ack_wait(self) -> float:
-        """Seconds until an unacknowledged publication is redelivered; infinite for never."""
-        ...
-
-    async def prepare(self) -> None:
-        """Find it or create it."""
-
-    def accepts(self, to: ToReader) -> bool | None:
-        """True if a publication may be delivered; None if an earlier one is missing and all have to be requested again."""
-        ...
-
-    async def remove(self) -> None:
-        """Remove it, if it was only for this reader."""
+        """Note that no more publications follow."""
 
 
 @define(eq=False)
 class StoreReader:
-    _services: Services
+    services: Services
     number: int
     _consumer: Consumer
     _taker: Taker
     _pull: Pull
     _peer: PeerParty | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications beyond the places or the room, in order of arrival: requested twice, or large."""
+    """Publications without a place or room, in order of arrival: requested twice, or large."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications in progress. As in `_waiting`, with the time of the next progress message to the engine."""
+    """Publications in progress. Like those in `_waiting`, each has the time of its next progress message to the engine."""
     _bytes: int = field(default=0, init=False)
-    """Bytes of their bodies."""
+    """Bytes of the bodies in progress."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
@@ -268,64 +191,48 @@ class StoreReader:
         """True while publications are in progress that have to be acknowledged."""
         return self._taker.fate is not None and bool(self._running or self._waiting)
 
-    def check_here(self) -> None:
-        """Check that the caller runs in the bus's event loop.
-
-        Raises:
-            LocalProtocolError: It runs in another event loop, or in a thread without one.
-        """
-        self._services.running.check_here()
-
-    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus."""
-        self._services.running.spawn(function, *args)
-
-    # -- life of the reader ----------------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Find the consumer or create it.
-
-        Raises:
-            BusError: As `Consumers.durable` and `Consumers.replay`.
-        """
+        """Find the consumer or create it, as `Consumer.prepare`."""
         await self._consumer.prepare()
         self._found = True
 
-    async def run(self) -> None:
-        """Pull until the bus is left, or until this is stopped and nothing is in progress."""
+    async def _run(self) -> None:
+        """Pull until the bus is left, or until the reader is stopped and nothing is in progress."""
         try:
             await self._pull_on()
         finally:
             self._runs = False
 
     async def _pull_on(self) -> None:
-        runtime = self._services.running
+        runtime = self.services.running
         while not (self._stopping and not self.busy):
             self._changed = anyio.Event()
             now = runtime.time()
             self._pull.tick(now)
-            if self._pull.looks(now) and not self._looking:  # what runs still needs progress messages
+            if self._pull.looks(now) and not self._looking:  # in a task: publications in progress need progress messages
                 self._looking = True
-                self.spawn(self._look)
+                runtime.spawn(self._look)
             self._work_on(now)
             self._ask(now)
             kept = itertools.chain(self._running.values(), self._waiting.values())
-            due = min(min(kept, default=math.inf), now + SILENCE)  # room for another request may appear by then
+            due = min(min(kept, default=math.inf), now + SILENCE)  # there may be room for another request by then
             if not self._looking:
                 due = min(due, self._pull.due)
             with anyio.move_on_after(max(due - runtime.time(), 0)):
                 await self._changed.wait()
 
     async def _look(self) -> None:
-        """Find the consumer on another connection, or after the engine has refused."""
+        """Find the consumer on a new connection, or after the engine has refused a request."""
         try:
             await self.prepare()
-        except Exception as error:  # any answer of an engine: retried as long as the bus runs
+        except Exception as error:  # an engine may answer anything: retried while the bus runs
             text = "%s waits for its store: %s"
             fields = log_fields(handler=self._consumer.title)
-            warnings = self._services.running.warnings
+            warnings = self.services.running.warnings
             warnings.warn(logger, text, self._consumer.title, error, about=self, lines=1, extra=fields)
-            self._pull.refused(self._services.running.time())
+            self._pull.refused(self.services.running.time())
         else:
             self._pull.found()
         finally:
@@ -338,14 +245,14 @@ class StoreReader:
         self._peer = peer
         self._forbidden = False
         peer.link.answer(Message(Kind.SUBSCRIBE, attributes={"reader": self.number}), peer)
-        self._pull.up(self._services.running.time())
+        self._pull.up(self.services.running.time())
         self._changed.set()
 
     def begin(self, peer: PeerParty) -> None:
         self._stopping = False
         if not self._runs:
             self._runs = True
-            self.spawn(self.run)
+            self.services.running.spawn(self._run)
         self.up(peer)
         if self._found:
             self._pull.found()
@@ -353,12 +260,12 @@ class StoreReader:
     def down(self) -> None:
         """Pause: the link is down. The engine redelivers publications that have not begun."""
         self._found = False
-        self._pull.down()
-        if self._taker.fate is not None:  # unacknowledged reading continues behind them
+        self._pull.stop()
+        if self._taker.fate is not None:  # without acknowledgements, reading continues after them
             self._waiting.clear()
 
     def withdraw(self) -> None:
-        """Stop pulling. Publications that have arrived are handled: giving them back would count as an attempt."""
+        """Stop pulling. Publications that have arrived are still handled: giving them back would count as an attempt."""
         self._stopping = True
         self._pull.stop()
         self._changed.set()
@@ -366,20 +273,20 @@ class StoreReader:
         self._taker.stop()
 
     def leave(self) -> None:
-        """Stop pulling, and give back what has arrived."""
+        """Stop pulling, and give back the publications that have arrived."""
         self.withdraw()
         self.give_back()
-        self.spawn(self._consumer.remove)
+        self.services.running.spawn(self._consumer.remove)
 
     def give_back(self) -> None:
-        """Have the engine redeliver undecided publications at once to other workers."""
+        """Have the engine redeliver undecided publications to other workers at once."""
         waiting, self._waiting = self._waiting, {}
         for delivery in [*waiting, *self._running]:
             delivery.give_back()
 
     def go_on(self) -> None:
         """Begin waiting publications while there is room."""
-        now = self._services.running.time()
+        now = self.services.running.time()
         while self._waiting and self._has_room:
             delivery = next(iter(self._waiting))
             del self._waiting[delivery]
@@ -391,7 +298,7 @@ class StoreReader:
 
     def _ask(self, now: float) -> None:
         peer = self._peer
-        if peer is None or self._bytes >= self._services.limits.total_bytes // 2:
+        if peer is None or self._bytes >= self.services.limits.total_bytes // 2:
             return
         more = self._pull.ask(len(self._running) + len(self._waiting), now)
         if more:
@@ -401,28 +308,24 @@ class StoreReader:
                 "expires": round(EXPIRES * NANOSECONDS),
                 "idle_heartbeat": round(HEARTBEAT * NANOSECONDS),
             }
-            asked = Message(
-                Kind.NOTIFY,
-                self._consumer.asked_at,
-                attributes={"to": ToEngine(), "reader": self.number},
-            )
+            asked = Message(Kind.NOTIFY, self._consumer.asked_at, attributes={"to": ToEngine(), "reader": self.number})
             asked.decoded = members
             peer.link.answer(asked, peer)
 
     def _most_bytes(self, peer: PeerParty) -> int:
-        """Bytes to request at once: an engine disconnects a client that reads too slowly."""
+        """Bytes to request at once: an engine disconnects a client that reads slowly."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
-        return max(self._services.limits.queue_bytes, 2 * largest)
+        return max(self.services.limits.queue_bytes, 2 * largest)
 
     # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, to: ToReader) -> None:
-        if self._forbidden:  # the engine redelivers it to others
+        if self._forbidden:  # the engine redelivers it to other workers
             return
-        now = self._services.running.time()
+        now = self.services.running.time()
         if to.status:
-            self._told(to, now)
+            self._status(to, now)
             return
         accepted = self._consumer.accepts(to)
         if not accepted:
@@ -432,14 +335,14 @@ class StoreReader:
             return
         self._pull.came(now)
         if to.attempt > 1 and (here := self._here(to.number)) is not None:
-            say(self._peer, to, "+WPI")  # redelivered after an outage, and still in progress here
+            say(self._peer, to, _IN_PROGRESS)  # redelivered after an outage
             here.to = to
             return
         fate = self._taker.fate
         delivery = Delivery(self, fate, message, to, self._consumer.stream, self._consumer.created)
         message.attributes["attempt"] = to.attempt
         headers = message.headers or {}
-        own = headers.get(ID) if to.only is not None else None  # of a retried dead letter
+        own = headers.get(ID) if to.only is not None else None  # a retried dead letter
         message.id = own or headers.get(_MESSAGE_ID) or f"{self._consumer.stream}.{to.number}"
         if fate is not None and to.only is not None and to.only != fate.spec.name:  # retried for another durable
             delivery.done()
@@ -454,7 +357,7 @@ class StoreReader:
         deliveries = itertools.chain(self._running, self._waiting)
         return next((delivery for delivery in deliveries if delivery.to.number == number), None)
 
-    def _told(self, to: ToReader, now: float) -> None:
+    def _status(self, to: ToReader, now: float) -> None:
         if to.status == _BEAT or to.text == _COMPLETE:
             self._pull.beat(now)
         elif to.status in _REQUEST_OVER or to.text == _TOO_MUCH:
@@ -462,7 +365,7 @@ class StoreReader:
             self._changed.set()
         else:
             text = "%s: the engine refuses: %d %.200s"
-            warnings, title = self._services.running.warnings, self._consumer.title
+            warnings, title = self.services.running.warnings, self._consumer.title
             fields = log_fields(handler=title)
             warnings.warn(logger, text, title, to.status, to.text, about=(self, "refused"), lines=1, extra=fields)
             self._pull.refused(now)
@@ -502,11 +405,11 @@ class StoreReader:
         self._taker.take(delivery)
 
     def _work_on(self, now: float) -> None:
-        """Tell the engine which publications are still in progress; it would redeliver them to others."""
+        """Tell the engine which publications are still in progress; it would redeliver them."""
         for deliveries in (self._running, self._waiting):
             for delivery, when in deliveries.items():
                 if when <= now:
-                    say(self._peer, delivery.to, "+WPI")
+                    say(self._peer, delivery.to, _IN_PROGRESS)
                     deliveries[delivery] = now + self._consumer.ack_wait / _SHARE
 
     def ended(self, delivery: Delivery, word: str) -> None:
@@ -521,12 +424,12 @@ class StoreReader:
         if self._stopping:
             self._changed.set()
         else:
-            self._ask(self._services.running.time())
-        self._services.signal()
+            self._ask(self.services.running.time())
+        self.services.signal()
 
 
 def say(peer: PeerParty | None, to: ToReader, word: str) -> None:
-    """Send an acknowledgement to the engine; nothing without a link."""
+    """Send an acknowledgement to the engine, if the link is up."""
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
         peer.link.answer(said, peer)

@@ -1,6 +1,5 @@
-"""Stored publications: the arguments of their readers, and the choice of the engine that reads and stores.
-
-An engine belongs to the bus's cluster, or to a link with external streams.
+"""Stored publications: the arguments of their readers, and the choice of the engine, which belongs to the bus's cluster or to
+a link with external streams.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ from ...subjects import matches
 if TYPE_CHECKING:
     from ...integrations import BusParts, Handler, IteratedQueue, Link, SubscriberSpec
     from ...stats import DurableStats
-    from .consumers import StoreReaders
     from .foreign import ForeignStreams
     from .jetstream import StoredPublishing
+    from .readers import StoreReaders
 
 RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_ACK_WAIT: Final = 30.0
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
-"""Seconds that a silent worker may keep a publication."""
+"""Limits of `ack_wait`, in seconds."""
 MOST: Final = 20_000
 """Publications that all workers of a durable handler may hold at once."""
 _YEARS: Final = 290
-"""Years of nanoseconds that fit into the engine's 64-bit times, and its largest number."""
+"""Years that fit into the engine's times: 64 bits of nanoseconds."""
 _LARGEST: Final = (1 << 63) - 1
+"""Largest number of a publication."""
 _USUAL: Final = Retry()
 
 
@@ -52,25 +53,21 @@ class DurableSpec:
         retry: Number of attempts, and the pauses between them.
         ack_wait: Seconds until a silent worker's publication is redelivered.
         start: Where a new handler begins.
-        ordered: One publication at a time in the whole cluster.
+        ordered: True to handle one publication at a time in the whole cluster.
     """
 
     unread: ClassVar[int] = 1
     settled: ClassVar[bool] = True
     name: str
     retry: Retry = RETRY
-    ack_wait: float = 30.0
+    ack_wait: float = _ACK_WAIT
     start: Start = "all"
     ordered: bool = False
 
 
 @frozen
 class ReplaySpec:
-    """A subscription that reads stored publications without a lasting position. Implements `plugins.extensions.Reading`.
-
-    Attributes:
-        start: Where it begins.
-    """
+    """A subscription that reads stored publications without a lasting position. Implements `plugins.extensions.Reading`."""
 
     name: ClassVar[str] = ""
     unread: ClassVar[int] = 64
@@ -94,39 +91,24 @@ def reading_of(
         of_handler: The `queue` and `when_full` of a handler; None for a subscription.
 
     Raises:
-        TypeError, ValueError: As `durable_spec`.
-    """
-    if of_handler is None and durable is None and start is not None:
-        if group is not None:
-            raise ValueError(
-                f"start={shown(start)} and group={group!r}: to share stored publications, use only durable='billing'"
-            )
-        _ = durable_spec(None, retry, ack_wait, None, ordered, group=None, concurrency=1)
-        return ReplaySpec(_start(start))
-    spec = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
-    if spec is not None and of_handler is not None:
-        _check_no_effect(spec.name, *of_handler)
-    return spec
-
-
-def durable_spec(
-    durable: Any, retry: Any, ack_wait: Any, start: Any, ordered: Any, *, group: Any, concurrency: int
-) -> DurableSpec | None:
-    """Check the arguments of a durable handler or subscription; None without `durable=`.
-
-    Raises:
         TypeError, ValueError: An argument is wrong, or needs `durable=`, or contradicts it.
     """
     if durable is None:
-        for name, value in (("retry", retry), ("ack_wait", ack_wait), ("start", start), ("ordered", ordered or None)):
+        replays = of_handler is None and start is not None
+        if replays and group is not None:
+            raise ValueError(
+                f"start={shown(start)} and group={group!r}: to share stored publications, use only durable='billing'"
+            )
+        need = {"retry": retry, "ack_wait": ack_wait, "start": None if replays else start, "ordered": ordered or None}
+        for name, value in need.items():
             if value is not None:
                 raise ValueError(f"{name}={shown(value)} needs durable=, for example durable='billing'")
-        return None
+        return ReplaySpec(_start(start)) if replays else None
     check_durable_name(durable)
     if group is not None:
         raise ValueError(f"durable={durable!r} and group={group!r}: workers of one durable= share its work; leave out group=")
     check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
-    wait = 30.0 if ack_wait is None else seconds(ack_wait, "ack_wait")
+    wait = _ACK_WAIT if ack_wait is None else seconds(ack_wait, "ack_wait")
     if not _SHORTEST <= wait <= _LONGEST:
         raise ValueError(f"ack_wait={shown(ack_wait)}: {_SHORTEST:g} to {_LONGEST:g} seconds")
     if not isinstance(ordered, bool):
@@ -134,12 +116,14 @@ def durable_spec(
     if concurrency > MOST:
         raise ValueError(f"concurrency={concurrency}: at most {MOST} with durable=, for all of its workers together")
     if ordered and concurrency > 1:
-        raise ValueError(f"ordered=True is one at a time: not with concurrency={concurrency}")
+        raise ValueError(f"ordered=True handles one publication at a time: leave out concurrency={concurrency}")
+    if of_handler is not None:
+        _check_no_effect(durable, *of_handler)
     return DurableSpec(durable, RETRY if retry is None else _retry(retry, durable), wait, _start(start), ordered)
 
 
 def check_durable_name(durable: object) -> None:
-    """Raise TypeError or ValueError for a wrong name of a durable handler."""
+    """Raise TypeError or ValueError for an invalid name of a durable handler."""
     if not isinstance(durable, str):
         raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
     if not _NAME.fullmatch(durable):
@@ -151,13 +135,13 @@ def _check_no_effect(durable: str, queue: int | None, when_full: str) -> None:
     for name, value, usual in (("queue", queue, None), ("when_full", when_full, "drop_oldest")):
         if value != usual:
             raise ValueError(
-                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= is how many this worker takes at "
-                "once, and the others wait in the store"
+                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= limits how many publications this "
+                "worker takes at once, and the others wait in the store"
             )
 
 
 def check_pause(pause: float, name: str) -> None:
-    """Raise ValueError for a pause that is longer than the engine can count."""
+    """Raise ValueError for a pause that does not fit into the engine's times."""
     if pause >= timedelta(days=_YEARS * 365).total_seconds():
         raise ValueError(f"{name}={shown(pause)}: less than {_YEARS} years, in seconds")
 
@@ -178,9 +162,9 @@ def _start(start: Any) -> Start:
         return "all"
     if isinstance(start, timedelta):
         if start <= timedelta():
-            raise ValueError(f"start={shown(start)}: longer than no time")
+            raise ValueError(f"start={shown(start)}: must be longer than 0")
         if start >= timedelta(days=_YEARS * 365):
-            raise ValueError(f"start={shown(start)}: shorter than {_YEARS} years; 'all' is all that is stored")
+            raise ValueError(f"start={shown(start)}: less than {_YEARS} years; use 'all' for all stored publications")
         return start
     if isinstance(start, int) and not isinstance(start, bool):
         check_count(start, "start", 1, _LARGEST)
@@ -193,17 +177,16 @@ def _start(start: Any) -> Start:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _NOT_CLUSTERED: Final = (
-    "%s: durable=%r needs the engine of a cluster: make the bus with Bus(cluster='auto'). To read an external stream, enter "
-    "the bus with connect('nats+tcp://...', bus=bus), or open that link in its lifespan"
+    "%s: durable=%r needs the engine of a cluster: create the bus with Bus(cluster='auto'). To read an external stream, enter "
+    "the bus with connect('nats+tcp://...', bus=bus), or connect in its lifespan"
 )
 _NOTHING_STORED: Final = (
     "a subscription to stored publications of %r needs the engine of a cluster, or a link to a NATS network with an external "
-    "stream: make the bus with Bus(cluster='auto'), set POLYBUS_CLUSTER, and enter it; in tests use "
+    "stream: create the bus with Bus(cluster='auto'), set POLYBUS_CLUSTER, and enter it; in tests use "
     "polybus.testing.cluster(bus)"
 )
 _NO_STREAMS: Final = (
-    "nothing is stored behind a link of {}: durable=, start= and id= are for the stores of a cluster, and for links to NATS "
-    "networks"
+    "a link of {} has no stores: durable=, start= and id= are for the stores of a cluster, and for links to NATS networks"
 )
 
 
@@ -220,9 +203,9 @@ class StoredReading(Extension):
     engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     cluster: StoreReaders | None = field(default=None, init=False)
-    """The engine of this bus's cluster, while connected."""
+    """The engine of this bus's cluster; None while the bus is not in the cluster."""
     stores: StoredPublishing | None = field(default=None, init=False)
-    """Publishes to the stores of the cluster; None without stores."""
+    """Publishes to the cluster's stores; None without stores."""
     _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[Handler, Link] = field(factory=dict, init=False)
     """Durable handlers by the link that reads for them."""
@@ -237,25 +220,21 @@ class StoredReading(Extension):
     def busy(self) -> bool:
         return any(engine.busy for engine in self.engines)
 
-    # -- life of the bus
-    # --------------------------------------------------------------------------------------------------------
+    # -- life of the bus ---------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         for engine in self.engines:
             engine.begin()
 
     def withdraw(self) -> None:
-        """Stop pulling."""
         for engine in self.engines:
             engine.withdraw()
 
     def give_back(self) -> None:
-        """Stop pulling, and have undecided publications redelivered at once to other workers."""
         for engine in self.engines:
             engine.give_back()
 
     def clear(self) -> None:
-        """Forget everything: the event loop of the links has ended."""
         self.expected = False
         self.engines.clear()
         self._streams.clear()
@@ -287,14 +266,14 @@ class StoredReading(Extension):
                 raise Unsupported(_NO_STREAMS.format(link.adapter.name))
             if link not in self._parts.opened:
                 raise link.disconnected(sent=False)
-            from .foreign import ForeignStreams  # a tenth of a second, for few programs
+            from .foreign import ForeignStreams  # takes 0.1 s, and few programs need it
 
             streams = self._streams[link] = link.reader = ForeignStreams(self._parts.services, link)
             self.engines.append(streams.readers)
         return streams
 
     def _chosen(self, subject: str | int) -> Link | None:
-        """Choose the link to the NATS network with the streams of a subject, as for requests.
+        """Return the link to the NATS network with the streams of a subject, as for requests.
 
         Raises:
             AmbiguousRoute: Several are possible.
@@ -309,8 +288,7 @@ class StoredReading(Extension):
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
     async def attach(self, link: Link) -> None:
-        """Read through a new link for the durable handlers of a bus without cluster; with ``serves=`` only for matching
-        handlers.
+        """Read through a new link for the durable handlers of a bus without cluster, with ``serves=`` for matching ones only.
 
         Raises:
             BusError: As `StoreReaders.prepare`.
@@ -368,9 +346,7 @@ class StoredReading(Extension):
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
     async def leave(self, link: Link, patience: float) -> None:
-        """Stop pulling from a link before it closes, let running handlers finish for `patience` seconds, and give back the
-        rest.
-        """
+        """Stop pulling from a link that closes, let handlers finish for `patience` seconds, and give back the rest."""
         if (streams := self._streams.get(link)) is not None:
             engine = streams.readers
             engine.withdraw()
@@ -384,8 +360,8 @@ class StoredReading(Extension):
         """Deliver stored publications to a subscription until `unsubscribe`.
 
         Raises:
-            LocalProtocolError: No engine stores for this bus.
-            Unsupported, AmbiguousRoute: The link of its peer leads to no streams, or several links are possible.
+            LocalProtocolError: This bus has no engine.
+            Unsupported, AmbiguousRoute: The link of its peer has no streams, or several links are possible.
             BusError: As `StoreReaders.subscribe`.
         """
         engine = self._readers[subscription] = self._engine(subscription)
@@ -402,16 +378,16 @@ class StoredReading(Extension):
         return self._behind(link).readers
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Stop delivering to a subscription; unknown ones are ignored."""
+        """Stop delivering to a subscription; ignores an unknown one."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Return the publisher that stores a subject, and its peer.
+        """Return the store of a publication, and its peer.
 
         Raises:
-            LocalProtocolError: None stores it, or several peers are named.
+            LocalProtocolError: The publication has no store, or `to=` names several peers.
             Unsupported, AmbiguousRoute: As `subscribe`.
         """
         mesh = self._parts.mesh
@@ -423,7 +399,7 @@ class StoredReading(Extension):
             if peer is not None:
                 return self._behind(peer.link), peer
         raise LocalProtocolError(
-            f"publish({subject!r}, id={id!r}): only a store uses an id, to store a publication once; "
+            f"publish({subject!r}, id={id!r}): only a store uses an id, to store a publication once: "
             + ("leave out to=" if kept else "name the subject in Cluster(stores=[Store(...)])")
         )
 

@@ -1,9 +1,9 @@
-"""An application's stores as streams of the engine: created once, never changed."""
+"""Stores as streams of the engine: created once, never changed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from attrs import define
 from ...errors import BusError, Forbidden, LocalProtocolError
 from ...nodes import as_seconds
 from ...plugins.tools import shown
-from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
+from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
     from ...integrations import Services
@@ -28,7 +28,7 @@ def stream_name(cluster: str, store: str) -> str:
 
 
 def stream_members(store: Store, cluster: str, published: Callable[[str | int], str]) -> dict[str, Any]:
-    """Return the configuration of a store's stream; `published` converts a pattern to its subject on the wire."""
+    """Return the configuration of a store's stream. `published` converts a pattern to its form on the wire."""
     age = 0.0 if store.max_age is None else as_seconds(store.max_age, "max_age")
     window = as_seconds(store.dedup, "dedup")
     return {
@@ -52,10 +52,10 @@ def _copied(stream: str, number: int) -> str:
     return f"A copy of publication {number} of {stream}, whose dead letter has not all of it."
 
 
-_LOOKS, _PAUSE = 50, 0.1
-"""Number of checks whether a copy is complete, and seconds between them."""
+_CHECKS, _PAUSE = 50, 0.1
+"""Number of checks of whether a copy is complete, and seconds between them."""
 _COPIES: Final = "JS_SRC_"
-"""Prefix of the consumers that copy out of a stream for a server; releases before 2.10 show none."""
+"""Prefix of the consumers with which a server copies from a stream; releases before 2.10 do not list them."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -75,39 +75,40 @@ class Stores:
         """Create the stream of a store unless it exists.
 
         Raises:
-            LocalProtocolError: It cannot be created, or it exists and differs; the text names the argument.
+            LocalProtocolError: It cannot be created, or it exists and differs. The text names the argument.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         if store.max_bytes is not None and self._jetstream.is_old:
             raise LocalProtocolError(
-                f"the store {store.name!r}: NATS servers before 2.10 drop the oldest of a store with max_bytes= at times, "
-                f"where they should refuse, and this one is {self._jetstream.version}: take a newer one, or no max_bytes="
+                f"the store {store.name!r}: NATS servers before 2.10 may drop the oldest publications of a full store with "
+                f"max_bytes= instead of refusing new ones, and this one is {self._jetstream.version}: use a newer server, or "
+                "leave out max_bytes="
             )
-        _compare(store, members, await self.make_if_absent(members))
+        there = await self.make_if_absent(members)
+        what, place = f"the store {store.name!r}", f"the stream {members['name']!r}"
+        check_same(what, place, members, there, _REQUIRED, _ARGUMENTS, _readable)
 
     async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: Services) -> None:
         """Create stores again that the engine has lost; failures are logged."""
         for store, members in wanted.items():
             try:
-                if await self._find(members["name"]) is None:
-                    logger.warning(
-                        "the engine has lost the store %s with all its messages: it is created again", members["name"]
-                    )
+                if await self._jetstream.find(f"STREAM.INFO.{members['name']}") is None:
+                    text = "the engine has lost the store %s with all its messages: it is created again"
+                    logger.warning(text, members["name"])
                     await self.prepare(store, members)
-            except (BusError, JetStreamError) as error:
+            except BusError as error:
                 text = "the store %s cannot be checked after the engine was away: %s"
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
-    async def retention(self, stream: str) -> str:
-        """Return a stream's retention policy; empty if unknown.
+    async def config(self, stream: str) -> dict[str, Any]:
+        """Return a stream's configuration; {} if unknown.
 
         Raises:
-            BusError: As `JetStream.ask`.
+            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
-        try:
-            return str(config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}")).get("retention", ""))
-        except JetStreamError:
-            return ""
+        with suppress(JetStreamError):
+            return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
+        return {}
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
         """Create a stream unless it exists; returns its configuration.
@@ -116,42 +117,35 @@ class Stores:
             LocalProtocolError: It cannot be created.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
+        name = members["name"]
         try:
-            there = await self._find(members["name"])
-            made = await self._make(members) if there is None else there
-            if made.get("subjects") != members["subjects"] and members["retention"] == "limits" and members["discard"] == "old":
-                raise LocalProtocolError(
-                    f"the stream {members['name']!r} of the NATS server keeps {shown(made.get('subjects'))}, and not the dead "
-                    f"letters {members['subjects'][0]!r}: a store of another cluster has that name; rename one of them"
-                )
-            return made
+            there = await self._jetstream.find(f"STREAM.INFO.{name}")
+            if there is not None:
+                return config_of(there)
+            made, is_new = await self._jetstream.create(f"STREAM.CREATE.{name}", members, f"STREAM.INFO.{name}")
         except JetStreamError as error:
-            text = f"the store {members['name']!r} cannot be made: the NATS server says: {error.text}"
-            raise LocalProtocolError(text) from None
+            raise LocalProtocolError(f"the store {name!r} cannot be made: {error.text}") from None
+        if is_new:
+            logger.info("the store %s has been made", name)
+        return made
 
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
-        """Have the engine copy one publication into a stream of its own: it may be too large for this bus.
+        """Have the engine copy one publication into a new stream: it may be too large for this bus.
 
-        Several workers may do so at once, each unaware of the others; they share the copy.
-
-        Args:
-            stream: Its stream.
-            number: Its number there.
-            subject: Its subject on the wire.
-            members: Configuration of the copy, which gets the same replicas.
+        Several workers may do so at once and unaware of each other. They share the copy, which has as many replicas as the
+        stream.
 
         Returns:
-            True once the copy is complete. Otherwise the log has the reason, and an unfinished copy is removed.
+            True once the copy is complete. Otherwise the reason is logged, and an unfinished copy is removed.
         """
+        forbidden = False
         try:
             if await self._copied_whole(stream, number, subject, members):
                 return True
-        except (JetStreamError, BusError) as error:
+        except BusError as error:
             logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
             forbidden = isinstance(error, Forbidden)
-        else:
-            forbidden = False
-        with suppress(JetStreamError, BusError):
+        with suppress(BusError):
             if forbidden or not await self._has_copy(stream, number):  # another worker may rely on it
                 await self.remove_copy(stream, number)
         return False
@@ -161,8 +155,14 @@ class Stores:
         config |= {"max_msgs": 1, "discard": "new", "num_replicas": await self.replicas(stream)}
         if not await self._has_copy(stream, number):  # a worker may have ended before it could report
             sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
-            await self._begin_copy({**config, "sources": sources})
-        for _ in range(_LOOKS):
+            name = config["name"]
+            # Another worker may have created it, and even finished.
+            there, _ = await self._jetstream.create(
+                f"STREAM.CREATE.{name}", {**config, "sources": sources}, f"STREAM.INFO.{name}"
+            )
+            if there.get("description") != config["description"]:
+                raise LocalProtocolError(f"the stream {name!r} exists already and was made by others")
+        for _ in range(_CHECKS):
             if await self._has_copy(stream, number):
                 _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
                 await self._wait_for_end_of_copying(stream)
@@ -170,75 +170,34 @@ class Stores:
             await anyio.sleep(_PAUSE)
         return False
 
-    async def _begin_copy(self, config: dict[str, Any]) -> None:
-        try:
-            _ = await self._jetstream.ask(f"STREAM.CREATE.{config['name']}", config)
-        except JetStreamError:
-            there = await self._find(config["name"])  # another worker may have created it, and even finished
-            if there is None or there.get("description") != config["description"]:
-                raise
-
     async def replicas(self, stream: str) -> int:
-        """Return a stream's number of replicas; 1 if unknown.
-
-        Raises:
-            BusError: As `JetStream.ask`.
-        """
-        try:
-            return max(count_of(config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}")), "num_replicas"), 1)
-        except JetStreamError:
-            return 1
+        """Return a stream's number of replicas; 1 if unknown."""
+        return max(count_of(await self.config(stream), "num_replicas"), 1)
 
     async def remove_copy(self, stream: str, number: int) -> None:
         """Try to remove the copy of a publication; never removes an external stream of that name."""
         name = copy_of(stream, number)
-        with suppress(JetStreamError, BusError):
-            config = await self._find(name)
-            if config is not None and config.get("description") == _copied(stream, number):
+        with suppress(BusError):
+            if (await self.config(name)).get("description") == _copied(stream, number):
                 await self._jetstream.ask(f"STREAM.DELETE.{name}")
 
     async def _wait_for_end_of_copying(self, stream: str) -> None:
         """Wait, for a bounded time, until the engine has removed its own consumer of a stream.
 
-        Until then newer servers keep acknowledged publications in a store of work, and never look at them again.
+        Until then newer servers keep acknowledged publications in a work store, and never remove them later.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             if not any(name.startswith(_COPIES) for name in await self._jetstream.consumers(stream)):
                 return
             await anyio.sleep(_PAUSE)
 
     async def _has_copy(self, stream: str, number: int) -> bool:
-        try:
-            answer = await self._jetstream.ask(f"STREAM.INFO.{copy_of(stream, number)}")
-        except JetStreamError as error:
-            if error.number == NOT_FOUND:
-                return False
-            raise
+        answer = await self._jetstream.find(f"STREAM.INFO.{copy_of(stream, number)}") or {}
         ours = config_of(answer).get("description") == _copied(stream, number)
         return ours and count_of(answer.get("state"), "messages") > 0
 
-    async def _find(self, stream: str) -> dict[str, Any] | None:
-        try:
-            return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
-        except JetStreamError as error:
-            if error.number == NOT_FOUND:
-                return None
-            raise
 
-    async def _make(self, members: dict[str, Any]) -> dict[str, Any]:
-        stream = members["name"]
-        try:
-            made = config_of(await self._jetstream.ask(f"STREAM.CREATE.{stream}", members))
-        except JetStreamError:
-            there = await self._find(stream)  # another node may have created it with other arguments
-            if there is None:
-                raise
-            return there
-        logger.info("the store %s has been made", stream)
-        return made
-
-
-_OURS: Final[dict[str, tuple[Any, ...]]] = {
+_REQUIRED: Final[dict[str, tuple[Any, ...]]] = {
     "storage": ("file",),
     "discard": ("new",),
     "max_msgs": (-1, 0, None),
@@ -249,23 +208,43 @@ _OURS: Final[dict[str, tuple[Any, ...]]] = {
 """Required values of any existing stream: otherwise stored publications may be lost."""
 
 
-def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> None:
-    for member, wants in _OURS.items():
-        if there.get(member) not in wants:
+def check_same(
+    what: str,
+    place: str,
+    wanted: Mapping[str, Any],
+    there: Mapping[str, Any],
+    required: Mapping[str, Iterable[Any]],
+    arguments: Mapping[str, str],
+    readable: Callable[[str, Any], str],
+) -> None:
+    """Compare an existing stream or consumer with the wanted one.
+
+    Args:
+        what: The stream or consumer as the application names it.
+        place: The same as the engine names it.
+        wanted: The wanted configuration.
+        there: The existing one.
+        required: Members without an argument, with the values that lose no publication.
+        arguments: Members with the name of their argument.
+        readable: Converts the value of such a member to its argument.
+
+    Raises:
+        LocalProtocolError: They differ.
+    """
+    for member, values in required.items():
+        if there.get(member) not in values:
             raise LocalProtocolError(
-                f"the store {store.name!r} exists already and was made by others: {member} is {shown(there.get(member))}, "
-                f"and messages may be lost unless it is {shown(wants[0])}. Change the stream {wanted['name']!r}, or take "
-                "another name"
+                f"{what} exists already and was made by others: {member} is {shown(there.get(member))}, and messages may be "
+                f"lost unless it is {shown(next(iter(values)))}. Change {place}, or use another name"
             )
-    for member, argument in _ARGUMENTS.items():
+    for member, argument in arguments.items():
         want, have = wanted[member], there.get(member)
-        if member == "subjects":
-            want, have = sorted(want), sorted(map(str, have)) if isinstance(have, list) else have
+        if isinstance(want, list) and isinstance(have, list):
+            want, have = sorted(want), sorted(map(str, have))
         if want != have:
             raise LocalProtocolError(
-                f"the store {store.name!r} exists already and has another {argument}: {_readable(member, have)}, not "
-                f"{_readable(member, want)}. polybus never changes a store: use the same value or another name, or change the "
-                f"stream {wanted['name']!r} of the NATS server"
+                f"{what} exists already and has another {argument}: {readable(member, have)}, not {readable(member, want)}. "
+                f"polybus never changes it: use the same value or another name, or change {place} with the tools of NATS"
             )
 
 

@@ -1,0 +1,210 @@
+"""The readers of one engine in this process, and the progress of their durable handlers."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from attrs import define, field
+
+from ...errors import BusError, LocalProtocolError
+from ...stats import DurableStats
+from .consumers import Consumer, DurableConsumer, ReplayConsumer
+from .dead_letters import count_few_letters
+from .delivery import GIVEN_BACK, Fate, HandlerTaker, SubscriptionTaker
+from .jetstream import JetStream, count_of
+from .reader import Pull, StoreReader, Taker, say
+from .storage import DurableSpec, ReplaySpec
+
+if TYPE_CHECKING:
+    from ...integrations import IteratedQueue, PeerParty, Services, SubscriberSpec
+    from ...message import Message
+    from ...protocols.nats.stored import ToReader
+    from .dead_letters import Graveyard
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+PACE: Final = 10.0
+"""Seconds between two requests for the progress of durable handlers."""
+
+
+def check_names(specs: Iterable[SubscriberSpec]) -> None:
+    """Check that each durable name belongs to one handler, before the engine creates anything.
+
+    Raises:
+        LocalProtocolError: Two handlers share one.
+    """
+    names = dict[str, str]()
+    for spec in specs:
+        if spec.reading is not None:
+            name, handler = spec.reading.name, spec.handler.name
+            if name in names:
+                raise LocalProtocolError(
+                    f"durable={name!r} is the name of two handlers, {names[name]} and {handler}, and the publications would be "
+                    "split between them at random: give each handler its own name"
+                )
+            names[name] = handler
+
+
+@define(eq=False)
+class StoreReaders:
+    _services: Services
+    _published: Callable[[str | int], str]
+    """Converts a pattern to its form on the wire."""
+    _jetstream: JetStream
+    _graveyard: Graveyard
+    _engine: Callable[[], PeerParty]
+    _readers: dict[int, StoreReader] = field(factory=dict, init=False)
+    _handlers: list[StoreReader] = field(factory=list, init=False)
+    _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
+    _of_subscriptions: dict[IteratedQueue, int] = field(factory=dict, init=False)
+    _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
+    _can_bury: bool = field(default=False, init=False)
+    """True once dead letters can be stored."""
+    progress: tuple[DurableStats, ...] = field(default=(), init=False)
+    """Last known state of this bus's durable handlers; empty while the engine is away."""
+    _is_up: bool = field(default=True, init=False)
+    _watched: anyio.Event | None = field(default=None, init=False)
+    """Set to stop requesting progress; None if no task does so."""
+
+    @property
+    def busy(self) -> bool:
+        return any(reader.busy for reader in self._readers.values())
+
+    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
+        """Create the consumers of durable handlers unless they exist.
+
+        Raises:
+            BusError: A consumer or the store of dead letters cannot be created.
+        """
+        specs = list(specs)
+        check_names(specs)
+        for spec in specs:
+            if isinstance(spec.reading, DurableSpec):
+                handler = spec.handler
+                fate = Fate(self._services, spec.reading, handler.name, self._graveyard)
+                taker = HandlerTaker(self._services, handler, fate)
+                reader = await self._add(spec.reading, handler.subject, taker, spec.concurrency)
+                self._handlers.append(reader)
+
+    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
+        """Deliver stored publications to a subscription until `unsubscribe`.
+
+        Raises:
+            BusError: As `Consumer.prepare`.
+        """
+        fate = None
+        if isinstance(spec, DurableSpec):
+            fate = Fate(self._services, spec, f"durable {spec.name}", self._graveyard)
+        taker = SubscriptionTaker(self._services, subscription, fate)
+        reader = await self._add(spec, subscription.pattern, taker, subscription.queue)
+        if fate is not None:
+            self._watch()
+        self._of_subscriptions[subscription] = reader.number
+        reader.begin(self._engine())
+
+    def unsubscribe(self, subscription: IteratedQueue) -> None:
+        """Stop delivering to a subscription; ignores an unknown one."""
+        number = self._of_subscriptions.pop(subscription, None)
+        if number is not None:
+            self._durables.pop(number, None)
+            self._readers.pop(number).leave()
+
+    async def _add(self, spec: DurableSpec | ReplaySpec, pattern: str | int, taker: Taker, places: int) -> StoreReader:
+        consumer: Consumer
+        if isinstance(spec, DurableSpec):
+            consumer = DurableConsumer(self._jetstream, self._published(pattern), pattern, spec)
+        else:
+            consumer = ReplayConsumer(self._jetstream, self._published(pattern), pattern, spec)
+        reader = StoreReader(self._services, next(self._numbers), consumer, taker, Pull(places))
+        await reader.prepare()
+        if taker.fate is not None and not self._can_bury:
+            await self._graveyard.prepare(consumer.stream)
+            self._can_bury = True
+        self._readers[reader.number] = reader
+        if isinstance(consumer, DurableConsumer):
+            self._durables[reader.number] = consumer
+        return reader
+
+    def begin(self) -> None:
+        """Start the durable handlers, once the bus is ready."""
+        for reader in self._handlers:
+            reader.begin(self._engine())
+        if self._handlers:
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._watched is None:
+            self._watched = anyio.Event()
+            self._services.running.spawn(self._look, self._watched)
+
+    async def _look(self, ended: anyio.Event) -> None:
+        """Request the progress of durable handlers periodically, so that statistics never wait for the engine."""
+        while not ended.is_set():
+            with anyio.move_on_after(PACE):
+                await ended.wait()
+            if ended.is_set() or not self._is_up:
+                continue
+            try:
+                self.progress = await self._progress()
+            except BusError as error:
+                self.progress = ()
+                logger.debug("the engine does not report the progress of durable handlers: %s", error)
+
+    async def _progress(self) -> tuple[DurableStats, ...]:
+        durables = {(consumer.stream, consumer.name): None for consumer in self._durables.values()}
+        place = self._graveyard.place
+        letters = None if place is None else await count_few_letters(self._jetstream, *place)
+        found = []
+        for stream, name in durables:
+            info = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}")
+            found.append(
+                DurableStats(
+                    durable=name,
+                    store=stream,
+                    pending=count_of(info, "num_pending"),
+                    given=count_of(info, "num_ack_pending"),
+                    redelivered=count_of(info, "num_redelivered"),
+                    dead_letters=None if letters is None else letters.get(name, 0),
+                )
+            )
+        return tuple(found)
+
+    def up(self) -> None:
+        self._is_up = True
+        if not self._services.leaving:
+            for reader in self._readers.values():
+                reader.up(self._engine())
+
+    def down(self) -> None:
+        self._is_up, self.progress = False, ()
+        for reader in self._readers.values():
+            reader.down()
+
+    def withdraw(self) -> None:
+        """Stop pulling."""
+        if self._watched is not None:
+            self._watched.set()
+            self._watched, self.progress = None, ()
+        for reader in self._readers.values():
+            reader.withdraw()
+
+    def give_back(self) -> None:
+        """Stop pulling, and have the engine redeliver undecided publications to other workers at once."""
+        for reader in self._readers.values():
+            reader.withdraw()
+            reader.give_back()
+
+    def receive(self, message: Message, to: ToReader) -> None:
+        """Pass a stored publication to its reader. If the reader has closed, the engine redelivers it to another."""
+        reader = self._readers.get(to.reader)
+        if to.status and to.ack:
+            for one in self._readers.values():
+                one.forbidden(to)
+        elif reader is not None:
+            reader.receive(message, to)
+        elif to.ack:
+            say(self._engine(), to, GIVEN_BACK)
