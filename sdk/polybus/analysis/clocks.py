@@ -77,9 +77,8 @@ class Holes:
 def joined(
     parts: Iterable[Holes], ends: Iterable[Mapping[str, int]], before: Mapping[str, int]
 ) -> dict[str, list[tuple[int, int]]]:
-    """Join the holes of consecutive tasks, and those between them, by recording: number and moment, ascending.
-
-    Each part has its last moments in `ends`; `before` has those before the first part.
+    """Join the holes within and between consecutive tasks, by recording: ascending numbers and moments. `ends` has the last
+    moments of each part, and `before` those before the first part.
     """
     moments, after, found = dict(before), dict[str, int](), dict[str, set[tuple[int, int]]]()
     for part, last in zip(parts, ends, strict=True):
@@ -135,9 +134,8 @@ class Watermarks:
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
     def table(self, *, all_read: bool, ended: Collection[str] = (), holes: KnownHoles | None = None) -> pa.Table:
-        """Return rows of `CLOCKS`: one per recording, and one more for each of its `holes`.
-
-        Unless everything on the disk was read, a recording may have later events that are unread, so none counts as silent.
+        """Return rows of `CLOCKS`: one per recording, and one more for each of its `holes`. No recording counts as silent
+        unless all records on the disk were read.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
         rows = []

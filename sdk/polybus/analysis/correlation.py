@@ -178,9 +178,7 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
 
 
 def closes_of(engine: Engine, events: Any) -> Any:
-    """Return the closing events of connections and of clients behind them: each with its frame number, and the previous
-    one's.
-    """
+    """Return the closing events of connections and of clients behind them, each with its frame number and the previous one."""
     made = """
         select * from (
             select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq

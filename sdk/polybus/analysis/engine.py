@@ -210,11 +210,7 @@ _EVENTS: Final = pa.schema([EVENTS.field(name) for name in _NEEDED])
 
 
 def recordings(capture: Capture) -> list[frozenset[int]]:
-    """Return the numbers of the segments of each recording; no answer is in another one.
-
-    Raises:
-        CaptureError: A segment is missing.
-    """
+    """Return the segment numbers of each recording, which contains all its answers; CaptureError if a segment is missing."""
     found: dict[str | None, set[int]] = {}
     for segment in capture.segments():
         found.setdefault(capture.reader(segment).schema_metadata().get("capture_id"), set()).add(segment.number)
@@ -225,11 +221,8 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
 def exchanges(
     capture: Capture, window: ReadWindow, timeout: float, segments: Collection[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the exchanges of some `recordings` of a capture, or of all, with requests in a window, unordered.
-
-    Raises:
-        CaptureError: A segment is missing.
-        ValueError: The timeout is not positive.
+    """Yield the exchanges with requests in a window, unordered, of all `recordings` or some; CaptureError if a segment is
+    missing.
     """
     timeouts = MatchTimeouts(timeout)
     asked_before = LAST_NS if window.end_ns is None else window.end_ns

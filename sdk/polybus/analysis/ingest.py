@@ -74,12 +74,7 @@ class IngestResult(RunCounts):
 
 
 def take(capture: str, storage: TableStorage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
-    """Decode a range into files.
-
-    Raises:
-        CaptureError: The segment is gone.
-        OSError: A file cannot be written.
-    """
+    """Decode a range into files; CaptureError if its segment is gone."""
     done = IngestResult()
     tables = PartitionWriter(storage, staging)
     reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.ends, done.seen)
@@ -120,12 +115,7 @@ def _note_gaps(done: IngestResult, count: int, samples: Sequence[Mapping[str, An
 def take_all(
     capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow, count: int
 ) -> list[IngestResult]:
-    """Decode ranges of a capture into files of the staging folder, with `count` processes; with 1, in this process.
-
-    Raises:
-        CaptureError: A segment is gone, or a process has ended.
-        OSError: A file cannot be written.
-    """
+    """Decode ranges with `count` processes (1: this one) into files of the staging folder; CaptureError if a process dies."""
     if count < 2:
         storage = TableStorage(out)
         return [take(capture, storage, _place(staging, number), piece, window) for number, piece in enumerate(ranges)]

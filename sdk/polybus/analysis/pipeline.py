@@ -73,11 +73,7 @@ class PipelineStep:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs out while this one writes; they continue where it has stopped.
-
-        Raises:
-            CaptureError: The folder now holds the results of another capture, or of other settings.
-        """
+        """Keep other runs out while this one writes; they continue where it stops. Checks the results again."""
         with self.storage.alone(lambda: self._progress("wait")):
             self.output = Output(self.storage)
             self.output.check(self._path, self._settings)
@@ -86,11 +82,7 @@ class PipelineStep:
             yield
 
     def advance(self, until: ReadPosition | None = None, *, settle: bool = False) -> RunCounts:
-        """Process new records up to a position, or the end of the capture; does nothing without new records.
-
-        Raises:
-            CaptureError: With `settle`, a recorder still writes; or the connection does not exist.
-        """
+        """Process new records up to a position, or to the end of the capture; returns their numbers."""
         last = self.output.last
         start = self._begin(last)
         end = reach(self._capture, start, over=settle) if until is None else until
@@ -147,11 +139,7 @@ class PipelineStep:
             keep_logs(self.output, begin=self._delta)
 
     def _begin(self, last: ResultsState | None) -> ReadPosition:
-        """Return the position where the last run has stopped.
-
-        Raises:
-            CaptureError: Another capture has replaced that one.
-        """
+        """Return the end position of the last run; CaptureError if another capture has replaced that one."""
         if last is None:
             return ReadPosition(self._capture.segments()[0].number)
         now = self._recording(last.end)
@@ -175,11 +163,7 @@ class PipelineStep:
         return IngestResult(lost=len(numbers), losses=losses)
 
     def _torn(self) -> IngestResult:
-        """Count the incomplete batch of a killed recorder at the end of the newest segment.
-
-        Raises:
-            CaptureError: A recorder still writes.
-        """
+        """Count the incomplete batch of a killed recorder at the end of the capture; CaptureError if a recorder still writes."""
         segments = self._capture.segments()
         for segment in segments:
             if is_written(self._capture, segment):
@@ -191,11 +175,6 @@ class PipelineStep:
         return IngestResult(lost=len(losses), losses=losses)
 
     def _check_connection(self) -> None:
-        """Check that the wanted connection exists.
-
-        Raises:
-            CaptureError: No frame is of this connection.
-        """
         wanted, known = self._window.connection, dict[str, None]()
         if wanted is None:
             return
@@ -206,12 +185,12 @@ class PipelineStep:
             raise CaptureError(f"{self._path} has no connection {wanted!r}; it has {len(known)}, such as {some or 'none'}")
 
     def _is_all(self, end: ReadPosition) -> bool:
-        """True if a position is the end of all segments, including segments of other writers."""
+        """Return True if a position is the end of all segments, including those of other recorders."""
         last = self._capture.segments(complete=False)[-1]
         return end.segment == last.number and reach(self._capture, end) == end
 
     def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
-        """Move turns to the folder for the next run, None without any; also returns their recordings."""
+        """Move open turns to the folder for the next run; returns it (None without turns) and the names of their recordings."""
         files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
@@ -237,11 +216,6 @@ class PipelineStep:
         return taken
 
     def _check(self, taken: list[IngestResult]) -> None:
-        """Check for losses if `strict`.
-
-        Raises:
-            CaptureError: A part could not be read.
-        """
         lost = [loss for done in taken for loss in done.losses]
         if self._strict and lost:
             raise CaptureError(
@@ -276,7 +250,6 @@ class PipelineStep:
         return folder
 
     def _exchanges(self, prefix: str, staging: str, folded: str) -> list[ResultFile]:
-        """Write the final exchanges, and the open ones provisionally."""
         self._progress("exchanges")
         table = self._read_folded(folded, (FINAL, OPEN))
         if table is None:
@@ -295,7 +268,7 @@ class PipelineStep:
         return self._place(staged, "orphans", prefix)
 
     def _merge(self, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
-        """Merge the small files of a folder that earlier runs have filled: each run adds some, even for little news."""
+        """Merge the small files in folders with many: each run adds some."""
         crowded, writer = self.output.crowded(), PartitionWriter(self.storage, f"{staging}/merged")
         for folder, names in crowded.items():
             table = folder.partition("/")[0]
@@ -311,9 +284,7 @@ class PipelineStep:
         return merged
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
-        """Read some parts by folder, None if they are empty. So Spark knows how few the orphans are, and does not sort all
-        events for them.
-        """
+        """Read parts by folder, so that Spark knows how few orphans there are, and does not sort all events; None if empty."""
         files = [name for part in parts for name in self.storage.files(f"{folder}/part={part}") if name.endswith(".parquet")]
         return self._engine.read(self.storage, folder, files, FOLDED) if files else None
 
@@ -466,7 +437,7 @@ class Pipeline:
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
 
     def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
-        """Return the existing metrics if they cover all runs and the same comparison; else new ones."""
+        """Return the existing metrics if they are up to date, or new ones."""
         metrics = _metrics_of(output, str(self._names))
         if metrics is None:
             return self._measured(output, earlier)
@@ -477,7 +448,6 @@ class Pipeline:
         return self._told(output, measure(self._engine, output, self._names), earlier)
 
     def _told(self, output: Output, metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
-        """Write comparison, verdict and report of metrics."""
         self._progress("report")
         from .report.page import render  # which takes as long to load as all else together
 

@@ -56,11 +56,7 @@ class ReadWindow:
     connection: str | None = None
 
     def check(self) -> None:
-        """Check that the window is not empty.
-
-        Raises:
-            ValueError: `end_ns` is not after `start_ns`.
-        """
+        """Raise ValueError if the window is empty."""
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
             raise ValueError(
                 f"nothing lies from start {self.start_ns} to end {self.end_ns} (ns since 1970): end has to be later"
@@ -97,13 +93,11 @@ def together(conditions: Iterable[Any]) -> Any:
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, over: bool = False) -> ReadPosition:
-    """Return the position up to which a capture can be read now.
+    """Return the position up to which a capture can be read now: after about `rows` rows, at least one batch, or (None) as far
+    as possible.
 
-    An incomplete batch at the end of an open segment is not included, nor are later segments: several recorders may share a
-    folder. Other incomplete batches are lost, and skipped.
-
-    Includes about `rows` rows, but at least one batch; None: as far as possible. If the recordings are `over`, a segment with
-    an unknown writer is skipped too.
+    Excludes an incomplete batch at the end of an open segment, and later segments, because several recorders may share a
+    folder. Other incomplete batches are lost. If the recordings are `over`, a segment with an unknown writer is skipped too.
 
     Raises:
         CaptureError: A segment is missing, or the capture ends before `start`.
@@ -152,11 +146,7 @@ def is_written(capture: Capture, segment: Segment) -> bool | None:
 
 
 def plan(capture: Capture, start: ReadPosition, stop: ReadPosition | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
-    """Return the pieces of a capture between two positions, in order and without gaps.
-
-    Raises:
-        CaptureError: A segment is missing.
-    """
+    """Return the pieces of a capture between two positions, in order and without gaps; CaptureError if a segment is missing."""
     ranges: list[Range] = []
     for segment in capture.segments():
         if segment.number < start.segment or (stop is not None and segment.number > stop.segment):
@@ -192,9 +182,7 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
 
 
 def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None) -> Iterator[tuple[ReadPosition, int]]:
-    """Yield the positions where a segment may be cut, and the rows before each: after row groups of columns, or after
-    batches.
-    """
+    """Yield the positions where a segment may be cut (after row groups of columns, or batches), and the rows before each."""
     columns = SegmentColumns.of(capture, segment)
     groups = columns.within(begin.batch, end) if columns is not None else ()
     if columns is not None and groups:
@@ -237,11 +225,7 @@ def nanoseconds(text: str, name: str = "time") -> int:
 
 
 class RangeReader:
-    """Reads a range of a capture, and finds `holes` in it.
-
-    Raises:
-        CaptureError: The segment is gone.
-    """
+    """Reads a range of a capture, and finds `holes` in it; CaptureError if the segment is gone."""
 
     def __init__(self, path: str, piece: Range, holes: Holes | None = None) -> None:
         self.damage: list[Stretch] = []
@@ -266,10 +250,7 @@ class RangeReader:
         return self._batches(self._range, columns)
 
     def table(self, table: str, names: Sequence[str] | None, window: ReadWindow, condition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a table (events, quarantine) within a window, or some of their columns.
-
-        May leave out rows that do not match the condition.
-        """
+        """Yield rows or columns of events or quarantine in a window, possibly without rows that fail the condition."""
         whole = EVENTS if table == "events" else QUARANTINE
         needed = {*frame_columns(names or whole.names), *window.columns}
         for part in self._parts():
@@ -290,10 +271,7 @@ class RangeReader:
     def decoded(
         self, window: ReadWindow, seen: Callable[[pa.RecordBatch], None], told: Callable[[BatchGroup], None]
     ) -> Iterator[Decoded]:
-        """Yield events and quarantine with counts; calls `seen` with the frames before, or `told` with a row group's facts.
-
-        With a window all frames are decoded: only frames show how many of them it contains.
-        """
+        """Yield decoded batches; before, calls `seen` with their frames, or `told` with a row group's facts."""
         for part in [self._range] if window.columns else self._parts():
             if isinstance(part, Range):
                 batches = (_shown(rows, self.holes.rows) for rows in self._batches(part, None))

@@ -99,11 +99,7 @@ class ResultsState:
 
 
 class Output:
-    """The folder of results, as the last run has left it.
-
-    Raises:
-        CaptureError: It contains other files, or another version's results, or is damaged.
-    """
+    """The folder of results after the last run; CaptureError if it has other contents, another version's results, or damage."""
 
     def __init__(self, storage: TableStorage) -> None:
         self.storage = storage
@@ -130,11 +126,7 @@ class Output:
 
     @classmethod
     def of(cls, out: AnyPath) -> Self:
-        """Open a folder with results.
-
-        Raises:
-            CaptureError: It has no results, or contains other files.
-        """
+        """Open a folder with results; CaptureError if there are none."""
         output = cls(TableStorage(out))
         if output.last is None:
             raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
@@ -168,22 +160,14 @@ class Output:
         return {folder: names for folder, names in found.items() if len(names) >= MANY_SMALL}
 
     def files(self, table: str) -> list[str]:
-        """Return the names of a table's files, relative to the folder, for reading now.
-
-        Raises:
-            CaptureError: A file unpacks to more than any file of ours: results may come from others.
-        """
+        """Return the checked names of a table's files; CaptureError if one unpacks to too much: results may come from others."""
         names = [file.name for file in self.named(table)]
         for name in names:
             self.storage.check(name)
         return names
 
     def check(self, capture: str, settings: dict[str, Any]) -> None:
-        """Check that the next run may continue here.
-
-        Raises:
-            CaptureError: The results are of another capture, or were made with other settings.
-        """
+        """Raise CaptureError unless the next run may continue here: the results are of this capture and these settings."""
         last, here = self.last, self.storage.inside("")
         if last is None:
             return
@@ -207,10 +191,8 @@ class Output:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
-        """Commit a run: adds these files; removes provisional and `merged` ones, and returns their names.
-
-        Raises:
-            CaptureError: Another run has committed first.
+        """Commit a run: add files, remove provisional and `merged` ones, and return their names; CaptureError if another run
+        was first.
         """
         replaced = [*merged, *(file.name for file in self._files if file.provisional)]
         made = {file.name: (file.rows, _parts_of(file)) for file in added}
@@ -219,11 +201,7 @@ class Output:
 
 
 def keep_logs(output: Output, *, begin: bool) -> None:
-    """Bring the tables' logs up to date; with `begin`, create them if there are none.
-
-    Raises:
-        OSError: They cannot be written.
-    """
+    """Bring the tables' logs up to date; with `begin`, create missing ones."""
     logs = {table: _Log(output.storage, table) for table in TABLES}
     if not begin and not any(log.runs for log in logs.values()):
         return
@@ -235,11 +213,7 @@ def keep_logs(output: Output, *, begin: bool) -> None:
 
 
 class _Log:
-    """A Delta Lake log: of the folder of results, or of a table in it.
-
-    Raises:
-        CaptureError: It is damaged.
-    """
+    """The Delta Lake log of the folder of results, or of a table in it; CaptureError if it is damaged."""
 
     def __init__(self, storage: TableStorage, folder: str) -> None:
         self._storage, self._folder = storage, folder
@@ -261,7 +235,6 @@ class _Log:
                 self.files = {unquote(row["path"]): row for row in files}
 
     def note(self) -> Any:
-        """Return the note in the last run's commit."""
         name = f"{self._folder}/{LOG}/{self.runs - 1:020d}.json".removeprefix("/")
         actions = map(json.loads, self._storage.read(name).splitlines())
         return next(action["commitInfo"][_NOTE] for action in actions if "commitInfo" in action)
@@ -273,11 +246,7 @@ class _Log:
         removed: Sequence[str],
         note: dict[str, Any] | None = None,
     ) -> None:
-        """Commit new files with their rows and the values of their folders, and remove others.
-
-        Raises:
-            CaptureError: Another run has committed first.
-        """
+        """Commit new files with their rows and partition values, and remove others; CaptureError if another run was first."""
         storage = self._storage
         infos = storage.filesystem.get_file_info([storage.inside(f"{self._folder}/{name}".lstrip("/")) for name in added])
         adds = [
@@ -316,12 +285,7 @@ def _described(schema: pa.Schema) -> pa.Schema:
 
 
 def _state_of(note: dict[str, Any]) -> ResultsState:
-    """Read a commit's note.
-
-    Raises:
-        CaptureError: It is of another version.
-        ValueError, KeyError, TypeError, AttributeError: It is damaged.
-    """
+    """Parse a commit's note; CaptureError if it is of another version, other errors if it is damaged."""
     if (version := note.pop("version")) != _VERSION:
         raise CaptureError(
             f"the results have version {version!r:.40}, and this polybus makes version {_VERSION}: analyse into a new folder"

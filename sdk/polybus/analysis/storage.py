@@ -64,11 +64,7 @@ class TableStorage:
         self._checked = set[str]()
 
     def inside(self, path: str) -> str:
-        """Return a path for `pyarrow`.
-
-        Raises:
-            CaptureError: It leads out of the storage.
-        """
+        """Return a path for `pyarrow`; CaptureError if it leads out of the storage."""
         return f"{self._root}/{_within(path)}" if path else self._root
 
     def for_spark(self, path: str) -> str:
@@ -96,10 +92,7 @@ class TableStorage:
 
     @contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
-        """Keep other runs out while this process lives; calls `waits` if it has to wait for one.
-
-        Only for local folders, and not on Windows.
-        """
+        """Keep other runs out of a local folder while this process lives (not on Windows); calls `waits` if it has to wait."""
         with naming(self._root), ExitStack() as stack:
             if self.local:
                 self._make_root()
@@ -124,11 +117,7 @@ class TableStorage:
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
     def check(self, path: str) -> None:
-        """Check a Parquet file of any origin before it is first read.
-
-        Raises:
-            CaptureError: It unpacks to more than any file of ours, or is damaged.
-        """
+        """Raise CaptureError if a Parquet file of any origin is damaged, or unpacks to more than any file of ours."""
         if path not in self._checked:
             check_file(self.filesystem, self.inside(path))
             self._checked.add(path)
@@ -137,11 +126,7 @@ class TableStorage:
         return int(pq.read_metadata(self.inside(path), filesystem=self.filesystem).num_rows)
 
     def span(self, path: str, column: str) -> tuple[int, int]:
-        """Return the least and greatest value of an integer column, from the file's own statistics.
-
-        Raises:
-            CaptureError: The file unpacks to more than any file of ours, or is damaged, or lacks the column.
-        """
+        """Return the least and greatest value of an integer column, from the statistics of a checked file."""
         self.check(path)
         found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
         columns = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))]
@@ -159,11 +144,7 @@ class TableStorage:
             return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
-        """Return the names at the root.
-
-        Raises:
-            CaptureError: The root is a file.
-        """
+        """Return the names at the root; CaptureError if it is a file."""
         if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
             raise CaptureError(f"{self._root} is a file, and results need a folder: choose another place")
         found = self.filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))

@@ -334,9 +334,8 @@ def frame_columns(names: Iterable[str]) -> list[str]:
 
 
 class EventColumns:
-    """Creates the columns of `schema.EVENTS` from messages, their rows, and their numbers within the rows.
-
-    `fields` contains the `EventFields` of all messages in sequence, which can be split ten times faster than a list of lists.
+    """Creates the columns of `schema.EVENTS` from messages, their rows, and their numbers within the rows. `fields` has the
+    `EventFields` of all messages in sequence, which can be split ten times faster than a list of lists.
     """
 
     def __init__(self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: list[Any]) -> None:
@@ -364,16 +363,11 @@ class EventColumns:
         }
 
     def table(self, names: Sequence[str] | None) -> pa.RecordBatch:
-        """Return some or all columns.
-
-        Raises:
-            KeyError: A column does not exist.
-        """
         schema = EVENTS if names is None else pa.schema([EVENTS.field(name) for name in names], EVENTS.metadata)
         return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
 
     def column(self, name: str) -> pa.Array:
-        """Return one column, which may be one that only frames have."""
+        """Return one column of the events, or one that only frames have."""
         if name not in self._made:
             if name in _FIELDS:
                 self._made[name] = self._field(name)

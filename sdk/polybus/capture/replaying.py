@@ -144,12 +144,7 @@ async def replay(
 
 
 def _another(capture: Capture, record: str) -> str:
-    """Return the source's name for the capture of a replay.
-
-    Raises:
-        CaptureError: Both are the same folder: the next replay would include the copy, and retention would remove the original
-            for it.
-    """
+    """Return the source's name for the capture of a replay. In one folder, retention would remove the original for the copy."""
     if "://" in capture.path:
         return capture.path
     if os.path.realpath(record) == os.path.realpath(capture.path):
@@ -205,11 +200,7 @@ class _Client:
 
     @property
     def link(self) -> Link:
-        """The client's link.
-
-        Raises:
-            Disconnected: The server has closed it for good.
-        """
+        """The client's link; Disconnected if the server has closed it for good."""
         for link in links_of(self.bus):
             return link
         raise Disconnected("the server has ended the connection", "", False)
@@ -268,11 +259,7 @@ class _Player:
         await stack.__aexit__(*error)
 
     async def _client(self, conn: tuple[str, str]) -> _Client | None:
-        """Return the client of a connection; None if the server refuses it.
-
-        Raises:
-            ConnectFailed, Unauthorized, Forbidden: It is the first, and the server is away or refuses it.
-        """
+        """Return the client of a connection, None if the server refuses it; for the first one, raise the error."""
         there = self._clients.setdefault(conn[0], {})
         if conn[1] in there:
             return there[conn[1]]
@@ -397,10 +384,7 @@ class RecordedMessage:
 def client_messages(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[RecordedMessage]:
     """Yield all messages to send, in order, reading one batch of each recording at a time.
 
-    Subscriptions made before the window are sent at its beginning. `skipped` counts the rest, by kind or reason.
-
-    Raises:
-        CaptureError: A segment is missing, or of an unknown version.
+    Sends subscriptions from before the window at its beginning. `skipped` counts the rest, by kind or reason.
     """
     window: tuple[float, float] | None = None
     subscriptions: _OpenSubscriptions | None = _OpenSubscriptions()
@@ -476,14 +460,13 @@ class _Recording:
     segments: list[Segment] = field(factory=list)
 
     def begin(self) -> tuple[int, int] | None:
-        """Return the time of its first frame, ns on the wall clock and on its own; None without frames."""
+        """Return the time of its first frame, ns on the wall and the monotonic clock; None without frames."""
         row = next(self._read(Counter(), ["ts_ns", "mono_ns", "flags"]), None)
         return None if row is None else (row["ts_ns"], row["mono_ns"])
 
     def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
-        """Yield its rows without gap rows, each with its time on the recording's own clock.
-
-        The wall clock is `ahead` ns of that. `skipped` counts unreadable rows.
+        """Yield rows without gap rows, each with its time: the monotonic clock plus `ahead` ns. `skipped` counts unreadable
+        rows.
         """
         return ((row["mono_ns"] + ahead, row) for row in self._read(skipped))
 

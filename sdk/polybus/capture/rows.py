@@ -46,13 +46,7 @@ class RowHeader:
 
 
 class Gap(RowHeader):
-    """Header of a row about missing frames.
-
-    Args:
-        what: The reason, one word.
-        frames: Their number; 0 if unknown.
-        facts: More facts, as JSON members.
-    """
+    """Header of a row about missing frames: the reason (one word), their number (0 if unknown), further JSON members."""
 
     __slots__ = ("frames", "what")
 

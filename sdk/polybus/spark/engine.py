@@ -40,10 +40,7 @@ class SparkEngine(Engine):
         self._spark = spark
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
-        """Decode ranges of a capture into files of the staging folder, one task each.
-
-        Frames and events stay in the Python worker as Arrow, from file to file; the JVM sees one row per task.
-        """
+        """Decode each range in a task. Frames and events stay in the Python worker as Arrow; the JVM sees one row per task."""
         numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
         task = partial(ingest_task, capture, out, staging, list(ranges), window)
         rows = numbers.mapInArrow(task, "taken string").collect()
@@ -81,10 +78,7 @@ class SparkEngine(Engine):
 def ingest_task(
     capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Decode ranges; the function for ``mapInArrow`` over range numbers, one per partition.
-
-    Each attempt has new file names, and only the files of attempts that Spark has accepted are used.
-    """
+    """Decode ranges by number. Each attempt has new file names; only those of attempts that Spark accepts are used."""
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         done = take(capture, TableStorage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
@@ -92,10 +86,8 @@ def ingest_task(
 
 
 def settle() -> None:
-    """On a worker, hide everything imported so far from the garbage collector.
-
-    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With all our modules that takes 40 ms of
-    the processor, measured: as long as decoding 100,000 frames of CSB.
+    """On a worker, hide all imports from the garbage collector. PySpark's daemon calls `gc.collect` after each task (4.3,
+    ``pyspark/daemon.py``), which takes 40 ms with our modules, as long as decoding 100,000 frames of CSB.
     """
     if TaskContext.get() is not None:
         _freeze()
@@ -113,11 +105,7 @@ _SCHEMAS: Final = {**TABLES, "raw": FRAMES, "places": _PLACES}
 
 
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
-    """Return the schema of a table, or of some columns in that order.
-
-    Raises:
-        ValueError: No such table or column.
-    """
+    """Return the schema of a table or of some columns in that order; ValueError for an unknown table or column."""
     schema = _SCHEMAS.get(table)
     if schema is None:
         raise ValueError(f"there is no table {table!r}; there are {', '.join(_SCHEMAS)}")
@@ -130,11 +118,6 @@ def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
 
 
 def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
-    """Return the schema of a table, or of some columns in that order.
-
-    Raises:
-        ValueError: No such table or column.
-    """
     return from_arrow_schema(arrow_schema(table, columns), prefer_timestamp_ntz=False)
 
 

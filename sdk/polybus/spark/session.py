@@ -73,12 +73,10 @@ def unoptimized() -> Iterator[None]:
 
 @cache
 def sockets() -> dict[str, str]:
-    """Return settings that connect Spark to its Python workers over Unix sockets, in a folder of this user.
+    """Return settings that connect Spark to its workers over Unix sockets in a folder of this user; empty if impossible.
 
-    Empty if the system cannot do so.
-
-    Over TCP, Spark writes in pieces and Nagle's algorithm delays them: 40 to 100 ms per task (4.3). This is not the default
-    because a worker may then print a harmless `BrokenPipeError` at the end of the session.
+    Over TCP, Spark writes in pieces, and Nagle's algorithm delays them: 40 to 100 ms per task (4.3). It is not the default
+    because a worker may print a harmless `BrokenPipeError` at the end of the session.
     """
     place = tempfile.gettempdir()
     # A JVM may be unable to write other letters, depending on the locale.

@@ -75,11 +75,7 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """Parse the options of a reader.
-
-        Raises:
-            ValueError: One of them is unknown or wrong.
-        """
+        """Parse the options of a reader; ValueError if one is unknown or wrong."""
         given = {name.lower(): value for name, value in given.items()}
         # Spark adds options with dots in their names when a table uses the source.
         unknown = [name for name in given if name not in KNOWN and "." not in name]
@@ -111,11 +107,7 @@ class Options:
         )
 
     def as_asked(self, schema: StructType) -> Options:
-        """Select the columns of ``spark.read.schema(...)``.
-
-        Raises:
-            ValueError: A column does not exist, or has another type.
-        """
+        """Select the columns of ``spark.read.schema(...)``; ValueError if one does not exist, or has another type."""
         if schema.names == spark_schema(self.table, self.names).names:
             return self
         for wanted, there in zip(schema, spark_schema(self.table, schema.names), strict=True):
@@ -222,11 +214,7 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
 
 
 class CaptureReader(ds.DataSourceReader):
-    """Reads a capture as it is now, with one task per range of batches.
-
-    Raises:
-        CaptureError: By its methods: not a capture, or a segment is missing.
-    """
+    """Reads a capture as it is now, with one task per range of batches."""
 
     def __init__(self, options: Options) -> None:
         self.options: Options = options
@@ -253,10 +241,7 @@ class CaptureReader(ds.DataSourceReader):
 
 
 class FilteringReader(CaptureReader):
-    """`CaptureReader` with filter pushdown: rows that a filter excludes are not read, and their frames not decoded.
-
-    Spark applies every filter again.
-    """
+    """`CaptureReader` with filter pushdown: skips rows, and frames before decoding. Spark applies every filter again."""
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
         """Use the filters on the window and on columns, and return all of them."""
@@ -268,11 +253,7 @@ class FilteringReader(CaptureReader):
 
 
 class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a capture. Offsets consist of segment, batch and byte, never of a file's time.
-
-    Raises:
-        CaptureError: By its methods: not a capture, or a segment is missing, perhaps removed by retention.
-    """
+    """Follows a capture. Offsets consist of segment, batch and byte, never of a file's time."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -355,11 +336,7 @@ class _Publishing:
         self._timeout = option(options, "timeout", seconds, 30.0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition, or its part of a streaming batch, over one link.
-
-        Raises:
-            BusError: The bus was not reachable, or did not accept it.
-        """
+        """Publish a partition, or its part of a streaming batch, over one link; BusError if the bus does not accept it."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         epoch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
@@ -375,11 +352,7 @@ class _Publishing:
 
 
 class BusWriter(_Publishing, DataSourceArrowWriter):
-    """Publishes a DataFrame.
-
-    Raises:
-        ValueError: An option or a column is missing.
-    """
+    """Publishes a DataFrame; ValueError if an option or a column is missing."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
         known = [name.lower() for name in _PUBLISHED]
@@ -391,11 +364,7 @@ class BusWriter(_Publishing, DataSourceArrowWriter):
 
 
 class BusStreamWriter(_Publishing, DataSourceStreamArrowWriter):
-    """Publishes the batches of a stream.
-
-    Raises:
-        ValueError: An option or a column is missing.
-    """
+    """Publishes the batches of a stream; ValueError if an option or a column is missing."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
         super().__init__(options, columns, "run")

@@ -55,7 +55,7 @@ class SubjectRow(msgspec.Struct, frozen=True):
 
     @property
     def as_asked(self) -> bool:
-        """True if most requests are counted as the asker saw them: these latencies differ from the answerer's."""
+        """Return True if the client's view counts for most requests; its latencies differ from the server's."""
         return self.asked * 2 > self.n
 
     @property
@@ -96,12 +96,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
-    """Read the metrics in the folder `before`, for a comparison in the results `out`.
-
-    Raises:
-        CaptureError: It holds no metrics, or another version's; or it is `out` itself.
-        OSError: They cannot be read.
-    """
+    """Read the metrics in `before` to compare the results `out` with; CaptureError if there are none, or of another version."""
     path = os.fspath(before)
     if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
         raise CaptureError(f"{path} is the folder of these results themselves: name that of an earlier capture")
@@ -206,7 +201,7 @@ def _by_topic(rows: Iterable[TopicRow]) -> dict[tuple[str | None, str | None], i
 
 
 class _Whole:
-    """The two captures as a whole: the share of the earlier one to expect in this one."""
+    """Compares two captures as a whole: the share of the earlier one to expect in this one."""
 
     def __init__(self, share: float, all_now: bool, all_before: bool) -> None:
         self._share = share

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
@@ -97,7 +98,6 @@ def end_of(row: Row) -> int | None:
 
 
 def _other_end(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    """Find the same exchange in another recording."""
     names = "protocol correlation_id subject spell again".split()
     same = [other for other in near if all(other[name] == row[name] for name in names)]
     nearest = min(same, key=lambda other: _apart(other, row), default=None)
@@ -105,7 +105,6 @@ def _other_end(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
 
 
 def _onward(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    """Find the outgoing request during an incoming one."""
     if row["direction"] != 1:
         return None
     within = [other for other in near if other["direction"] == 0 and _encloses(row, other)]
@@ -113,7 +112,6 @@ def _onward(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
 
 
 def _origin(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    """Find the incoming request during an outgoing one."""
     if row["direction"] != 0:
         return None
     around = [other for other in near if other["direction"] == 1 and _encloses(other, row)]
@@ -134,7 +132,7 @@ def _encloses(outer: Row, inner: Row) -> bool:
 
 
 def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
-    """Return the best match. In another recording, such as a bridge's other bus, only a single candidate counts."""
+    """Return the best match. In another recording, such as a bridge's other bus, it must be the only candidate."""
     trace = _trace(row)
     others = [other for other in others if trace is None or _trace(other) in (None, trace)]
     ours = [other for other in others if other["capture_id"] == row["capture_id"]]
@@ -300,7 +298,9 @@ def told(engine: Engine, output: Output, sums: Sums) -> Rows:
     ahead = {0, *(clocks or {}).values()}
     spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
     if sums.now.told[:1] != [chosen] or any(meets(span, spans) for span in sums.fresh):
-        sums.now.told = [chosen, _told(engine, output, sums, chosen, spans) if chosen else []]
+        # A cluster would take ten jobs for these few rows.
+        with nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine() as here:
+            sums.now.told = [chosen, _told(here, output, sums, chosen, spans) if chosen else []]
     return sums.now.told[1]
 
 
@@ -358,7 +358,6 @@ class Journeys:
         return self._found(_CHOSEN, SHOWN, chosen=self._engine.hand(given))
 
     def _found(self, text: str, shown: int, **tables: Any) -> Rows:
-        """Return journeys as in the metrics: the exchange, its hops, and their frames."""
         engine = self._engine
         chosen = engine.rows(engine.sql(text, exchanges=self._exchanges, **tables)).to_pylist()
         if not chosen:
@@ -420,7 +419,6 @@ class Journeys:
 
 
 def _around(ns: int, by: int, name: str = "") -> dict[str, int]:
-    """Return a range of time, limited to 64 bits."""
     return {f"{name}from_ns": max(ns - by, -LAST_NS), f"{name}to_ns": min(ns + by, LAST_NS)}
 
 
@@ -552,5 +550,4 @@ def _values(engine: Engine, table: Any, column: str) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Quote any text for SQL."""
     return f"decode(unhex('{text.encode().hex()}'))"

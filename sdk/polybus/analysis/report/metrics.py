@@ -194,9 +194,7 @@ class _Tables:
         return found[:MANY]
 
     def _unheard(self, topics: pa.Table) -> Rows:
-        """Find publications that arrived, were not forwarded, and matched no subscription; several recordings show the same
-        ones.
-        """
+        """Return publications that arrived without a subscription, and were not forwarded; recordings may share them."""
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
         found = []
@@ -274,7 +272,6 @@ def _last(rows: Rows, name: str) -> Any:
 
 
 def _length(rows: Rows) -> int | None:
-    """Return the time from first to last on the monotonic clock, limited to 64 bits."""
     first, last = _least(rows, "first_mono_ns"), _last(rows, "last_mono_ns")
     return None if first is None else min(last - first, LAST_NS)
 
@@ -309,7 +306,7 @@ def _by_subject(exchanges: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[tuple[int, int, int]]]:
-    """Return the latency classes by keys, in order: each with its number of answers, and the longest of them."""
+    """Return the latency classes by keys, in order, each with its number of answers and the longest of them."""
     found, columns = dict[tuple[Any, ...], list[tuple[int, int, int]]](), (*keys, "class", "n", "value")
     answered = table.filter(pc.is_valid(table["class"]))
     counted = grouped(answered, [*keys, "class"], {"n": "sum", "value": "max"}).sort_by("class")
@@ -319,7 +316,7 @@ def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[tuple[in
 
 
 def _percentiles(classes: Sequence[tuple[int, int, int]]) -> dict[str, int | None]:
-    """Return the least latency that a share of the answers does not exceed; the longest of its class."""
+    """Return the longest latency of the class that contains each percentile."""
     total, upto, found = sum(n for _, n, _ in classes), 0, dict[str, int | None]()
     for share in _SHARES:
         found[f"p{share}_ns"] = None

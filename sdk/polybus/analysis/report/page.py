@@ -76,7 +76,7 @@ def render(metrics: dict[str, Any]) -> str:
 
 
 def _windows(metrics: dict[str, Any]) -> list[list[float]]:
-    """Return the beginning of each time window in ms, and its messages, requests and bad ends."""
+    """Return start (ms), messages, requests and unsuccessful requests of each time window."""
     found: dict[int, list[float]] = {}
     for table, names in (("throughput", {"n": 1}), ("latency_over_time", {"n": 2, "not_ok": 3})):
         for row in metrics[table]:
@@ -230,7 +230,6 @@ def _connection(row: Row) -> str:
 
 
 def _drawing(frames: Sequence[Row], hops: Sequence[Row]) -> dict[str, Any]:
-    """Return the frames as arrows between their recordings and the other ends of the connections."""
     shown = frames[:_FRAMES]
     lanes, names = _lanes(shown, hops)
     places = {lane: _LEFT + number * _LANE for number, lane in enumerate(lanes)}

@@ -345,7 +345,6 @@ class Sums:
                 self.shown[name] = self.parts[name]
 
     def _in_windows(self, table: pa.Table) -> pa.Table:
-        """Adapt a table to longer windows."""
         if "window_ns" not in table.column_names:
             return table
         place, width = table.schema.get_field_index("window_ns"), self.width_ns
@@ -372,7 +371,10 @@ class Sums:
 
     def _add_exchanges(self, engine: Engine, output: Output, names: Names, new: Sequence[str]) -> None:
         now, last = self.now, output.last
+        self._add_rows(())
         found, facts = self._unsettled(engine, output, new)
+        if not facts:
+            return
         several = len({*now.recordings, *(row["capture_id"] for row in facts)}) > 1
         if several and self._reaches_back(engine, output, found, facts):
             files = self.now.files["exchanges"]
@@ -414,7 +416,9 @@ class Sums:
         """Return the exchanges to count now, and facts about them."""
         again = [name for name in self.now.again if name not in new]
         places = {"again": again, "new": new, "open": [file.name for file in output.named("exchanges") if file.provisional]}
-        tables = {name: self._read(engine, output, "exchanges", files) for name, files in places.items()}
+        tables = {name: self._read(engine, output, "exchanges", files) for name, files in places.items() if files}
+        if not tables:
+            return None, []
         parts = (f"select {', '.join(EXCHANGES.names)}, '{name}' as place from {{{name}}}" for name in tables)
         found = engine.sql(" union all ".join(parts), **tables)
         return found, engine.rows(engine.sql(_FACTS, found=found)).to_pylist()
@@ -506,9 +510,7 @@ def as_parquet(table: pa.Table) -> bytes:
 
 
 def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the slowest exchanges with the same protocol, subject, outcome and code; the first of each kind precede the
-    second.
-    """
+    """Return the slowest exchanges of each protocol, subject, outcome and code: the first of each kind, then the second..."""
     kinds = dict[tuple[Any, ...], int]()
     found = []
     for row in sorted(rows, key=by_latency):

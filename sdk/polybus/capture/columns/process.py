@@ -31,10 +31,7 @@ def possible() -> bool:
 
 
 class DecodingProcess:
-    """Decodes the sealed segments of a folder in another process, which ends when none is left.
-
-    Readers decode the segments that it does not reach. Only `stop` waits for it.
-    """
+    """Decodes the sealed segments of a folder in another process. Readers decode those that it does not reach."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -92,12 +89,8 @@ class DecodingProcess:
 
 
 def _begin_interpreter(folder: str) -> subprocess.Popen[bytes]:
-    """Start a process that calls `main`, with the same modules and outside the terminal's process group.
-
-    Its `sys.argv` has this process's id and the folder, from the second on. It ignores Ctrl-C, and ends with this process.
-
-    Raises:
-        OSError: It cannot be started.
+    """Start a process that calls `main` with the same modules, outside the terminal's process group; `sys.argv` has this
+    process's id and the folder from the second on.
     """
     arguments = json.dumps([str(one) for one in sys.path]), str(os.getpid()), folder
     command = [sys.executable, "-I", "-c", _PROGRAM.format(__name__), *arguments]

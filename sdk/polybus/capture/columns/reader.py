@@ -55,10 +55,8 @@ class SegmentColumns:
     def read(
         self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of some groups that match a condition (an Arrow expression), in all columns of the table or some.
-
-        Raises:
-            CaptureError: They unpack to more than decoding a segment gives.
+        """Yield rows of groups that match an Arrow expression, with all columns or some; CaptureError if they unpack to too
+        much.
         """
         wanted = set(map(id, groups))
         numbers = [

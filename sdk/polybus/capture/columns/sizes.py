@@ -27,11 +27,7 @@ _DICTIONARY_PAGE: Final = 2
 
 
 def check_file(files: pafs.FileSystem, path: str) -> None:
-    """Check a file for readers without a limit. A remote file is only checked by its own metadata.
-
-    Raises:
-        CaptureError: A row group, or the rows that are read at once, unpack to more than the limit; or the file is damaged.
-    """
+    """Raise CaptureError if a file is damaged, or rows that are read at once unpack to too much; remote: only by its metadata."""
     try:
         metadata = pq.read_metadata(path, filesystem=files)
         for group in range(metadata.num_row_groups):
@@ -46,13 +42,10 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
 def check_groups(
     files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
 ) -> list[str]:
-    """Check row groups by a file's metadata and its page headers, for some columns or all.
+    """Check row groups by a file's metadata and page headers; CaptureError if they unpack to more than the limit or than they
+    say.
 
-    Returns:
-        Columns that need another check: the value of each row may be a large one that is stored once.
-
-    Raises:
-        CaptureError: They unpack to more than the limit, or a page to more than its column.
+    Returns the columns that need another check, because each row may use a large value that is stored once.
     """
     pages = memoryview(pa.memory_map(path).read_buffer()).cast("B") if isinstance(files, pafs.LocalFileSystem) else None
     size, many = 0, dict[str, None]()

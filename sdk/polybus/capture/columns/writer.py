@@ -98,7 +98,6 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
 
 
 def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCapture, progress: Callable[[int], None]) -> None:
-    """Decode one segment unless it is decoded or another process does so."""
     if SegmentColumns.of(capture, segment) is not None:
         done.fresh += 1
         return
@@ -115,10 +114,7 @@ def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCaptu
 
 @contextmanager
 def _claimed(segment: Segment) -> Iterator[bool]:
-    """Claim a segment; False if another process decodes it.
-
-    Without locks several may decode it: the last one's files are complete, or not read.
-    """
+    """Claim a segment; False if another process decodes it. Without locks the last one's files are complete, or not read."""
     try:
         file = os.open(segment.path, os.O_RDWR | getattr(os, "O_BINARY", 0))  # network file systems need write access for locks
     except OSError:

@@ -41,10 +41,7 @@ def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
 
 
 def headers_only(protocol: str, options: str, frame: bytes, *, cut: bool = False) -> bytes:
-    """Return the frame without bodies; empty if it cannot be read, or its protocol is a plugin.
-
-    A frame that was `cut` off by the recorder is read if the cut is in a body.
-    """
+    """Return the frame without bodies; empty if it cannot be read (also if it was `cut` before the body), or for a plugin."""
     strip = _WITHOUT_BODY.get(protocol)
     if strip is None:
         return b""

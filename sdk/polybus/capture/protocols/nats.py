@@ -92,9 +92,7 @@ def _told_by_nats(block: bytes) -> bytes:
 
 
 def blank(frame: bytes) -> bytes:
-    """Return the frame with secrets of CONNECT and of headers blanked, and its end cut if too long to search; the same object
-    if nothing changes.
-    """
+    """Blank secrets of CONNECT and of headers, and cut frames that take too long to search; the same object if unchanged."""
     if _CONNECT.match(frame):
         frame = frame[:MOST]
         return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))

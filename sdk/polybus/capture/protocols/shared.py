@@ -101,9 +101,7 @@ def _made_body(message: Message) -> tuple[bytes | None, str]:
 
 
 def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
-    """Return the members of an object, or of the objects in an array; if cut, those before the cut, with the beginning of the
-    body.
-    """
+    """Return the members of an object or of an array's objects; of a cut frame those before the cut, and the body's beginning."""
     if not cut:
         return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
     text = frame.decode("utf-8", "ignore").lstrip()
@@ -120,10 +118,9 @@ def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str,
 
 
 def _before_the_cut(text: str, at: int, *, within: bool = False) -> tuple[dict[str, Raw], str | None]:
-    """Return the members of the object at a position, and the name of the one with an incomplete value; None if the cut is
-    elsewhere.
+    """Return the members of the object at a position, and the name of the member that is cut, None if another part is cut.
 
-    The incomplete value is included as far as it goes, except `within` it: each level is parsed once more.
+    Includes the incomplete value, but not `within` it: each level is parsed again.
     """
     members: dict[str, Raw] = {}
     while True:

@@ -251,12 +251,8 @@ def _unquoted(raw: bytes) -> str:
 
 
 def _found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
-    """Find values that are secret by a name beside them: their positions, and the text before each of their quotes.
-
-    Args:
-        data: A frame.
-        parts: The suspicious parts of it.
-        close: Returns the closing quote of a string, by its beginning and the text before its quotes.
+    """Find the positions of values next to a secret name, and the text before each of their quotes; `close` returns the closing
+    quote of the string that begins at a position.
     """
     found: set[tuple[int, bytes]] = set()
     for start, end in parts:

@@ -45,9 +45,8 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """Return the frames to write, the flags to add to each (None for nothing), and the number of blanked frames.
-
-        `numbers` are the indexes of the frames' headers; frames may be null.
+        """Return the frames to write, flags to add (None for nothing), and the number of blanked ones; `numbers` index their
+        headers.
         """
         flags = np.zeros(len(frames), np.int32)
         if frames.nbytes > self._longest:

@@ -73,10 +73,7 @@ class Rows:
     def batch(
         self, capture_id: str, seq: int, offset_ns: int, frames: pa.Array, flags: npt.NDArray[np.int32] | None
     ) -> pa.RecordBatch:
-        """Return a batch of `FRAMES` with redacted frames; `flags` are added to each row's.
-
-        `offset_ns` converts the monotonic clock to the wall clock.
-        """
+        """Return a batch of `FRAMES` with redacted frames and added `flags`; `offset_ns` is wall clock minus monotonic clock."""
         given = {name: [getattr(end, name) for end in self.ends] for name in _OF_ENDS}
         given["capture_id"] = [capture_id] * len(self.ends)
         arrays = [pa.array(values, FRAMES.field(name).type) for name, values in given.items()]
@@ -126,11 +123,7 @@ class CaptureWriter:
         self._failing = False  # already logged
 
     def open(self) -> None:
-        """Create the folder, and seal segments that a killed recorder has left.
-
-        Raises:
-            CaptureError: The folder cannot be created or written.
-        """
+        """Create the folder, and seal segments of killed recorders; CaptureError if it cannot be written."""
         try:
             self._notes += self._folder.open()
             if self._decoding is not None and not self._folder.is_empty:
@@ -191,10 +184,7 @@ class CaptureWriter:
             )
 
     def finish(self) -> None:
-        """Write pending gaps and the end of the recording; seal the segment.
-
-        Segments that are not decoded by now are decoded by their readers.
-        """
+        """Write pending gaps and the end of the recording; seal the segment. Readers decode what is not decoded by now."""
         decoding, self._decoding = self._decoding, None
         if self._room is not None:
             self._room.close()

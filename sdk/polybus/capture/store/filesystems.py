@@ -32,10 +32,8 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a path, or of a URI that `pyarrow.fs` supports, and the path in it. Accepts Spark's ``s3a://``.
-
-    Raises:
-        CaptureError: The URI is wrong, or the server does not answer.
+    """Return the file system of a path or URI (also Spark's ``s3a://``), and the path in it; CaptureError if it is not
+    reachable.
     """
     if "://" not in path:
         return pafs.LocalFileSystem(), os.path.abspath(path)

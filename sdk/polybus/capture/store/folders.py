@@ -25,13 +25,7 @@ _ATTEMPTS: Final = 1000
 
 
 class Folder:
-    """The folder of a recorder, with limits on the bytes and age of its segments.
-
-    Several recorders may share a folder: each segment belongs to one of them.
-
-    Raises:
-        OSError: By its methods: the folder or a segment cannot be created, read or written.
-    """
+    """The folder of a recorder, with limits on bytes and age. Recorders may share it: each segment belongs to one of them."""
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
         self.path = path
@@ -134,11 +128,7 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
 
 
 def seal_left_open(path: Path) -> int | None:
-    """Seal a segment without a writer. Returns the bytes lost at its end; None if it has a writer.
-
-    Raises:
-        OSError: It cannot be read or renamed.
-    """
+    """Seal a segment without a writer. Returns the bytes lost at its end; None if it has a writer, or is of another version."""
     file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
     try:
         if not lock(file):
@@ -161,11 +151,7 @@ def seal_left_open(path: Path) -> int | None:
 
 
 def new_folder(out: AnyPath) -> Path:
-    """Create a folder to write into.
-
-    Raises:
-        CaptureError: It exists and is not empty, or is not a folder on this machine.
-    """
+    """Create a local folder to write into; CaptureError if it is not empty."""
     if "://" in os.fspath(out):
         raise CaptureError(f"{os.fspath(out)}: this is written into a folder on this machine only; copy it from there")
     folder = Path(out)

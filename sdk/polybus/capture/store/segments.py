@@ -80,11 +80,7 @@ def lock(file: int, *, wait: bool = False) -> bool | None:
 
 
 class SegmentWriter:
-    """Writes one segment into an existing folder; `metadata` goes into the schema of the file, with its version.
-
-    Raises:
-        OSError: It cannot be created; `FileExistsError` if the number exists. By its methods: the operation failed.
-    """
+    """Writes one segment into a folder, with `metadata` in its schema; FileExistsError if the number exists."""
 
     def __init__(self, folder: str | os.PathLike[str], number: int, metadata: Mapping[str, str] | None = None) -> None:
         self.number: int = number
@@ -110,10 +106,7 @@ class SegmentWriter:
             raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
-        """Write a batch of `FRAMES` rows, the first with number `seq`. Returns its bytes.
-
-        After an error nothing of it is in the file, and the next batch may be tried.
-        """
+        """Write a batch of `FRAMES` rows, the first with number `seq`; returns its bytes. An error leaves the file unchanged."""
         stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
         data = sealed_message(stream.slice(self._head).to_pybytes())
         self._write(data)
@@ -158,10 +151,8 @@ NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
-    """Return a stream of the schema and one batch, with a mark in its metadata, without an end.
-
-    A stream per batch, in memory: Arrow writes many small pieces, and to a Python object each of them would wait for the
-    interpreter lock.
+    """Return a stream of the schema and one batch, with a mark in its metadata and without an end. In memory: Arrow writes many
+    small pieces, and to a Python object each would wait for the interpreter lock.
     """
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL), use_threads=False)
@@ -267,9 +258,8 @@ class SegmentReader:
                 yield message.batch, self.rows(message)
 
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the rows of a batch, with the columns of `FRAMES` or some of them.
-
-        Other columns are not decompressed (six columns take a third of the time of all).
+        """Return the rows of a batch. Columns that are left out are not decompressed: six columns take a third of the time of
+        all.
         """
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
         batch = self._read(message, wanted.names)
@@ -283,11 +273,8 @@ class SegmentReader:
             raise CaptureError(f"{self._name}: its columns are not those of a capture: {error}") from error
 
     def _read(self, message: ArrowMessage, names: Sequence[str]) -> pa.RecordBatch:
-        """Let Arrow read a batch: only a stream can be read in part, so the batch gets a schema in front. Its sizes are checked
-        before Arrow reserves memory, and its contents afterwards: a checksum does not show who has made a file.
-
-        Raises:
-            CaptureError: It is too large, or inconsistent.
+        """Let Arrow read a batch, with a schema in front: only a stream can be read in part. Checks sizes before Arrow reserves
+        memory, and contents afterwards: a checksum does not show who has made a file.
         """
         size = unpacked_size(pa.ipc.read_message(message.data), self._schema, names)
         if size > MOST_BYTES:
@@ -463,15 +450,8 @@ def _is_beginning(view: memoryview, offset: int) -> bool:
 
 
 def unpacked_size(message: pa.Message, schema: pa.Schema, names: Collection[str]) -> int:
-    """Return the unpacked bytes of some columns of a record batch.
-
-    Each compressed buffer begins with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow reserves
-    that much.
-
-    Args:
-        message: From `pyarrow.ipc.read_message`, which has verified its flatbuffer.
-        schema: Of the stream.
-        names: The columns.
+    """Return the unpacked bytes of some columns of a record batch with a verified flatbuffer. Each compressed buffer begins
+    with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow reserves that much.
     """
     batch = _Table.root(memoryview(message.metadata)).table(2)
     buffers, compressed = batch.pairs(2), batch.has(3)
