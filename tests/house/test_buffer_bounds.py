@@ -28,7 +28,7 @@ BOUNDS = {
         runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding
         runtime.services.outgoing runtime.services.overrides
         runtime.services.recorders runtime.workers._told handlers.handler._makers handlers.lookup.by_uri
-        handlers.lookup.entrances handlers.lookup.handlers handlers.lookup.publications handlers.lookup.sides
+        handlers.lookup.entrances handlers.lookup.handlers handlers.lookup.publications handlers.lookup.routes
         handlers.lookup.subscribers link.receiver._asked link.receiver._taps peer.subscription._room
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
         pubsub.recipients._patterns pubsub.recipients.indices pubsub.publisher._turns
@@ -48,7 +48,7 @@ BOUNDS = {
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        bus.routes._known protocols.csb.reader._subjects protocols.csb.writer._names
+        bus.forwarding._known protocols.csb.reader._subjects protocols.csb.writer._names
         protocols.up.session._methods protocols.up.session._topics
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
@@ -97,7 +97,7 @@ BOUNDS = {
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
     """,
     "Limits.channels of each direction": "peer.streams.channels",
-    "Limits.channels of each peer": "bus.forwarding._through",
+    "Limits.channels of each peer": "bus.forwarding.tunnels",
     "Limits.handshakes": "bindings.http.server._slow capture.record.proxy._dialled transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
@@ -129,7 +129,7 @@ BOUNDS = {
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
-    "Limits.running, waiting and channels of each peer": "bus.routes.calls",
+    "Limits.running, waiting and channels of each peer": "bus.forwarding.calls",
     "Limits.running; charged": "peer.call_memory.bodies",
     "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polybus._core.bus.forwarding import RequestForwarder
+from polybus._core.bus.forwarding import RouteParty
 from polybus._core.peer.party import PeerParty
 from polybus._core.peer.subscriptions import Subscriptions
 from polybus._core.runtime.via import Deduplicator, ViaHeader
@@ -51,15 +51,15 @@ def requests_that_outlive_their_connection(monkeypatch: pytest.MonkeyPatch) -> N
 
 def a_bridge_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt may have come through, only its answer not."""
-    ask = RequestForwarder.ask
+    forward = RouteParty.forward
 
-    async def twice(self: RequestForwarder, message: Any, deadline: float) -> Any:
+    async def twice(self: RouteParty, message: Any, deadline: float) -> Any:
         try:
-            return await ask(self, message, deadline)
+            return await forward(self, message, deadline)
         except Unavailable:
-            return await ask(self, message, deadline)
+            return await forward(self, message, deadline)
 
-    monkeypatch.setattr(RequestForwarder, "ask", twice)
+    monkeypatch.setattr(RouteParty, "forward", twice)
 
 
 def an_account_that_a_cut_leaves_charged(monkeypatch: pytest.MonkeyPatch) -> None:

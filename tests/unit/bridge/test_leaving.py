@@ -250,7 +250,7 @@ async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> N
                     with pytest.raises((Disconnected, Unavailable)):
                         await reply
         await stack.aclose()
-    assert not any(side.calls for side in both._sides)
+    assert not any(side.calls for side in both._parties)
 
 
 @bounded
@@ -270,7 +270,7 @@ async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leave
                 with pytest.raises(Disconnected):
                     await reply
         await eventually(lambda: far.bus.stats().running == 0)
-        await eventually(lambda: not any(side.calls for side in both._sides))
+        await eventually(lambda: not any(side.calls for side in both._parties))
 
 
 @bounded

@@ -800,6 +800,6 @@ async def test_a_channel_from_another_node_is_refused_as_one_from_a_peer_of_this
         monkeypatch.setattr(type(channels), "_count_opened", lambda of: opened)
         channels.channels[5] = object()
         message = Message(Kind.OPEN, "count", id, None, JSON, attributes={"mode": mode})
-        channels.forward(message, 0.0, SimpleNamespace(tunnels=None))
+        channels.opened(message, 0.0, SimpleNamespace(style="route"))
         del channels.channels[5]
         assert said == [told]

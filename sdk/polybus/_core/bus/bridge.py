@@ -15,8 +15,9 @@ from ..._util.cancel_scopes import to_the_end
 from ..._validation import shown
 from ...errors import LocalProtocolError, Unsupported
 from .bus import Bus, parts_of
+from .forwarding import RouteParty
 from .lifecycle import DRAIN, STREAMS_SHARE
-from .routes import Route, RouteSide
+from .routes import Route
 
 if TYPE_CHECKING:
     from ..runtime.runtime import Runtime
@@ -29,10 +30,10 @@ class Bridge:
     """Two buses and the routes between them, entered together."""
 
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
-        for name, side in (("left", left), ("right", right)):
-            if not isinstance(side, Bus):
+        for name, bus in (("left", left), ("right", right)):
+            if not isinstance(bus, Bus):
                 raise TypeError(
-                    f"{name}={shown(side)}: a Bus, not {type(side).__name__}; connect(url) or bus.serve(url) gives it links"
+                    f"{name}={shown(bus)}: a Bus, not {type(bus).__name__}; connect(url) or bus.serve(url) gives it links"
                 )
         if left is right:
             raise ValueError("a bridge joins two buses: left and right are the same one")
@@ -47,7 +48,7 @@ class Bridge:
         if not self.routes:
             raise ValueError("routes: none at all, so nothing would cross the bridge")
         self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
-        self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
+        self._parties = [RouteParty(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
 
@@ -57,10 +58,10 @@ class Bridge:
         try:
             for end in self._ends:
                 self._entered.append((end, await end.life.enter()))
-            for side in self._sides:
-                _check(side)
-            for side in self._sides:
-                await side.open()
+            for party in self._parties:
+                _check(party)
+            for party in self._parties:
+                await party.open()
         except BaseException as error:
             await self._leave(error)
             raise
@@ -70,15 +71,15 @@ class Bridge:
         await self._leave(error)
 
     async def _leave(self, error: BaseException | None) -> None:
-        for side in self._sides:
-            side.close()
+        for party in self._parties:
+            party.close()
         await to_the_end(self._end, error)
 
     async def _end(self, error: BaseException | None) -> None:
         if error is None:
             await self._drain()
-        for side in self._sides:
-            side.stop()
+        for party in self._parties:
+            party.stop()
         while self._entered:
             end, runtime = self._entered.pop()
             await end.life.leave(runtime, error)
@@ -87,8 +88,8 @@ class Bridge:
         with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)
-            for side in self._sides:
-                side.end_streams()
+            for party in self._parties:
+                party.end_streams()
             await self._until_idle(lasting=False)
 
     def hurry(self) -> None:
@@ -96,23 +97,19 @@ class Bridge:
             self._patience.cancel()
 
     async def _until_idle(self, *, lasting: bool) -> None:
-        for side in self._sides:
-            if (runtime := side.here.services.runtime) is not None:
-                await runtime.notifier.until(partial(_idle, side, lasting))
+        for party in self._parties:
+            if (runtime := party.here.services.runtime) is not None:
+                await runtime.notifier.until(partial(party.idle, lasting=lasting))
 
 
-def _idle(side: RouteSide, lasting: bool) -> bool:
-    return not side.busy(lasting=lasting)
-
-
-def _check(side: RouteSide) -> None:
+def _check(party: RouteParty) -> None:
     """Check a route against the protocols of both buses.
 
     Raises:
         Unsupported: One of the two buses has links, and none of them can carry the route.
     """
-    route = side.route
-    for end, subject, which in ((side.here, route.source, "source"), (side.there, route.target, "target")):
+    route = party.route
+    for end, subject, which in ((party.here, route.source, "source"), (party.there, route.target, "target")):
         adapters = [*end.links.adapters()]
         faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
         if faults and len(faults) == len(adapters):

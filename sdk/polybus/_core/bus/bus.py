@@ -531,15 +531,15 @@ class Bus(BusVerbs):
 
     def stats(self) -> Stats:
         """Return a snapshot of the counters and queues of the bus."""
-        runtime, counters = self._services.runtime, self._services.counters
+        runtime, counters, loopback = self._services.runtime, self._services.counters, self._parts.loopback
         links = list(runtime.links) if runtime is not None else []
         peers = [peer for link in links for peer in link.peers]
         return Stats(
             links=len(links),
             peers=len(peers),
-            pending=sum(peer.unanswered for peer in peers) + len(self._loopback.calls),
-            running=(runtime.running if runtime is not None else 0) + self._loopback.running,
-            waiting=sum(peer.waiting for peer in peers) + self._loopback.waiting,
+            pending=sum(peer.unanswered for peer in peers) + len(loopback.calls),
+            running=(runtime.running if runtime is not None else 0) + loopback.running,
+            waiting=sum(peer.waiting for peer in peers) + loopback.waiting,
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=self._pubsub.unread,
             durables=tuple(self._links.progress),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
 from attrs import define, field, frozen
+from msgspec import Struct
 
+from ..._util.log_fields import log_fields
+from ..._util.repeated_warnings import ViolationCounter
 from ...errors import (
     BadReply,
     BusError,
@@ -27,29 +32,34 @@ from ...errors import (
     Unsupported,
 )
 from ...headers import VIA
-from ...message import RELAYED, Kind, Message
+from ...message import MISSING, RELAYED, Kind, Message
 from ...plugins import Closed
-from ...subjects import matches
+from ...subjects import is_pattern, matches
 from ..handlers.handler import Handler
 from ..handlers.subscriber import SubscriberSpec
 from ..pubsub.handler_subscription import HandlerSubscription
 from ..pubsub.publisher import OF_PEERS
 from ..rpc.call import Call, ChannelCall
 from ..rpc.channel import Channel, ChannelContext
+from ..rpc.loopback import HandlerParty
 from ..runtime.memory import AnswerSizes
-from ..runtime.via import ViaHeader, depth_of_sender
+from ..runtime.via import TRACE, ViaHeader, depth_of_sender, too_far
 from ..tunnel import WINDOW, FrameChannel, too_large
 from ..tunnel.endpoint import Entrance, TunnelCall, hops_of
+from .routes import Route
 
 if TYPE_CHECKING:
     from ..peer.party import PeerParty
-    from ..rpc.call import ResponseSink
-    from .routes import RouteSide
+    from ..runtime.services import Services
+    from .parts import BusParts
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 LEAVING: Final = "the bridge is leaving: try again later"
-TRACE: Final = "traceparent"
 USUAL: Final = 30.0
 """Seconds for messages without a deadline."""
+_REMEMBERED: Final = 1024
+"""Names on the target bus that a route remembers."""
 _SET_OUT: Final = (Kind.REQUEST, Kind.NOTIFY, Kind.PUBLISH)
 _CARRIED: Final = ("id", "priority")
 _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
@@ -99,77 +109,143 @@ def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return translated(error) if isinstance(error, BusError) else error
 
 
-_ADDED: Final = (VIA, TRACE)
-"""Headers that always cross, to peers that can read them."""
+class RouteParty:
+    """An open route of a bridge: takes messages on its source bus, and sends them on its target bus."""
 
+    style: Final = "route"
+    inward: bool = False
+    """True if it leads to the cluster's other nodes; it is not announced there."""
 
-class RequestForwarder:
-    """The handler of a route: forwards requests and notifications to the other bus."""
+    def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
+        self.route: Route = route
+        self.here: BusParts = here
+        self.there: BusParts = there
+        self._known: dict[str | int, str | int] = {}
+        self.is_open: bool = False
+        self.calls: dict[BridgedCall | ChannelCall, None] = {}
+        self._losses = ViolationCounter()
+        self.requests: RouteHandler = RouteHandler(route.source, "async", self._invoke)
+        self._publications: PublicationForwarder | None = None
+        self.tunnels: dict[FrameChannel, None] = {}
+        """The ends here of tunnels that cross."""
 
-    style: Final = "async"
+    # -- opening and closing ---------------------------------------------------------------------------------------------
 
-    def __init__(self, side: RouteSide) -> None:
-        self._side = side
-        self.answers: AnswerSizes = AnswerSizes()
-        self.subject: str | int = side.route.source
+    async def open(self) -> None:
+        self.is_open, self._losses = True, ViolationCounter()
+        here, source = self.here.pubsub, self.route.source
+        self.here.lookup.routes.append(self)
+        if "request" in self.route.kinds:
+            here.announcer.add_handler(source)
+            await here.announcer.known()
+        if "publish" in self.route.kinds:
+            self._publications = PublicationForwarder(self)
+            here.add_handler_queue(self._publications)
+            try:
+                await here.announcer.announce(source)
+            except Unsupported as error:
+                if "request" not in self.route.kinds or is_pattern(source):
+                    raise
+                text = "route %r to %r: requests cross, but publications do not: %s"
+                logger.info(text, source, self.route.target, error)
 
-    def call(self, origin: ResponseSink, peer: PeerParty | None, message: Message, deadline: float) -> Call:
-        return BridgedCall(self._side, origin, peer, message, deadline)
+    def close(self) -> None:
+        """Stop accepting messages; queued publications still cross."""
+        self.is_open = False
+        lookup, here = self.here.lookup, self.here.pubsub
+        if self in lookup.routes:
+            lookup.routes.remove(self)
+            if "request" in self.route.kinds:
+                here.announcer.remove_handlers({self.route.source} - {*lookup.answered(patterns=True)})
+        if self._publications is not None:
+            here.remove_handler_queue(self._publications)
 
-    def checked(self, value: Any) -> Any:
-        """Unchanged: the other bus has checked it."""
-        return value
+    def idle(self, *, lasting: bool) -> bool:
+        """Check that nothing is in flight; `lasting` includes streams and channels, which may never end."""
+        if self._publications is not None and self._publications.busy:
+            return False
+        return not any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
 
-    async def invoke(self, services: Any, message: Message, deadline: float | None) -> Message | None:
-        """Forward a request or notification, in place of a handler.
+    def end_streams(self) -> None:
+        for call in [one for one in self.calls if isinstance(one, ChannelCall)]:
+            call.cut(Code.UNAVAILABLE, LEAVING)
 
-        Raises:
-            RequestError: The failure, translated for the client.
-        """
+    def stop(self) -> None:
+        for call in list(self.calls):
+            call.cut(Code.UNAVAILABLE, LEAVING)
+        self.calls.clear()
+        for near in list(self.tunnels):
+            near.cut(Closed(1001, LEAVING))
+        if self._publications is not None:
+            self._publications.clear()
+
+    # -- messages of peers -----------------------------------------------------------------------------------------------
+
+    def fits(self, subject: str | int, kind: str) -> bool:
+        return kind in self.route.kinds and matches(self.route.source, subject)
+
+    def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any] | None = None) -> Any:
+        """Make the call for a peer's request, notification, stream, channel (with its end here) or tunnel."""
+        call: BridgedCall | ChannelCall
+        if channel is not None:
+            services, calls = self.here.services, self.calls
+            call = ChannelCall(
+                services,
+                peer.inbound,
+                peer,
+                self._channel_handler(message.attributes.get("mode", "stream")),
+                message,
+                deadline,
+                channel=channel,
+                on_discard=lambda it: calls.pop(it, None),
+            )
+        elif message.kind is Kind.OPEN:
+            return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
+        else:
+            call = BridgedCall(self, peer, message, deadline)
+        self.calls[call] = None
+        return call
+
+    async def _invoke(self, message: Message, deadline: float | None) -> Message | None:
         if message.kind is Kind.NOTIFY:
-            await self.tell(message)
+            await self.forward_notification(message)
             return None
-        return await self.ask(message, math.inf if deadline is None else deadline)
+        return await self.forward(message, math.inf if deadline is None else deadline)
 
-    async def ask(self, message: Message, deadline: float) -> Message:
-        """Send a request to the other bus.
+    # -- requests and notifications --------------------------------------------------------------------------------------
+
+    async def forward(self, message: Message, deadline: float) -> Message:
+        """Send a request on the other bus. Returns the answer.
 
         Raises:
             RequestError: The failure, translated for the client.
         """
-        side = self._side
         try:
-            answer = await self._answer(await self._onward(Kind.REQUEST, message), deadline)
+            on = await self._onward(Kind.REQUEST, message)
+            until = self.there.services.running.time() + USUAL if deadline == math.inf else deadline
+            answer: Message = await self._find(on.subject, "request").forward(on, until)
         except (BusError, ConnectionError) as error:
             raise translated(error) from error
-        headers = side.headers(answer, None)
-        if side.route.reply is not None:
-            return await side.converted(side.route.reply, answer, Kind.RESPONSE, answer.subject, headers)
+        headers = self.headers(answer, None)
+        if self.route.reply is not None:
+            return await self.converted(self.route.reply, answer, Kind.RESPONSE, answer.subject, headers)
         answer.headers = headers
         return answer
 
-    async def tell(self, message: Message) -> None:
+    async def forward_notification(self, message: Message) -> None:
         """Notify the other bus; no caller waits."""
         try:
             on = await self._onward(Kind.NOTIFY, message)
-            there = self._side.there
-            if (own := there.lookup.find(on.subject)) is not None:
-                ViaHeader.strip(on)
-                there.loopback.notify(own, on.body, on.headers)
-            elif (further := there.lookup.side(on.subject, "request", back_to=self._side.here)) is not None:
-                await further.requests.tell(on)
-            else:
-                peer = there.links.choose(on.subject)
-                await self._fit(on, peer)
-                peer.fit_body(on)
-                await peer.send_notification(on)
+            await self._find(on.subject, "request").forward_notification(on)
         except BusError as error:
-            self._side.lost(message, error)
+            self.lost(message, error)
+
+    def _find(self, subject: str | int, kind: str) -> Any:
+        return self.there.directory.find_beyond(subject, kind, self.here)
 
     async def _onward(self, kind: Kind, message: Message) -> Message:
-        side = self._side
-        target, headers = side.target(message.subject), side.headers(message, self._via(message))
-        return await side.converted(side.route.request, message, kind, target, headers)
+        target, headers = self.target(message.subject), self.headers(message, self._via(message))
+        return await self.converted(self.route.request, message, kind, target, headers)
 
     def _via(self, message: Message) -> ViaHeader:
         """Make the header of a leaving request.
@@ -177,110 +253,25 @@ class RequestForwarder:
         Raises:
             RequestError: It has passed one of the two buses before, or exceeds the limit of hops.
         """
-        here, there = self._side.here, self._side.there
         via = ViaHeader.of(message)
-        if there.services.id in via.buses or here.services.id in via.buses:
+        if not {self.here.services.id, self.there.services.id}.isdisjoint(via.buses):
             text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
             raise RequestError(Code.UNIMPLEMENTED, text)
         via = via.add_hops(depth_of_sender(message))
-        self._side.hop(message.subject, via.hops)
-        return via.add_hops(1).extend(here.services.id)
+        self.hop(message.subject, via.hops)
+        return via.add_hops(1).extend(self.here.services.id)
 
-    async def _answer(self, on: Message, deadline: float) -> Message:
-        there = self._side.there
-        runtime = there.services.running
-        began = runtime.time()
-        timeout = USUAL if deadline == math.inf else max(0.0, deadline - began)
-        if (own := there.lookup.find(on.subject)) is not None:
-            ViaHeader.strip(on)
-            reply = there.loopback.request(own, on.subject, on.body, timeout, Any, on.headers)
-        elif (further := there.lookup.side(on.subject, "request", back_to=self._side.here)) is not None:
-            answer: Message = await further.requests.ask(on, began + timeout)
-            return answer
-        else:
-            peer = there.links.choose(on.subject)
-            await self._fit(on, peer)
-            reply = peer.pass_on(on, max(0.0, timeout - (runtime.time() - began)))
-        await reply
-        assert reply.message is not None
-        return reply.message
+    # -- streams and channels --------------------------------------------------------------------------------------------
 
-    @staticmethod
-    async def _fit(on: Message, peer: PeerParty) -> None:
-        """Remove a bridge's headers for a peer that cannot read any."""
-        if on.headers and not await peer.negotiation.reads_headers():
-            on.headers = {name: value for name, value in on.headers.items() if name.lower() not in _ADDED} or None
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int, headers: dict[str, str] | None
+    ) -> Channel[Any, Any]:
+        """Open a stream or channel that came over another route."""
+        party = HandlerParty(self.here.loopback, self._channel_handler(mode))
+        return party.converse(subject, body, mode, timeout, hops, headers)
 
-
-class BridgedCall(Call):
-    """A request while the other bus answers it, or a notification until it is sent."""
-
-    __slots__ = ("_side",)
-    forwards: ClassVar[bool] = True
-
-    def __init__(
-        self, side: RouteSide, origin: ResponseSink, peer: PeerParty | None, message: Message, deadline: float
-    ) -> None:
-        super().__init__(side.here.services, origin, peer, side.requests, message, deadline)  # type: ignore[arg-type]  # in its place
-        self._side = side
-        side.calls[self] = None
-
-    @property
-    def function(self) -> str:
-        return f"a function of the bridge of {self._side.route.source!r}"
-
-    def cut(self, code: Code, text: str) -> None:
-        if not self.ended:
-            self.origin.refuse(self, code, text, None, None)
-            self.stop()
-
-    def end(self) -> None:
-        self.discard()
-        super().end()
-
-    def discard(self) -> None:  # the only call for one that still waits when its peer leaves
-        self._side.calls.pop(self, None)
-
-
-@frozen(eq=False)
-class CrossingHandler:
-    """A bridge's function in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
-
-    subject: str | int
-    style: str
-    function: Callable[[Message, Channel[Any, Any]], Any]
-    answers: AnswerSizes = field(factory=AnswerSizes, init=False)
-    places: None = field(default=None, init=False)
-
-    @property
-    def name(self) -> str:
-        return self.function.__qualname__
-
-    def checked(self, value: Any) -> Any:
-        """Unchanged: the other bus has checked it."""
-        return value
-
-    def invoke(self, services: Any, message: Message, deadline: float | None, channel: Channel[Any, Any]) -> Any:
-        return self.function(message, channel)
-
-
-class StreamForwarder:
-    """The handler of a route's streams and channels: opens the other bus's."""
-
-    def __init__(self, side: RouteSide) -> None:
-        self._side = side
-
-    def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
-        handler = self.handler(message.attributes.get("mode", "stream"))
-        calls, services = self._side.calls, self._side.here.services
-        call = ChannelCall(
-            services, peer.inbound, peer, handler, message, deadline, channel=channel, on_discard=lambda it: calls.pop(it, None)
-        )
-        calls[call] = None
-        return call
-
-    def handler(self, mode: str) -> CrossingHandler:
-        return CrossingHandler(self._side.route.source, mode, self._streamed if mode == "stream" else self._conversed)
+    def _channel_handler(self, mode: str) -> RouteHandler:
+        return RouteHandler(self.route.source, mode, self._stream if mode == "stream" else self._converse)
 
     def _opening(self, message: Message, mode: str, body: Any) -> ChannelContext[Any, Any]:
         """Open the other bus's stream or channel.
@@ -288,66 +279,32 @@ class StreamForwarder:
         Raises:
             RequestError: That exceeds the limit of hops.
         """
-        side = self._side
-        there, target = side.there, side.target(message.subject)
-        hops = side.hop(message.subject, hops_of(message))
-        headers = side.headers(message, None)
+        target, headers = self.target(message.subject), self.headers(message, None)
+        hops = self.hop(message.subject, hops_of(message))
+        return ChannelContext(
+            lambda: self._find(target, mode).open_channel(target, body, mode, None, hops, headers), mode == "stream"
+        )
 
-        async def opened() -> Channel[Any, Any]:
-            if (own := there.lookup.find(target)) is not None:
-                return there.loopback.open(own, body, mode, None, headers=headers)
-            if (further := there.lookup.side(target, mode, back_to=side.here)) is not None:
-                return there.loopback.converse(further.streams.handler(mode), target, body, None, hops, headers=headers)
-            peer = there.links.choose(target)
-            kept = headers if peer.link.carries_headers else None
-            return await peer.streams.open(target, body, mode, None, hops, headers=kept)
-
-        return ChannelContext(opened, mode == "stream")
-
-    async def _streamed(self, message: Message, near: Channel[Any, Any]) -> AsyncIterator[Any]:
-        route = self._side.route
+    async def _stream(self, message: Message, deadline: float | None, near: Channel[Any, Any]) -> AsyncIterator[Any]:
         try:
-            on = await self._side.converted(route.request, message, Kind.OPEN, message.subject)
+            on = await self.converted(self.route.request, message, Kind.OPEN, message.subject)
             async with self._opening(message, "stream", on.body) as items:
                 async for item in items:
-                    yield await applied(route.reply, item, message)
+                    yield await applied(self.route.reply, item, message)
         except BusError as error:
             raise translated(error) from error
 
-    async def _conversed(self, message: Message, near: Channel[Any, Any]) -> None:
-        reply = self._side.route.reply
+    async def _converse(self, message: Message, deadline: float | None, near: Channel[Any, Any]) -> None:
         try:
             async with self._opening(message, "channel", None) as far, anyio.create_task_group() as group:
-                group.start_soon(self._there, near, far, message)
-                async for item in far:
-                    await near.send(await applied(reply, item, message))
-                await near.send_eof()
+                group.start_soon(_copy_items, near, far, self.route.request, message)
+                await _copy_items(far, near, self.route.reply, message)
         except BaseExceptionGroup as errors:
             raise first(errors) from errors
         except BusError as error:
             raise translated(error) from error
 
-    async def _there(self, near: Channel[Any, Any], far: Channel[Any, Any], message: Message) -> None:
-        async for item in near:
-            await far.send(await applied(self._side.route.request, item, message))
-        await far.send_eof()
-
-
-@define(eq=False, repr=False)
-class TunnelForwarder:
-    """The near end of a route's tunnels: opens their second halves on the other bus."""
-
-    style = "tunnel"
-
-    side: RouteSide
-    _through: dict[FrameChannel, None] = field(factory=dict)
-
-    def end(self) -> None:
-        for near in list(self._through):
-            near.cut(Closed(1001, LEAVING))
-
-    def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
-        return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
+    # -- tunnels -------------------------------------------------------------------------------------------------------
 
     async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
         """Open the other half, and relay frames.
@@ -357,11 +314,9 @@ class TunnelForwarder:
         """
         far: FrameChannel | None = None
         try:
-            bridges, name, hops = self._way(message.subject, hops_of(message))
-            there = bridges[-1].side.there
-            beyond = there.links.choose(name)
+            routes, beyond, name, hops = self._way(message.subject, hops_of(message))
             far = FrameChannel(beyond, name, 0, text=True)
-            with anyio.fail_after(there.services.limits.connect_timeout):
+            with anyio.fail_after(routes[-1].there.services.limits.connect_timeout):
                 await beyond.streams.open_channel(far, message.body, "tunnel", None, WINDOW, hops)
                 await far.acceptance()
         except BaseException as error:
@@ -373,33 +328,198 @@ class TunnelForwarder:
         if near.failed is not None:
             far.cut(Closed(1006, str(near.failed)))
             return
-        if not all(bridge.side.is_open for bridge in bridges):
+        if not all(route.is_open for route in routes):
             far.cut(Closed(1001, LEAVING))
             raise Unavailable(LEAVING)
         near.accept()
-        for bridge in bridges:
-            bridge._through[near] = None
-        near.attach(FrameRelay(far, lambda: [bridge._through.pop(near, None) for bridge in bridges]))
+        for route in routes:
+            route.tunnels[near] = None
+        near.attach(FrameRelay(far, lambda: [route.tunnels.pop(near, None) for route in routes]))
         far.attach(FrameRelay(near))
 
-    def _way(self, name: str | int, hops: int) -> tuple[list[TunnelForwarder], str | int, int]:
-        """Find all bridges of this process on a tunnel's route, and its name and hops behind them.
+    def _way(self, name: str | int, hops: int) -> tuple[list[RouteParty], PeerParty, str | int, int]:
+        """Find all routes of this process for a tunnel, the peer behind them, and its name and hops there.
 
         Raises:
             RequestError: It ends in this process, or exceeds the limit of hops.
         """
-        bridges: list[TunnelForwarder] = [self]
-        while True:
-            side = bridges[-1].side
-            name, hops = side.target(name), side.hop(name, hops)
-            onward = side.there.lookup.tunnel_end(name, back_to=side.here)
-            if not isinstance(onward, TunnelForwarder):
-                break
-            bridges.append(onward)
-        if onward is not None:
+        routes: list[RouteParty] = []
+        party: Any = self
+        while isinstance(party, RouteParty):
+            routes.append(party)
+            name, hops = party.target(name), party.hop(name, hops)
+            party = party.there.directory.find_beyond(name, "tunnel", party.here)
+        if isinstance(party, Entrance):
             raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
-        side.hop(name, hops)  # the tunnel counts as a hop, too
-        return bridges, name, hops
+        routes[-1].hop(name, hops)  # the tunnel counts as a hop, too
+        return routes, party, name, hops
+
+    # -- what crosses ----------------------------------------------------------------------------------------------------
+
+    def target(self, subject: str | int) -> str | int:
+        """Name on the target bus.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: It is not a valid subject, or an address that the route does not lead to.
+        """
+        found = self._known.get(subject)
+        if found is None:
+            found = self.route.rewritten(subject)
+            self.there.services.subjects.check(found)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[subject] = found
+        return found
+
+    def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
+        kept = {} if via is None else {VIA: str(via)}
+        named = {*self.route.headers, TRACE}
+        kept.update((name, value) for name, value in (message.headers or {}).items() if name.lower() in named)
+        return kept or None
+
+    async def converted(
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
+        headers: dict[str, str] | None = None,
+    ) -> Message:
+        """Make the crossing message, with the body converted or unchanged."""
+        facts = carried(kind, message)
+        if convert is not None:
+            return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
+        value = message.body if message.raw is None and message.has_body else MISSING
+        on = Message(kind, subject, None, message.raw, message.format, headers, attributes=facts, body=value)
+        on.checked = message.checked
+        return on
+
+    def hop(self, subject: str | int, hops: int) -> int:
+        """Count one more bridge.
+
+        Raises:
+            RequestError: That exceeds the limit.
+        """
+        limit = self.here.services.limits.hops
+        if hops >= limit:
+            raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
+        return hops + 1
+
+    # -- losses ----------------------------------------------------------------------------------------------------------
+
+    def lost(self, message: Message, error: BusError) -> None:
+        """Count a message that could not cross; rate-limited, since peers must not fill the log."""
+        here, route = self.here, self.route
+        here.services.counters.dropped += 1
+        here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
+        if self._losses.add(monotonic()) == 1:
+            text = "%r could not cross the bridge (%r to %r): %s"
+            logger.warning(text, message.subject, route.source, route.target, error, extra=log_fields(message=message))
+
+
+async def _copy_items(
+    source: Channel[Any, Any], sink: Channel[Any, Any], convert: Callable[..., Any] | None, message: Message
+) -> None:
+    async for item in source:
+        await sink.send(await applied(convert, item, message))
+    await sink.send_eof()
+
+
+class PeerTarget(Struct, frozen=True):
+    """A peer as the target of a route, in place of a bus."""
+
+    services: Services
+    choose: Callable[[], PeerParty]
+
+    @property
+    def directory(self) -> PeerTarget:
+        return self
+
+    def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> PeerParty:
+        """Find the peer. May raise `BusError`."""
+        return self.choose()
+
+
+class InnerRoute(RouteParty):
+    """A route within a cluster: unlike a bridge it passes names and all headers unchanged."""
+
+    def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
+        kinds = frozenset(("request", "stream", "channel", "tunnel"))
+        super().__init__(Route(pattern, "same", kinds), here, PeerTarget(here.services, choose))  # type: ignore[arg-type]  # it has what a route needs of a bus
+        self.inward: bool = inward
+
+    def target(self, subject: str | int) -> str | int:
+        return subject
+
+    def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
+        kept = {**(message.headers or {})}
+        if via is not None:
+            kept[VIA] = str(via)
+        return kept or None
+
+    async def converted(
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
+        headers: dict[str, str] | None = None,
+    ) -> Message:
+        on = await super().converted(convert, message, kind, subject, headers)
+        key = None if message.peer is None else message.peer.identity_key
+        if key is not None and kind is not Kind.RESPONSE:
+            on.attributes["user"] = key
+        return on
+
+
+class BridgedCall(Call):
+    """A request while the other bus answers it, or a notification until it is sent."""
+
+    __slots__ = ("_route",)
+    forwards: ClassVar[bool] = True
+
+    def __init__(self, route: RouteParty, peer: PeerParty, message: Message, deadline: float) -> None:
+        super().__init__(route.here.services, peer.inbound, peer, route.requests, message, deadline)
+        self._route = route
+
+    @property
+    def function(self) -> str:
+        return f"a function of the bridge of {self._route.route.source!r}"
+
+    def cut(self, code: Code, text: str) -> None:
+        if not self.ended:
+            self.origin.refuse(self, code, text, None, None)
+            self.stop()
+
+    def end(self) -> None:
+        self.discard()
+        super().end()
+
+    def discard(self) -> None:  # the only call for one that still waits when its peer leaves
+        self._route.calls.pop(self, None)
+
+
+@frozen(eq=False)
+class RouteHandler:
+    """A route's function in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
+
+    subject: str | int
+    style: str
+    function: Callable[..., Any]
+    """Called with the message, the deadline, and the channel if there is one."""
+    answers: AnswerSizes = field(factory=AnswerSizes, init=False)
+    places: None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        return self.function.__qualname__
+
+    def checked(self, value: Any) -> Any:
+        """Unchanged: the other bus has checked it."""
+        return value
+
+    def invoke(self, services: Any, message: Message, deadline: float | None, *channel: Channel[Any, Any]) -> Any:
+        return self.function(message, deadline, *channel)
 
 
 @define(eq=False, repr=False)
@@ -439,14 +559,14 @@ class PublicationForwarder:
     peers = True
     group = None
 
-    def __init__(self, side: RouteSide) -> None:
-        services = side.here.services
-        crossing = Handler(side.route.source, self._cross, "async")
+    def __init__(self, route: RouteParty) -> None:
+        services = route.here.services
+        crossing = Handler(route.route.source, self._cross, "async")
         crossing.only_body = lambda message: message  # takes the whole message, without parsing a signature
         spec = SubscriberSpec(crossing, 1000, "block", 1)
         subscription = self._subscription = HandlerSubscription(services, services.running, spec)
-        self._side = side
-        self.pattern: str | int = side.route.source
+        self._route = route
+        self.pattern: str | int = route.route.source
         self.queue: int = subscription.queue
         self.room = subscription.room
         self.clear = subscription.clear
@@ -468,7 +588,7 @@ class PublicationForwarder:
         if message.subject != self.pattern and not matches(self.pattern, message.subject):
             on.subject = self._spelled(message)
         on.extras = message.attributes or None  # some kinds of messages create them on access
-        on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
+        on.shared[VIA] = str(self._route.here.pubsub.deduplicator.via_of(message)).encode()
         on.peer = message.peer
         if message.peer is not None or OF_PEERS in message.shared:
             on.shared[OF_PEERS] = b""
@@ -477,28 +597,28 @@ class PublicationForwarder:
     offer_shared = offer
 
     def _spelled(self, message: Message) -> str | int:
-        own = self._side.here.pubsub.publisher.spellings(message.subject).values()
+        own = self._route.here.pubsub.publisher.spellings(message.subject).values()
         spellings = chain(message.spellings, chain.from_iterable(own))
         return next((one for one in spellings if matches(self.pattern, one)), message.subject)
 
     async def _cross(self, message: Message) -> None:
-        side = self._side
-        here, there = side.here.pubsub, side.there.pubsub
+        route = self._route
+        here, there = route.here.pubsub, route.there.pubsub
         try:
-            target = side.target(message.subject)
+            target = route.target(message.subject)
             via = here.deduplicator.via_of(message)
             if there.deduplicator.is_own(via):
                 return  # nothing is lost, even beyond the limit of hops
-            if via.hops >= side.here.services.limits.hops:
+            if via.hops >= route.here.services.limits.hops:
                 here.relay.stop(message, via.hops)
                 return
-            via = via.extend(side.here.services.id).add_hops(1)
+            via = via.extend(route.here.services.id).add_hops(1)
             if not there.deduplicator.is_news(via, target):
                 return
-            on = await side.converted(side.route.request, message, Kind.PUBLISH, target, side.headers(message, None))
-            now = side.there.services.running.time()
+            on = await route.converted(route.route.request, message, Kind.PUBLISH, target, route.headers(message, None))
+            now = route.there.services.running.time()
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
             await there.publisher.publish_bridged(on, via, now + USUAL, of_peers=OF_PEERS in message.shared)
         except BusError as error:  # from some peer or its wire; the others have it
-            side.lost(message, error)
+            route.lost(message, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,12 @@ import anyio
 from ..._validation import shown
 from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ...plugins import Closed, Listening, ProtocolFeatures
-from ...plugins.extensions import Extension, Mesh, Resumption, Storage, party_of
+from ...plugins.extensions import Extension, Mesh, Resumption, Storage
 from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
 from ..peer.party import PeerParty
-from ..peer.peer import Peer
 from .acceptor import BusGate
-from .remote_peer import RemotePeer
 
 if TYPE_CHECKING:
     from ...backoff import Backoff
@@ -26,12 +24,10 @@ if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter
     from ...stats import DurableStats
     from ..handlers.lookup import HandlerLookup
-    from ..peer.asker import Party
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
     from ..tunnel import TunnelConnector
-    from .remote_peer import RemoteParty
 
 
 class LinkRegistry:
@@ -102,12 +98,11 @@ class LinkRegistry:
             NoHandler, AmbiguousRoute: No dialled link leads there, or several do.
             BusError: The only link is gone for good, with the reason.
         """
-        opened = self.opened
-        only: PeerParty | None = opened[0].peer if len(opened) == 1 else None
+        only: PeerParty | None = self.opened[0].peer if len(self.opened) == 1 else None
         if only is not None:
             return only
         self.check_gone()  # raises better errors: the reason, or that the bus is not entered
-        opened = [link for link in opened if link.multiplexed is None]  # the others lead to clients, behind a broker
+        opened = [link for link in self.opened if link.multiplexed is None]  # the others lead to clients, behind a broker
         if not opened:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
@@ -121,46 +116,6 @@ class LinkRegistry:
             urls = ", ".join(link.url for link in opened)
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
         return chosen
-
-    def choose_behind(self, subject: str | int, address: str) -> PeerParty:
-        """Choose the peer that leads to an address: as `choose`, or, without dialled links, the only one with addresses.
-
-        Raises:
-            NoHandler, AmbiguousRoute, BusError: As `choose`.
-        """
-        behind = [] if self.opened else [peer for peer in self.peers if peer.link.destinations]
-        if len(behind) > 1:
-            text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
-            raise AmbiguousRoute(text)
-        return behind[0] if behind else self.choose(subject)
-
-    def party(self, to: Any) -> Party:
-        """Find the party for ``to=``.
-
-        Raises:
-            TypeError: Not a peer.
-            ValueError: A peer of another bus.
-        """
-        if not isinstance(to, (Peer, RemotePeer)):
-            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
-        party: PeerParty | RemoteParty = party_of(to)
-        if party.host is not self:
-            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
-        return party
-
-    def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
-        """Split ``to=`` into present peers, one that has left, and clients of other nodes, each once.
-
-        Raises:
-            TypeError, ValueError: As `party`.
-        """
-        given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
-        for peer in given:
-            self.party(peer)
-        given = list(dict.fromkeys(given))
-        peers: list[PeerParty] = [party_of(peer) for peer in given if isinstance(peer, Peer)]
-        remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
-        return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
 
     def check_gone(self) -> None:
         """Check that the bus still has a link or a listener.

@@ -21,6 +21,7 @@ from ..rpc.loopback import Loopback
 from ..rpc.reply import InternalReply, Reply
 from ..runtime.memory import cost, trim
 from .dialer import Connecting
+from .directory import Directory
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 from .remote_peer import RemotePeer
@@ -67,6 +68,7 @@ class BusParts:
         pubsub: Publications and subscriptions.
         loopback: Requests and channels of the bus to itself.
         links: Links and their peers.
+        directory: Finds the party for a message.
         life: Entering, draining, leaving.
         deliver_to_all: Delivers a publication from the mesh to the subscriptions of this bus and its clients; returns the
             queues.
@@ -80,6 +82,7 @@ class BusParts:
         self.loopback: Loopback = Loopback(services)
         self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
+        self.directory: Directory = Directory(lookup, self.loopback, self.links)
         self.links.make_storage = partial(make_extension, "storage", self)
         self.pubsub.storage = self.pubsub.publisher.storage = lambda: self.links.storage
         self.pubsub.publisher.spellings = self.links.spellings
@@ -222,23 +225,22 @@ class BusParts:
 
     def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
         """Pass a request from another bus of the mesh to a client."""
-        from .routes import InnerRoute  # nodes of clusters alone have one
+        from .forwarding import InnerRoute  # only nodes of clusters have one
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
         if message.kind is Kind.OPEN:
-            peer.streams.forward(message, now, route)
+            peer.streams.opened(message, now, route)
             return
-        deadline = math.inf if message.ttl is None else now + message.ttl
-        call = route.requests.call(peer.inbound, peer, message, deadline)
+        call = route.call(peer, message, math.inf if message.ttl is None else now + message.ttl)
         if message.kind is Kind.NOTIFY:
             message.id = call
         peer.inbound.start(call)
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
         """Forward clients' requests without a handler here to a peer chosen for each."""
-        from .routes import InnerRoute
+        from .forwarding import InnerRoute
 
-        self.lookup.sides.append(InnerRoute(pattern, self, choose, inward=True))
+        self.lookup.routes.append(InnerRoute(pattern, self, choose, inward=True))
 
     def remote(self, id: str, node: str, key: str | None, protocol: str) -> RemotePeer:
         """Return the `RemotePeer` for a client of another bus of the mesh."""

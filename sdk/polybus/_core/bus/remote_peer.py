@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import anyio
 from msgspec import Struct
 
-from ...errors import Disconnected, NoHandler
+from ...errors import Disconnected
 from ...headers import check_headers
 from ...message import Kind, Message
 from ...nodes import Survey
 from ...plugins import ToClient, ToUser
 from ...subjects import AnySubject, Subject, resolve
-from ..handlers.handler import Handler
 from ..peer.asker import Party, PartyVerbs
-from ..rpc.reply import Reply
+from ..rpc.reply import Reply, failed_reply
 
 if TYPE_CHECKING:
     from ..peer.party import PeerParty
     from ..rpc.channel import Channel
+    from ..rpc.loopback import HandlerParty
     from ..runtime.services import Services
+    from .directory import Directory
     from .links import LinkRegistry
-    from .parts import BusParts
 
 
 class Caller(PartyVerbs):
@@ -38,8 +38,8 @@ class Caller(PartyVerbs):
 
     __slots__ = ("_party", "identity")
 
-    def __init__(self, parts: BusParts, identity: Any) -> None:
-        self._party: OwnHandlers = OwnHandlers(parts, {"identity": identity})  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+    def __init__(self, directory: Directory, identity: Any) -> None:
+        self._party: OwnHandlers = OwnHandlers(directory, identity)  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
         self.identity: Any = identity
 
     def __repr__(self) -> str:
@@ -49,30 +49,27 @@ class Caller(PartyVerbs):
 class OwnHandlers(Struct, frozen=True):
     """The handlers of a bus, called with the identity of a user. Implements `peer.asker.Party`."""
 
-    _parts: BusParts
-    _facts: dict[str, Any]
+    _directory: Directory
+    _identity: Any
 
     @property
     def services(self) -> Services:
-        return self._parts.services
+        return self._directory.services
+
+    def _find(self, subject: str | int) -> HandlerParty:
+        return self._directory.find_own(subject, {"identity": self._identity})
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        return self._parts.loopback.request(self._own(subject), subject, body, timeout, returns, headers, {**self._facts})
+        return self._find(subject).send_request(kind, subject, body, timeout, returns, headers)
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        self._parts.loopback.notify(self._own(subject), body, headers, {**self._facts})
+        await self._find(subject).send_notify(subject, body, headers)
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        self._parts.services.running.check_here()
-        return self._parts.loopback.open(self._own(subject), body, mode, timeout, {**self._facts})
-
-    def _own(self, subject: str | int) -> Handler:
-        own = self._parts.lookup.find(subject)
-        if own is None:
-            raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
-        return own
+        self.services.running.check_here()
+        return await self._find(subject).open_channel(subject, body, mode, timeout)
 
 
 In = TypeVar("In")
@@ -99,11 +96,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
         cluster = self.host.inner_peer
         if cluster is not None:
             return cluster.send_request(kind, subject, body, timeout, returns, headers, self.to)
-        runtime = self.host.services.running
-        now = runtime.time()
-        failed: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
-        failed.fail(self._nowhere())
-        return failed
+        return failed_reply(self.services.running, subject, returns, timeout, self._nowhere())
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         await self._tell(Kind.NOTIFY, subject, body, headers)

@@ -16,12 +16,12 @@ from ...nodes import Start, check_publication_id
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from ..handlers.subscriber import WhenFull, reading_of
-from ..peer.asker import Party, notification, opening
+from ..peer.asker import notification, opening
 from ..peer.peer import Peer
 from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, make_publication
 from ..rpc.channel import Channel, ChannelContext
-from ..rpc.reply import Reply, retried
+from ..rpc.reply import Reply, failed_reply, retried
 from .remote_peer import Caller, RemotePeer
 from .router import Router
 
@@ -56,7 +56,7 @@ class BusVerbs(Router):
         self._outgoing = parts.services.outgoing
         self._pubsub = parts.pubsub
         self._publisher = parts.pubsub.publisher
-        self._loopback = parts.loopback
+        self._directory = parts.directory
         self._links = parts.links
 
     # -- requests --------------------------------------------------------------------------------------------------------
@@ -164,22 +164,10 @@ class BusVerbs(Router):
                 returns,
                 lambda left: self.request(name, body, timeout=left, to=to, headers=checked),
             )
-        party: Party
-        if to is not None:
-            party = self._links.party(to)
-        else:
-            lookup = self._lookup
-            own = lookup.handlers.get(name) or (lookup.find(name) if lookup.by_uri else None)
-            if own is not None:
-                return self._loopback.request(own, name, body, timeout, returns, checked)
-            try:
-                party = self._links.choose(name)
-            except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
-                runtime = self._services.running
-                now = runtime.time()
-                failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
-                failed.fail(error)
-                return failed
+        try:
+            party = self._directory.find(name, to)
+        except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
+            return failed_reply(self._services.running, name, returns, timeout, error)
         return party.send_request(_REQUEST, name, body, timeout, returns, checked)
 
     @overload
@@ -222,13 +210,10 @@ class BusVerbs(Router):
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
         name, body, checked = notification(self._services, subject, body, headers)
-        if to is None and (own := self._lookup.find(name)) is not None:
-            self._loopback.notify(own, body, checked)
-        elif to is None or isinstance(to, str):
-            peer = self._links.choose(name) if to is None else self._links.choose_behind(name, to)
-            await peer.send_notify(name, body, checked, to)
+        if isinstance(to, str):
+            await self._directory.find_behind(name, to).send_notify(name, body, checked, to)
         else:
-            await self._links.party(to).send_notify(name, body, checked)
+            await self._directory.find(name, to).send_notify(name, body, checked)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
         """Create a client for a Protocol class. Each of its methods calls a verb of this bus.
@@ -252,7 +237,7 @@ class BusVerbs(Router):
         Args:
             identity: The value that handlers see as `Context.identity`.
         """
-        return Caller(self._parts, identity)
+        return Caller(self._directory, identity)
 
     # -- streams and channels --------------------------------------------------------------------------------------------
 
@@ -346,14 +331,11 @@ class BusVerbs(Router):
         return opening(self._services, self._opener(to), name, None, "channel", timeout, receives)
 
     def _opener(self, to: AnyPeer | None) -> Callable[..., Awaitable[Channel[Any, Any]]]:
-        return self._open if to is None else self._links.party(to).open_channel
+        return self._open if to is None else self._directory.named(to).open_channel
 
     async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         self._services.running.check_here()
-        own = self._lookup.find(subject)
-        if own is not None:
-            return self._loopback.open(own, body, mode, timeout)
-        return await self._links.choose(subject).open_channel(subject, body, mode, timeout)
+        return await self._directory.find(subject).open_channel(subject, body, mode, timeout)
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
@@ -430,7 +412,7 @@ class BusVerbs(Router):
             publisher.publish_to_only_peer(route, link, body)
             return
         self._services.running.check_thread()
-        peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
+        peers, gone, remote = (route.peers, None, ()) if to is None else self._directory.recipients(to)
         deadline = self._services.running.time() + timeout
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         if id is not None:
@@ -492,7 +474,7 @@ class BusVerbs(Router):
         route = self._publisher.route_of(name)
         if route.kept and to is None:
             raise LocalProtocolError(f"{name!r} is stored, which takes a wait: await bus.publish({name!r}, ...)")
-        peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
+        peers, gone, remote = (route.peers, None, ()) if to is None else self._directory.recipients(to)
         if remote:
             raise TypeError(f"to={shown(to)}: only `await bus.publish(...)` reaches clients of other nodes")
         deadline = self._services.running.time() + seconds(timeout)

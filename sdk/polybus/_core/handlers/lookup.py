@@ -72,8 +72,8 @@ class HandlerLookup(Struct, eq=False):
     """Handlers of URIs by canonical spelling."""
     subscribers: list[SubscriberSpec] = []
     publications: dict[str | int, Publication] = {}
-    sides: list[Any] = []
-    """Routes of bridges from this bus, `_core.bus.routes.RouteSide`: the first match counts."""
+    routes: list[Any] = []
+    """Routes of bridges from this bus, `_core.bus.forwarding.RouteParty`: the first match counts."""
     entrances: list[Any] = []
     """Tunnel listeners, `_core.tunnel.endpoint.Entrance`."""
     handler_check: Callable[[Handler], None] | None = None
@@ -140,24 +140,30 @@ class HandlerLookup(Struct, eq=False):
             found = self.by_uri.get(canonical(subject))
         return found
 
-    def find_for(self, message: Message) -> Handler | None:
-        """Find the handler of a message. A URI gets the registered spelling, or else the canonical one: `authorize` never sees
-        the peer's.
+    def find_for(self, message: Message, kind: str = "request") -> Any:
+        """Find the handler, bridge route or tunnel listener for a peer's message.
+
+        A URI gets the registered spelling, or else the canonical one: `authorize` never sees the peer's. A route takes
+        precedence over a handler of another kind.
         """
         subject = message.subject
-        found = self.find(subject)
-        if found is None and self.by_uri:
-            found = next((other for one in message.spellings if (other := self.find(one)) is not None), None)
-        if found is not None:
-            message.subject = found.subject
-        elif isinstance(subject, str) and "/" in subject:
+        if kind == "tunnel":
+            found: Any = self.listener(subject) or self.route(subject, kind)
+        else:
+            found = self.find(subject)
+            if found is None and self.by_uri:
+                found = next((other for one in message.spellings if (other := self.find(one)) is not None), None)
+            if found is not None:
+                message.subject = found.subject
+                return found if kind in ("request", found.style) else self.route_for(message, kind) or found
+        if isinstance(subject, str) and "/" in subject:
             message.subject = canonical(subject)
-        return found
+        return found if kind == "tunnel" else self.route_for(message, kind)
 
-    def side_for(self, message: Message, kind: str) -> Any:
+    def route_for(self, message: Message, kind: str) -> Any:
         """Find the bridge route for a message, which may rename its subject to an address."""
-        for subject in (message.subject, *message.spellings):
-            if (found := self.side(subject, kind)) is not None:
+        for subject in (message.subject, *message.spellings) if self.routes else ():
+            if (found := self.route(subject, kind)) is not None:
                 message.subject = subject
                 return found
         return None
@@ -172,26 +178,20 @@ class HandlerLookup(Struct, eq=False):
         near = get_close_matches(str(subject).strip().casefold(), names, 1, 0.8)
         return f"did it mean {names[near[0]]!r}?" if near else ""
 
-    def side(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
+    def route(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
         """Find the bridge route for such messages, unless it leads to the bus `back_to`."""
-        return next((side for side in self.sides if side.there is not back_to and side.fits(subject, kind)), None)
+        return next((route for route in self.routes if route.there is not back_to and route.fits(subject, kind)), None)
 
-    def tunnel_end(self, name: str | int, *, back_to: Any = None) -> Any:
-        """Find the tunnel listener of a name: an `Entrance`, or a bridge's."""
-        found = next((entrance for entrance in self.entrances if entrance.fits(name)), None)
-        if found is None and (side := self.side(name, "tunnel", back_to=back_to)) is not None:
-            return side.tunnels
-        return found
+    def listener(self, name: str | int) -> Any:
+        """Find the tunnel listener of a name."""
+        return next((entrance for entrance in self.entrances if matches(entrance.pattern, name)), None)
 
     def answers(self, subject: str | int) -> bool:
-        return subject in self.handlers or any(
-            side.route.source == subject and not is_pattern(subject) for side in self.sides if "request" in side.route.kinds
-        )
+        return subject in self.handlers or subject in self.answered()
 
     def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
         """List the subjects with handlers or bridge routes for requests, wildcards only with `patterns`, without routes into
         the inner link with `inner`.
         """
-        sides = [side for side in self.sides if "request" in side.route.kinds and not (inner and side.inward)]
-        crossing = [side.route.source for side in sides]
-        return [*self.handlers, *(source for source in crossing if patterns or not is_pattern(source))]
+        routes = [one.route for one in self.routes if "request" in one.route.kinds and not (inner and one.inward)]
+        return [*self.handlers, *(route.source for route in routes if patterns or not is_pattern(route.source))]

@@ -23,7 +23,6 @@ from .call_memory import CallMemory
 from .responses import refuse_duplicate, response_to, send_error
 
 if TYPE_CHECKING:
-    from ..handlers.handler import Handler
     from ..link.link import Link
     from ..runtime.memory import Share
     from ..runtime.runtime import Runtime
@@ -35,6 +34,8 @@ logger: logging.Logger = logging.getLogger("polybus")
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
 _REQUEST: Final = Kind.REQUEST
+_OTHERS: Final = frozenset({"stream", "channel", "route"})
+"""Styles that need more than a `Call` of their handler."""
 _FIRST = 1_000
 """Priority of calls that already had a slot: above all priorities of a wire, as is the next lower one."""
 
@@ -93,7 +94,7 @@ class InboundCalls:
         handler = lookup.handlers.get(message.subject) or lookup.find_for(message)
         deadline = math.inf if ttl is None else now + ttl
         call: Call
-        if handler is None or not services.takes_requests or handler.style in ("stream", "channel"):
+        if handler is None or not services.takes_requests or handler.style in _OTHERS:
             unhandled = self._unhandled(message, handler, deadline)
             if unhandled is None:
                 return
@@ -107,10 +108,10 @@ class InboundCalls:
         if deadline < self._deadlines.until:
             self._watch(call)
 
-    def _unhandled(self, message: Message, handler: Handler | None, deadline: float) -> Call | None:
+    def _unhandled(self, message: Message, handler: Any, deadline: float) -> Call | None:
         """Answer a request without a handler, or return a call that asks `authorize` first."""
         peer, subject = self.peer, message.subject
-        lookup, services = peer.host.lookup, self.link.services
+        services = self.link.services
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
             authorization_queue.hello(peer, message)
             return None
@@ -118,8 +119,8 @@ class InboundCalls:
             services.counters.refused += 1
             send_error(peer, message, Code.UNAVAILABLE, DRAINING)
             return None
-        if handler is None and (side := lookup.side_for(message, "request")) is not None:
-            passing: Call = side.requests.call(self, peer, message, deadline)
+        if handler is not None and handler.style == "route":
+            passing: Call = handler.call(peer, message, deadline)
             return passing
         if handler is None:
             problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
@@ -143,16 +144,17 @@ class InboundCalls:
         link, peer = self.link, self.peer
         lookup, services = peer.host.lookup, link.services
         handler = lookup.find_for(message)
-        side = None
-        if handler is None and services.takes_requests:
+        if handler is None or handler.style == "route":
             session = link.session
             # A peer with handlers gets both forms; this one already came as a publication.
             published = session is not None and session.capabilities.handlers
-            if published and peer.host.pubsub.receiver.takes(message):
+            if not services.takes_requests:
+                handler = None
+            elif published and peer.host.pubsub.receiver.takes(message):
                 return
-            if not published or lookup.side_for(message, "publish") is None:  # otherwise a bridge has already passed it on
-                side = lookup.side_for(message, "request")
-        if side is None and (handler is None or not services.takes_requests or handler.style in ("stream", "channel")):
+            elif published and lookup.route_for(message, "publish") is not None:  # a bridge has already passed it on
+                handler = None
+        if handler is None or not services.takes_requests or handler.style in ("stream", "channel"):
             # Nothing is refused without an answer; as with unsubscribed publications, this is no violation.
             why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
@@ -161,10 +163,9 @@ class InboundCalls:
             return
         deadline = math.inf if message.expires is None else message.expires
         call: Call
-        if side is not None:
-            call = side.requests.call(self, peer, message, deadline)
+        if handler.style == "route":
+            call = handler.call(peer, message, deadline)
         else:
-            assert handler is not None
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline, handler.places)

@@ -21,6 +21,7 @@ from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
 from ..runtime.departures import Departure, depart
 from ..runtime.memory import MemoryBudget, cost
 from ..runtime.runtime import ALL_ANSWERED
+from ..runtime.via import OF_BRIDGES
 from . import authorization_queue
 from .inbound_calls import InboundCalls
 from .negotiation import ExtensionProbe, Negotiation
@@ -366,9 +367,18 @@ class PeerParty:
                 f"to={shown(to)}: {self.protocol} has no addresses behind a peer; leave to= out, or name a Peer (of bus.peers)"
             )
 
-    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+    async def open_channel(
+        self,
+        subject: str | int,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        hops: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Channel[Any, Any]:
         self.link.runtime.check_here()
-        return await self.streams.open(subject, body, mode, timeout)
+        kept = headers if self.link.carries_headers else None
+        return await self.streams.open(subject, body, mode, timeout, hops, headers=kept)
 
     async def send_notification(self, message: Message) -> None:
         """Send a notification as soon as there is room.
@@ -405,7 +415,7 @@ class PeerParty:
         now = runtime.time()
         reply = InternalReply(runtime.loop, message.subject, Any, now, now + timeout)
         message.ttl = runtime.ttl(now, reply.deadline)
-        self.fit_body(message)
+        self._fit_body(message)
         self.ask(message, reply)
         return reply
 
@@ -418,12 +428,35 @@ class PeerParty:
         reply.on_cancel = self.abandoned
         self.link.request(message, reply, self)
 
-    def fit_body(self, message: Message) -> None:
-        """Encode a bridged body that did not come as bytes.
+    async def forward(self, message: Message, deadline: float) -> Message:
+        """Send a request from a bridge. Returns the answer.
 
         Raises:
-            EncodeError: The wire cannot carry it.
+            BusError: As for `pass_on` and `Reply`.
         """
+        await self._fit_headers(message)
+        reply = self.pass_on(message, max(0.0, deadline - self.link.runtime.time()))
+        await reply
+        assert reply.message is not None
+        return reply.message
+
+    async def forward_notification(self, message: Message) -> None:
+        """Send a notification from a bridge.
+
+        Raises:
+            BusError: As for `send_notification`.
+        """
+        await self._fit_headers(message)
+        self._fit_body(message)
+        await self.send_notification(message)
+
+    async def _fit_headers(self, message: Message) -> None:
+        """Remove the headers of bridges if the peer cannot read them."""
+        if message.headers and not await self.negotiation.reads_headers():
+            message.headers = {name: text for name, text in message.headers.items() if name.lower() not in OF_BRIDGES} or None
+
+    def _fit_body(self, message: Message) -> None:
+        """Encode a bridged body that did not come as bytes. Raises `EncodeError`."""
         if message.raw is None and message.has_body:
             message.format = chosen = self.link.format_for(message.body, message.subject)
             message.raw = message.checked = chosen.encode(message.body)

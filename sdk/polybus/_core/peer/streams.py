@@ -14,7 +14,6 @@ from ..rpc.channel import CREDIT, Channel
 from ..runtime.memory import OVERHEAD, MemoryBudget, cost
 from .inbound_calls import DRAINING
 from .responses import refuse_duplicate, send_error
-from .subscriptions import canonical_subject
 
 if TYPE_CHECKING:
     from ...body import BodyFormat
@@ -134,71 +133,37 @@ class Streams:
 
     # -- opened by the peer ----------------------------------------------------------------------------------------------
 
-    def opened(self, message: Message, now: float) -> None:
-        """Start or refuse a channel that the peer opens."""
+    def opened(self, message: Message, now: float, route: Any = None) -> None:
+        """Start or refuse a channel that the peer opens, or that another node opens at a client of this one by `route`."""
         link, peer, channels = self.link, self._peer, self.channels
-        lookup, services, limits = peer.host.lookup, link.services, link.runtime.limits
-        inbound = peer.inbound
+        services, limits, inbound = link.services, link.runtime.limits, peer.inbound
         mode = message.attributes.get("mode", "stream")
-        handler = lookup.find_for(message) if mode != "tunnel" else lookup.tunnel_end(message.subject)
-        if mode == "tunnel":
-            message.subject = canonical_subject(message.subject)
-        side = None
-        if lookup.sides and mode != "tunnel" and (handler is None or handler.style != mode):
-            side = lookup.side_for(message, mode)
+        found = route or peer.host.lookup.find_for(message, mode)
         if message.id in channels or message.id in inbound.calls:
             refuse_duplicate(peer, message, now)  # an end with this id would end the first one
             return
-        problem: tuple[Code, str] | None = None
-        unanswerable: tuple[Code, str] | None = None
-        if not services.takes_requests:
+        deadline = math.inf if message.ttl is None else now + message.ttl
+        if not services.takes_requests and route is None:
             problem = Code.UNAVAILABLE, DRAINING
         elif mode not in MODES:
             problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
         elif self._count_opened() >= limits.channels:
             problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
-        elif side is not None:
-            pass
-        elif handler is None:
-            what = "serves a tunnel" if mode == "tunnel" else "handles"
-            unanswerable = Code.UNIMPLEMENTED, f"nobody {what} {message.subject!r} here"
-        elif handler.style != mode:
-            kind = handler.style if handler.style in ("stream", "channel") else "request"
-            unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
-        deadline = math.inf if message.ttl is None else now + message.ttl
-        if unanswerable is not None and services.authorize is not None:
-            inbound.start(RefusedCall(inbound, peer, message, deadline, *unanswerable))
+        elif found is not None and found.style in (mode, "route"):
+            self._begin(message, mode, deadline, found)
             return
-        problem = problem or unanswerable
-        if problem is not None or (handler is None and side is None):
-            assert problem is not None
-            services.counters.refused += 1
-            send_error(peer, message, *problem, kind=Kind.END)
-            return
-        self._begin(message, mode, deadline, side, handler)
-
-    def forward(self, message: Message, now: float, side: Any) -> None:
-        """Start a channel from another node to a client of this one; `side` leads there."""
-        link, inbound = self.link, self._peer.inbound
-        mode, limits = message.attributes.get("mode", "stream"), link.runtime.limits
-        if message.id in self.channels or message.id in inbound.calls:
-            refuse_duplicate(self._peer, message, now)
-        elif mode not in MODES:
-            send_error(
-                self._peer, message, Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}", kind=Kind.END
-            )
-        elif self._count_opened() >= limits.channels:
-            text = f"{len(self.channels)} channels are open (Limits.channels)"
-            send_error(self._peer, message, Code.RESOURCE_EXHAUSTED, text, kind=Kind.END)
         else:
-            deadline = math.inf if message.ttl is None else now + message.ttl
-            self._begin(message, mode, deadline, side, side.tunnels)
+            problem = _unanswerable(message.subject, mode, found)
+            if services.authorize is not None:
+                inbound.start(RefusedCall(inbound, peer, message, deadline, *problem))
+                return
+        services.counters.refused += 1
+        send_error(peer, message, *problem, kind=Kind.END)
 
-    def _begin(self, message: Message, mode: str, deadline: float, side: Any, handler: Any) -> None:
+    def _begin(self, message: Message, mode: str, deadline: float, found: Any) -> None:
         link, peer, channels, inbound = self.link, self._peer, self.channels, self._peer.inbound
         if mode == "tunnel":
-            tunnel: Any = handler
-            opening = tunnel.call(peer, message, deadline)
+            opening = found.call(peer, message, deadline)
             channels[message.id] = opening.channel
             self._tunnels += 1
             inbound.start(opening)
@@ -209,10 +174,10 @@ class Streams:
         channel.id = message.id
         channels[message.id] = channel
         call: ChannelCall
-        if side is not None:
-            call = side.streams.call(peer, message, deadline, channel)
+        if found.style == "route":
+            call = found.call(peer, message, deadline, channel)
         else:
-            call = ChannelCall(link.services, inbound, peer, handler, message, deadline, handler.places, channel=channel)
+            call = ChannelCall(link.services, inbound, peer, found, message, deadline, found.places, channel=channel)
         if mode != "stream":
             self.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
         inbound.start(call)
@@ -267,3 +232,10 @@ class Streams:
         """End all channels with the peer."""
         for channel in list(self.channels.values()):
             channel.lost(another(error))
+
+
+def _unanswerable(subject: str | int, mode: str, found: Any) -> tuple[Code, str]:
+    if found is None:
+        return Code.UNIMPLEMENTED, f"nobody {'serves a tunnel' if mode == 'tunnel' else 'handles'} {subject!r} here"
+    kind = found.style if found.style in ("stream", "channel") else "request"
+    return Code.INVALID_ARGUMENT, f"{subject!r} answers {kind}, not {mode}: use bus.{kind}()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -16,6 +17,7 @@ from ...message import Kind, Message
 from ..runtime.departures import Departure, depart
 from ..runtime.memory import OVERHEAD, MemoryBudget, cost
 from ..runtime.threads import holds
+from ..runtime.via import ViaHeader
 from .call import Call, ChannelCall
 from .channel import CREDIT, Channel
 from .reply import InternalReply, ObservedReply, Reply
@@ -34,82 +36,14 @@ class Loopback:
     services: Services
     calls: dict[int, Call] = field(factory=dict)
     """By the `id` of their origin."""
-    _channels: int = field(default=0, init=False)
+    channels: int = field(default=0, init=False)
+    """Open streams and channels."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
-    def request(
-        self,
-        handler: LocalHandler,
-        subject: str | int,
-        body: Any,
-        timeout: float,
-        returns: Any,
-        headers: dict[str, str] | None,
-        facts: dict[str, Any] | None = None,
-    ) -> Reply[Any]:
-        """Send a request to an own handler, which sees its own spelling of the subject.
-
-        `facts` are attributes of the message, such as the identity of `Bus.as_`.
-        """
-        runtime = self.services.running
-        now = runtime.time()
-        deadline = now + timeout
-        hooks = self.services.outgoing
-        ttl = runtime.ttl(now, deadline)
-        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
-        raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        if ttl is not None:
-            deadline = now + ttl  # limited by the enclosing scope and the calling handler
-        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
-        message.extras = facts
-        if isinstance(reply, ObservedReply):
-            reply.departure = self._depart(message)
-        if (refusal := self._refusal(handler, subject)) is not None:
-            reply.fail(refusal)
-            return reply
-        call = Call(self.services, LocalSink(self, reply), None, handler, message, deadline)
-        call.asked_by_holder = holds()
-        reply.on_cancel = lambda _: call.stop()
-        reply.sent = True
-        self._start(call, handler.places)
-        return reply
-
-    def notify(
-        self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
-    ) -> None:
-        """Send a notification to an own handler; its result is dropped.
-
-        Raises:
-            BadRequest: The handler answers a stream or channel.
-            EncodeError: The body cannot be encoded.
-            QueueFull: Too many requests already run.
-        """
-        runtime, subject = self.services.running, handler.subject
-        if (refusal := self._refusal(handler, subject)) is not None:
-            raise refusal
-        raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
-        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts, checked=raw)
-        if self.services.outgoing:
-            self._depart(message).end()
-        self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf), handler.places)
-
-    def _depart(self, message: Message) -> Departure:
-        services = self.services
-        return depart(services.outgoing, message, None, services.limits.headers)
-
-    def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
-        """Reason why a handler cannot be called now, or None."""
-        if handler.style in ("stream", "channel"):
-            return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
-        if len(self.calls) >= self.services.limits.pending:
-            return QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
-        return None
-
-    def _start(self, call: Call, places: Places | None) -> None:
+    def start(self, call: Call, places: Places | None) -> None:
         runtime = self.services.running
         self.calls[id(call.origin)] = call
-        self._channels += call.of_channel
+        self.channels += call.of_channel
         call.places = places
         if places is None or places.take(call):
             runtime.workers.submit(call)
@@ -137,63 +71,158 @@ class Loopback:
             call.stop()
         return self._deadlines.next
 
-    def open(
+    def over(self, sink: ResponseSink) -> None:
+        self.channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
+
+    def stop(self) -> None:
+        for call in list(self.calls.values()):
+            call.stop()
+
+
+class HandlerParty(Struct, frozen=True, eq=False):
+    """A handler of this bus as the receiver of requests. Implements `peer.asker.Party`.
+
+    `facts` are attributes of its messages, such as the identity of `Bus.as_`.
+    """
+
+    loopback: Loopback
+    handler: LocalHandler
+    facts: Mapping[str, Any] | None = None
+
+    @property
+    def services(self) -> Services:
+        return self.loopback.services
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        """Send a request to the handler, which sees its own spelling of the subject."""
+        handler, services = self.handler, self.loopback.services
+        runtime = services.running
+        now = runtime.time()
+        deadline = now + timeout
+        hooks = services.outgoing
+        ttl = runtime.ttl(now, deadline)
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
+        if ttl is not None:
+            deadline = now + ttl  # limited by the enclosing scope and the calling handler
+        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
+        message.extras = None if self.facts is None else {**self.facts}
+        if isinstance(reply, ObservedReply):
+            reply.departure = self._depart(message)
+        if (refusal := self._refusal(subject)) is not None:
+            reply.fail(refusal)
+            return reply
+        call = Call(services, LocalSink(self.loopback, reply), None, handler, message, deadline)
+        call.asked_by_holder = holds()
+        reply.on_cancel = lambda _: call.stop()
+        reply.sent = True
+        self.loopback.start(call, handler.places)
+        return reply
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        """Send a notification to the handler, and drop its result.
+
+        Raises:
+            BadRequest: The handler answers a stream or channel.
+            EncodeError: The body cannot be encoded.
+            QueueFull: Too many requests already run.
+        """
+        handler, services = self.handler, self.loopback.services
+        if (refusal := self._refusal(handler.subject)) is not None:
+            raise refusal
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
+        reply = InternalReply(services.running.loop, handler.subject, Any, services.running.time(), math.inf)
+        facts = None if self.facts is None else {**self.facts}
+        message = Message(Kind.NOTIFY, handler.subject, reply, raw, body_format, headers, attributes=facts, checked=raw)
+        if services.outgoing:
+            self._depart(message).end()
+        call = Call(services, LocalSink(self.loopback, reply), None, handler, message, math.inf)
+        self.loopback.start(call, handler.places)
+
+    async def open_channel(
         self,
-        handler: LocalHandler,
+        subject: str | int,
         body: Any,
         mode: str,
         timeout: float | None,
-        facts: dict[str, Any] | None = None,
+        hops: int = 0,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
+        handler = self.handler
+        self.services.running.check_here()
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0, facts, headers)
+        return self.converse(handler.subject, body, mode, timeout, hops, headers)
 
     def converse(
-        self,
-        handler: LocalHandler,
-        subject: str | int,
-        body: Any,
-        timeout: float | None,
-        hops: int,
-        facts: dict[str, Any] | None = None,
-        headers: dict[str, str] | None = None,
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int, headers: dict[str, str] | None
     ) -> Channel[Any, Any]:
-        """Start a stream or channel with a handler, after `hops` bridges and tunnels. Returns the opener's end.
+        """Start a stream or channel with the handler, after `hops` bridges and tunnels. Returns the opener's end.
 
         Raises:
             TooManyRequests: Too many are already open.
         """
-        runtime = self.services.running
+        loopback, handler = self.loopback, self.handler
+        services = loopback.services
+        runtime = services.running
         now = runtime.time()
         limit = 2 * runtime.limits.channels
-        if self._channels >= limit:
+        if loopback.channels >= limit:
             raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
         port = LocalPort(runtime.loop, MemoryBudget(runtime))
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
-        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT, receiving=handler.style != "stream")
+        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT, receiving=mode != "stream")
         port.ends = (near, far)
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         near.started = now
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = near.ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        attributes = {**(facts or {}), "mode": handler.style, "hops": hops}
+        attributes = {**(self.facts or {}), "mode": mode, "hops": hops}
         message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes, checked=raw)
-        if self.services.outgoing:
+        if services.outgoing:
             near.departure = self._depart(message)
-        call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, channel=far)
+        call = ChannelCall(services, LocalSink(loopback), None, handler, message, deadline, channel=far)
         call.asked_by_holder = holds()
-        self._start(call, handler.places)
+        loopback.start(call, handler.places)
         return near
 
-    def over(self, sink: ResponseSink) -> None:
-        self._channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
+    async def forward(self, message: Message, deadline: float) -> Message:
+        """Pass on a request from a bridge. Returns the answer.
 
-    def stop(self) -> None:
-        for call in list(self.calls.values()):
-            call.stop()
+        Raises:
+            BusError: As for `Reply`.
+        """
+        ViaHeader.strip(message)
+        timeout = max(0.0, deadline - self.services.running.time())
+        reply = self.send_request(message.kind, message.subject, message.body, timeout, Any, message.headers)
+        await reply
+        assert reply.message is not None
+        return reply.message
+
+    async def forward_notification(self, message: Message) -> None:
+        """Pass on a notification from a bridge.
+
+        Raises:
+            BusError: As for `send_notify`.
+        """
+        ViaHeader.strip(message)
+        await self.send_notify(message.subject, message.body, message.headers)
+
+    def _depart(self, message: Message) -> Departure:
+        services = self.loopback.services
+        return depart(services.outgoing, message, None, services.limits.headers)
+
+    def _refusal(self, subject: str | int) -> RequestError | QueueFull | None:
+        """Reason why the handler cannot be called now, or None."""
+        style, running = self.handler.style, len(self.loopback.calls)
+        if style in ("stream", "channel"):
+            return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {style}: use bus.{style}()")
+        if running >= self.loopback.services.limits.pending:
+            return QueueFull(f"{running} requests of this bus to itself already run (Limits.pending)")
+        return None
 
 
 class LocalSink(Struct, eq=False):

@@ -245,6 +245,14 @@ class Reply(Generic[T_co]):
         return f"<Reply {self.subject!r} {state}: await it; a task takes reply.wait()>"
 
 
+def failed_reply(runtime: Runtime, subject: str | int, returns: Any, timeout: float, error: BusError) -> Reply[Any]:
+    """Create a reply that raises an error on awaiting."""
+    now = runtime.time()
+    reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
+    reply.fail(error)
+    return reply
+
+
 class ObservedReply(Reply[T_co]):
     """A reply that reports its end to the outgoing hooks."""
 

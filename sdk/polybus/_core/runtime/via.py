@@ -44,6 +44,11 @@ _BUSES: Final = 32
 _NUMBER: Final = 18
 
 
+TRACE: Final = "traceparent"
+OF_BRIDGES: Final = (VIA, TRACE)
+"""Headers that cross every bridge, to peers that can read them."""
+
+
 class ViaHeader(NamedTuple):
     """The buses, bridges and tunnels that a message has passed."""
 

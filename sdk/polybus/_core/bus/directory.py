@@ -1,0 +1,121 @@
+"""Finds the party that handles a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ..._validation import shown
+from ...errors import AmbiguousRoute, NoHandler
+from ...plugins.extensions import party_of
+from ..peer.peer import Peer
+from ..rpc.loopback import HandlerParty, Loopback
+from .remote_peer import RemotePeer
+
+if TYPE_CHECKING:
+    from ..handlers.lookup import HandlerLookup
+    from ..peer.asker import Party
+    from ..peer.party import PeerParty
+    from ..runtime.services import Services
+    from .links import LinkRegistry
+
+
+class Directory(Struct, eq=False):
+    """The parties of a bus: its handlers, the routes of bridges, its peers, and clients of other nodes.
+
+    Messages of peers do not leave over another link: `HandlerLookup.find_for` finds their handler or route.
+    """
+
+    _lookup: HandlerLookup
+    _loopback: Loopback
+    _links: LinkRegistry
+
+    @property
+    def services(self) -> Services:
+        return self._links.services
+
+    def find(self, subject: str | int, to: Any = None) -> Party:
+        """Find the party for a message of this program: the peer in `to`, a handler of this bus, or the peer behind a link.
+
+        Raises:
+            NoHandler, AmbiguousRoute: No opened link leads there, or several do.
+            BusError: The only link has ended, with the reason.
+            TypeError, ValueError: `to` is not a peer, or is a peer of another bus.
+        """
+        if to is not None:
+            return self.named(to)
+        lookup, opened = self._lookup, self._links.opened
+        own = lookup.handlers.get(subject) or (lookup.find(subject) if lookup.by_uri else None)
+        if own is not None:
+            return HandlerParty(self._loopback, own)
+        only: Party | None = opened[0].peer if len(opened) == 1 else None  # the usual case, without a call
+        return self._links.choose(subject) if only is None else only
+
+    def find_behind(self, subject: str | int, address: str) -> PeerParty:
+        """Find the peer that leads to an address: as `find`, or, without opened links, the only one with addresses.
+
+        Raises:
+            NoHandler, AmbiguousRoute, BusError: As `find`.
+        """
+        behind = [] if self._links.opened else [peer for peer in self._links.peers if peer.link.destinations]
+        if len(behind) > 1:
+            text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
+            raise AmbiguousRoute(text)
+        return behind[0] if behind else self._links.choose(subject)
+
+    def find_own(self, subject: str | int, facts: dict[str, Any]) -> HandlerParty:
+        """Find the handler of this bus for `Bus.as_`.
+
+        Raises:
+            NoHandler: This bus has none.
+        """
+        own = self._lookup.find(subject)
+        if own is None:
+            raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
+        return HandlerParty(self._loopback, own, facts)
+
+    def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> Any:
+        """Find the party for a message from a bridge: as `find`, or the route of another bridge, which does not lead back.
+
+        Returns:
+            A `HandlerParty`, `RouteParty` or `PeerParty`; for ``tunnel`` a listener in place of a handler.
+
+        Raises:
+            BusError: As for `find`.
+        """
+        own = self._lookup.listener(subject) if kind == "tunnel" else self._lookup.find(subject)
+        if own is not None:
+            return own if kind == "tunnel" else HandlerParty(self._loopback, own)
+        route = self._lookup.route(subject, kind, back_to=came_from)
+        return route if route is not None else self._links.choose(subject)
+
+    def named(self, to: Any) -> Party:
+        """Find the party for ``to=``.
+
+        Raises:
+            TypeError: Not a peer.
+            ValueError: A peer of another bus.
+        """
+        if not isinstance(to, (Peer, RemotePeer)):
+            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
+        party: Any = party_of(to)
+        if party.host is not self._links:
+            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
+        found: Party = party
+        return found
+
+    def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
+        """Split ``to=`` into present peers, one that has left, and clients of other nodes, each once.
+
+        Raises:
+            TypeError, ValueError: As `named`.
+        """
+        given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
+        for peer in given:
+            self.named(peer)
+        given = list(dict.fromkeys(given))
+        peers: list[PeerParty] = [party_of(peer) for peer in given if isinstance(peer, Peer)]
+        remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
+        return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
