@@ -123,7 +123,9 @@ class DuckEngine(Engine):
         return name
 
     def hand(self, rows: pa.Table | pa.RecordBatchReader) -> str:
-        return self._named(rows)
+        name = self._name()
+        self._connection.register(name, rows)
+        return name
 
     @contextmanager
     def kept(self, table: str) -> Iterator[str]:
@@ -153,11 +155,6 @@ class DuckEngine(Engine):
         """Yield the rows of a table in batches, with the columns of a schema."""
         for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
             yield rows.cast(schema)
-
-    def _named(self, rows: Any) -> str:
-        name = self._name()
-        self._connection.register(name, rows)
-        return name
 
     def _name(self) -> str:
         return f"table_{next(self._numbers)}"

@@ -118,7 +118,7 @@ def take_all(
     """Decode ranges with `count` processes (1: this one) into files of the staging folder; CaptureError if a process dies."""
     if count < 2:
         storage = TableStorage(out)
-        return [take(capture, storage, _place(staging, number), piece, window) for number, piece in enumerate(ranges)]
+        return [take(capture, storage, f"{staging}/{number:06d}", piece, window) for number, piece in enumerate(ranges)]
     waiting = iter(range(len(ranges)))
     over, lock = Event(), Lock()
     job = {"capture": capture, "out": out, "staging": staging, "window": attrs.asdict(window)}
@@ -175,10 +175,6 @@ def _result(line: str) -> IngestResult:
     return msgspec.convert(given, IngestResult)
 
 
-def _place(staging: str, number: int) -> str:
-    return f"{staging}/{number:06d}"
-
-
 def main() -> None:
     """Decode the ranges from standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
@@ -190,7 +186,8 @@ def main() -> None:
         given = json.loads(line)
         piece = Range(ReadPosition(**given["start"]), given["stop"])
         try:
-            answer = msgspec.to_builtins(take(job["capture"], storage, _place(job["staging"], given["number"]), piece, window))
+            staging = f"{job['staging']}/{given['number']:06d}"
+            answer = msgspec.to_builtins(take(job["capture"], storage, staging, piece, window))
         except (CaptureError, OSError) as error:
             answer = {"failed": str(error), "system": isinstance(error, OSError)}
         try:

@@ -163,7 +163,7 @@ class PipelineStep:
         return IngestResult(lost=len(numbers), losses=losses)
 
     def _torn(self) -> IngestResult:
-        """Count the incomplete batch of a killed recorder at the end of the capture; CaptureError if a recorder still writes."""
+        """Count the incomplete batch of a killed recorder at the end; CaptureError if a recorder still writes."""
         segments = self._capture.segments()
         for segment in segments:
             if is_written(self._capture, segment):

@@ -160,7 +160,7 @@ class Output:
         return {folder: names for folder, names in found.items() if len(names) >= MANY_SMALL}
 
     def files(self, table: str) -> list[str]:
-        """Return the checked names of a table's files; CaptureError if one unpacks to too much: results may come from others."""
+        """Return the names of a table's files; CaptureError if one unpacks to too much, since results may come from others."""
         names = [file.name for file in self.named(table)]
         for name in names:
             self.storage.check(name)

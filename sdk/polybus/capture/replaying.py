@@ -293,9 +293,8 @@ class _Player:
         try:
             said = client is not None and await self._say(client, recorded, message)
         except BusError as error:
-            logger.warning(
-                "%s of %r cannot be replayed: %s", kind, message.subject, error, extra=log_fields(subject=message.subject)
-            )
+            more = log_fields(subject=message.subject)
+            logger.warning("%s of %r cannot be replayed: %s", kind, message.subject, error, extra=more)
         (self._report.said if said else self._report.skipped)[kind] += 1
 
     async def _say(self, client: _Client, recorded: RecordedMessage, message: Message) -> bool:

@@ -24,6 +24,7 @@ from .sums import PARTS, STORE_NUMBERS, Sums, as_parquet, by_latency, grouped, i
 from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED, broke_off
 
 SHOWN_BYTES: Final = 48
+_SHARES: Final = (50, 90, 95, 99)
 
 Rows = list[dict[str, Any]]
 
@@ -57,13 +58,16 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     }
 
 
-def _most(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
+_COUNT: Final = {"n": "sum"}
+
+
+def _most(table: pa.Table, keys: str, numbers: Mapping[str, str] = _COUNT) -> Rows:
+    return _first(grouped(table, keys.split(), numbers).to_pylist(), keys)
+
+
+def _first(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
     names = keys.split()
-    return sorted(rows, key=lambda row: (-row["n"], *_in_order(row, names)))[:MANY]
-
-
-def _in_order(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(part for name in names for part in (row[name] is not None, "" if row[name] is None else row[name]))
+    return sorted(rows, key=lambda row: (-row["n"], *in_order(row, names)))[:MANY]
 
 
 class _Tables:
@@ -86,33 +90,27 @@ class _Tables:
         links, topics = self._parts["links"], self._of("subjects", topic="publish")
         requests, sizes = self._of("exchanges", kind="request"), {"n": "sum", "nbytes": "sum"}
         kinds = grouped(links, ["protocol", "kind", "direction"], sizes | {"first_ns": "min", "last_ns": "max"}).to_pylist()
-        outcomes = grouped(
-            requests, ["protocol", "outcome", "match_quality"], {"n": "sum", "duplicates": "sum", "repeats": "sum"}
-        )
+        numbers = dict.fromkeys(("n", "duplicates", "repeats"), "sum")
+        outcomes = grouped(requests, ["protocol", "outcome", "match_quality"], numbers)
         errors = requests.filter(pc.equal(requests["outcome"], "error"))
-        count = {"n": "sum"}
         return {
             "kinds": _ordered(kinds, "protocol kind direction"),
             "outcomes": _ordered(outcomes.to_pylist(), "protocol outcome match_quality"),
             "places": self._places(requests),
-            "latency": _most(_by_subject(requests), "protocol subject"),
-            "streams": _most(_by_subject(self._of("exchanges", kind="stream")), "protocol subject"),
+            "latency": _first(_by_subject(requests), "protocol subject"),
+            "streams": _first(_by_subject(self._of("exchanges", kind="stream")), "protocol subject"),
             "latency_over_time": self._paces(),
             "latency_histogram": _histogram(requests),
             "throughput": self._throughput(),
-            "errors": _most(_counts(errors, "protocol subject code code_name"), "protocol subject code code_name"),
+            "errors": _most(errors, "protocol subject code code_name"),
             **self._exchanges(requests),
-            "orphans": _most(_counts(self._parts["orphans"], "protocol subject"), "protocol subject"),
+            "orphans": _most(self._parts["orphans"], "protocol subject"),
             "sessions": self._sessions(),
-            "topics": _most(
-                grouped(topics, ["protocol", "subject", "direction"], sizes).to_pylist(), "protocol subject direction"
-            ),
+            "topics": _most(topics, "protocol subject direction", sizes),
             "unheard": self._unheard(topics),
             "clocks": self._clocks(),
-            "peers": _most(grouped(links, ["peer", "protocol", "direction"], sizes).to_pylist(), "peer protocol direction"),
-            "quarantine": _most(
-                grouped(self._parts["quarantine"], ["protocol", "reason"], count).to_pylist(), "protocol reason"
-            ),
+            "peers": _most(links, "peer protocol direction", sizes),
+            "quarantine": _most(self._parts["quarantine"], "protocol reason"),
             "quarantine_samples": self._sums.samples,
             **self._stores(),
         }
@@ -138,24 +136,23 @@ class _Tables:
         for row in grouped(windows, ["subject"], {"n": "sum"}).to_pylist():
             if row["subject"] is not None:
                 busiest[row["subject"]] = row["n"]
-        shown = pa.array(
-            [name for name, _ in sorted(busiest.items(), key=lambda pair: (-pair[1], pair[0]))[:STACKED]], pa.string()
-        )
+        first = sorted(busiest.items(), key=lambda pair: (-pair[1], pair[0]))[:STACKED]
+        shown = pa.array([name for name, _ in first], pa.string())
         subject = pc.if_else(pc.is_in(windows["subject"], shown), windows["subject"], None)
         table = windows.set_column(windows.schema.get_field_index("subject"), "subject", subject)
-        return _ordered(
-            grouped(table, ["window_ns", "subject"], {"n": "sum", "nbytes": "sum"}).to_pylist(), "window_ns subject"
-        )
+        rows = grouped(table, ["window_ns", "subject"], {"n": "sum", "nbytes": "sum"}).to_pylist()
+        return _ordered(rows, "window_ns subject")
 
     def _exchanges(self, requests: pa.Table) -> dict[str, Rows]:
         names = ("protocol", "subject", "outcome", "code")
-        alike = {tuple(row[name] for name in names): row["n"] for row in _counts(requests, " ".join(names))}
+        counts = grouped(requests, names, _COUNT).to_pylist()
+        alike = {tuple(row[name] for name in names): row["n"] for row in counts}
         nth, kinds, listed = Counter[tuple[Any, ...]](), self._sums.shown_rows, []
         for row in kinds:
             kind = tuple(row[name] for name in names)
             nth[kind] += 1
             if nth[kind] <= ALIKE:
-                listed.append((row["outcome"] == "ok", nth[kind], _in_order(row, names), {**row, "alike": alike.get(kind, 1)}))
+                listed.append((row["outcome"] == "ok", nth[kind], in_order(row, names), {**row, "alike": alike.get(kind, 1)}))
         listed.sort(key=lambda one: one[:3])
         answered = [row for row in kinds if row["latency_ns"] is not None]
         return {
@@ -166,30 +163,25 @@ class _Tables:
         }
 
     def _sessions(self) -> Rows:
-        found = []
-        for key, rows in _alike(self._parts["links"], "capture_id conn_id protocol"):
+        found, names = [], ("capture_id", "conn_id", "protocol")
+        for key, rows in _alike(self._parts["links"], " ".join(names)):
             own = [row for row in rows if row["own"]]
             opens, closes = ([row for row in own if row["kind"] == kind] for kind in ("open", "close"))
-            row = dict(zip(("capture_id", "conn_id", "protocol"), key, strict=True))
-            row |= {
-                name: max((one[name] for one in rows if one[name] is not None), default=None) for name in ("transport", "peer")
-            }
-            row |= {name: sum(one[name] for one in rows) for name in ("n", "nbytes")}
             named = {one[name] for one in rows for name in ("first_who", "last_who")} - {None}
-            row |= {"who": named.pop() if len(named) == 1 else None}
-            row |= {"first_ns": _least(rows, "first_ns"), "last_ns": _last(rows, "last_ns"), "length_ns": _length(rows)}
-            row |= {"handshake_ns": _length(opens) if sum(one["n"] for one in opens) > 1 else None}
-            row |= {"heartbeats": sum(one["n"] for one in rows if one["kind"] == "heartbeat")}
+            codes = [one["closed"] for one in closes if one["closed"] != "closed"]
             found.append(
-                row
-                | {
-                    "closed": max(
-                        (one["closed"] for one in closes if one["closed"] != "closed"), default="closed" if closes else None
-                    )
+                {
+                    **dict(zip(names, key, strict=True)),
+                    **{name: _last(rows, name) for name in ("transport", "peer")},
+                    **{name: sum(one[name] for one in rows) for name in ("n", "nbytes")},
+                    "who": named.pop() if len(named) == 1 else None,
+                    **{"first_ns": _least(rows, "first_ns"), "last_ns": _last(rows, "last_ns"), "length_ns": _length(rows)},
+                    "handshake_ns": _length(opens) if sum(one["n"] for one in opens) > 1 else None,
+                    "heartbeats": sum(one["n"] for one in rows if one["kind"] == "heartbeat"),
+                    "closed": max(codes, default="closed" if closes else None),
                 }
             )
-        names = "capture_id conn_id protocol".split()
-        found.sort(key=lambda row: (not broke_off(row), -row["n"], *_in_order(row, names)))
+        found.sort(key=lambda row: (not broke_off(row), -row["n"], *in_order(row, names)))
         self.broke = sum(map(broke_off, found))
         return found[:MANY]
 
@@ -205,55 +197,41 @@ class _Tables:
             passed = sum(row["n"] for row in rows if row["direction"] == 0 and came[row["capture_id"]])
             if came.total() and not passed and not any(is_for(pattern, subject or "") for pattern in patterns):
                 found.append({"protocol": protocol, "subject": subject, "n": max(came.values())})
-        return _most(found, "protocol subject")
+        return _first(found, "protocol subject")
 
     def _clocks(self) -> Rows:
         found, ahead = [], self._sums.now.clocks or {}
         for (name,), rows in _alike(self._parts["links"], "capture_id"):
             least, most = _least(rows, "least_ns"), _last(rows, "most_ns")
-            stepped = None if least is None else min(most - least, LAST_NS)
-            found.append(
-                {
-                    "capture_id": name,
-                    "n": sum(row["n"] for row in rows),
-                    "stepped_ns": stepped or 0,
-                    "ahead_ns": ahead.get(name, 0),
-                }
-            )
-        return _most(found, "capture_id")
+            stepped, n = 0 if least is None else min(most - least, LAST_NS), sum(row["n"] for row in rows)
+            found.append({"capture_id": name, "n": n, "stepped_ns": stepped, "ahead_ns": ahead.get(name, 0)})
+        return _first(found, "capture_id")
 
     def _stores(self) -> dict[str, Rows]:
         publications, deliveries, letters = (self._of("stores", stored=name) for name in (PUBLICATION, DELIVERY, DEAD_LETTER))
-        given = grouped(deliveries, ["store", "durable"], STORE_NUMBERS).to_pylist()
-        sent = grouped(publications, ["store"], STORE_NUMBERS).to_pylist()
+        given = _most(deliveries, "store durable", STORE_NUMBERS)
+        sent = _most(publications, "store", STORE_NUMBERS)
         # After a worker was killed before it ended the publication, the next worker stores the letter again.
         ended = [
             {
-                **dict(zip(("store", "durable", "reason"), key, strict=True)),
+                "store": store,
+                "durable": durable,
+                "reason": reason,
                 "n": len(rows),
                 "most_attempts": _last(rows, "most_attempts"),
             }
-            for key, rows in _alike(letters, "store durable reason")
+            for (store, durable, reason), rows in _alike(letters, "store durable reason")
         ]
         return {
-            "store_publications": _most(
-                ({**row, "duplicates": row["had"], "sent_again": row["repeats"]} for row in sent), "store"
-            ),
-            "store_deliveries": _most(
-                ({**row, "publications": row["firsts"], "unsettled": row["unanswered"]} for row in given), "store durable"
-            ),
-            "store_letters": _most(ended, "store durable reason"),
+            "store_publications": [{**row, "duplicates": row["had"], "sent_again": row["repeats"]} for row in sent],
+            "store_deliveries": [{**row, "publications": row["firsts"], "unsettled": row["unanswered"]} for row in given],
+            "store_letters": _first(ended, "store durable reason"),
         }
 
 
 def _ordered(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
     names = keys.split()
-    return sorted(rows, key=lambda row: _in_order(row, names))
-
-
-def _counts(table: pa.Table, keys: str) -> Rows:
-    found: Rows = grouped(table, keys.split(), {"n": "sum"}).to_pylist()
-    return found
+    return sorted(rows, key=lambda row: in_order(row, names))
 
 
 def _alike(table: pa.Table, keys: str) -> Iterator[tuple[tuple[Any, ...], Rows]]:
@@ -291,8 +269,13 @@ def _by_subject(exchanges: pa.Table) -> Iterator[dict[str, Any]]:
         for row in rows:
             ends[row["outcome"]] += row["n"]
         yield {
-            **dict(zip(keys, key, strict=True)),
-            **{"n": ends.total(), "answered": answers["n"], "mean_ns": _mean(answers["summed"], answers["n"])},
+            **{
+                "protocol": key[0],
+                "subject": key[1],
+                "n": ends.total(),
+                "answered": answers["n"],
+                "mean_ns": _mean(answers["summed"], answers["n"]),
+            },
             "max_ns": max((value for _, _, value in classes.get(key, ())), default=None),
             **{name.replace("-", "_"): ends[name] for name in OUTCOMES},
             "duplicates": sum(row["duplicates"] for row in rows),
@@ -328,9 +311,6 @@ def _percentiles(classes: Sequence[tuple[int, int, int]]) -> dict[str, int | Non
     return found
 
 
-_SHARES: Final = (50, 90, 95, 99)
-
-
 def _histogram(exchanges: pa.Table) -> Rows:
     buckets = Counter[int]()
     for place, n, _ in _classes(exchanges).get((), ()):
@@ -341,12 +321,9 @@ def _histogram(exchanges: pa.Table) -> Rows:
 
 def shaped(name: str, rows: Rows) -> Rows:
     """Return rows with the columns of their table."""
-    if name == "quarantine_samples":
-        frames = [row["raw"] or b"" for row in rows]  # a gap row has no frame
-        rows = [
-            {**row, "raw_hex": frame[:SHOWN_BYTES].hex().upper(), "size": len(frame)}
-            for row, frame in zip(rows, frames, strict=True)
-        ]
+    if name == "quarantine_samples":  # a gap row has no frame
+        frames = [(row, row["raw"] or b"") for row in rows]
+        rows = [{**row, "raw_hex": frame[:SHOWN_BYTES].hex().upper(), "size": len(frame)} for row, frame in frames]
     shaped: Rows = pa.Table.from_pylist(rows, METRICS[name][1]).to_pylist()
     return shaped
 

@@ -325,6 +325,9 @@ class Sums:
             output.storage.check(name)
         return engine.read(output.storage, table, files, TABLES[table])
 
+    def _whole(self, engine: Engine, output: Output, table: str) -> Any:
+        return self._read(engine, output, table, [file.name for file in output.named(table)])
+
     def near(self, engine: Engine, output: Output, table: str, spans: Spans) -> Any:
         """Return the events or exchanges in some ranges of time."""
         column, known = "time_ns" if table == "events" else "request_time_ns", self.now.files[table]
@@ -358,13 +361,9 @@ class Sums:
     def _add_quarantine(self, engine: Engine, output: Output, files: Sequence[str]) -> None:
         if files:
             bad = self._read(engine, output, "quarantine", files)
-            self._add(
-                self._sum(engine, "select protocol, reason, count(*) as n from {bad} group by protocol, reason", bad=bad),
-                "quarantine",
-            )
-            some = engine.rows(
-                engine.sql(f"select * from {{bad}} order by capture_id, seq limit {SAMPLES}", bad=bad)
-            ).to_pylist()
+            text = "select protocol, reason, count(*) as n from {bad} group by protocol, reason"
+            self._add(self._sum(engine, text, bad=bad), "quarantine")
+            some = self._sum(engine, f"select * from {{bad}} order by capture_id, seq limit {SAMPLES}", bad=bad).to_pylist()
             self.samples = sorted([*self.samples, *some], key=lambda row: (row["capture_id"] or "", row["seq"]))[:SAMPLES]
 
     # -- exchanges -------------------------------------------------------------------------------------------------------
@@ -405,7 +404,10 @@ class Sums:
         with told_apart(engine, named, now.clocks) as views:
             counted = engine.sql(f"select *, {settled} as settled from {{views}} where view = 1 and {wanted}", views=views)
             summed = self._sum(engine, _EXCHANGES, counted=counted)
-            self._add_counted(summed)
+            some = pc.fill_null(summed["settled"], False)
+            for name in _OF_EXCHANGES:
+                self._add(summed.filter(some), name)
+                self._add(summed.filter(pc.invert(some)), name, lasting=False)
             slow = engine.hand(_slowest(summed))
             self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted, slow=slow)).to_pylist())
         if several:
@@ -438,32 +440,22 @@ class Sums:
         others = {row["capture_id"] for row in news} - now.recordings.keys() - {None}
         if not others or not now.files["exchanges"]:
             return False
-        whole = self._read(engine, output, "exchanges", [file.name for file in output.named("exchanges")])
+        whole = self._whole(engine, output, "exchanges")
         names = engine.hand(pa.table({"name": pa.array(sorted(others), pa.string())}))
         return bool(engine.rows(engine.sql(_SHARED, found=found, whole=whole, names=names)).num_rows)
-
-    def _add_counted(self, found: pa.Table) -> None:
-        some = pc.fill_null(found["settled"], False)
-        for name in _OF_EXCHANGES:
-            self._add(found.filter(some), name)
-            self._add(found.filter(pc.invert(some)), name, lasting=False)
 
     def _add_rows(self, found: Sequence[dict[str, Any]]) -> None:
         self.rows = ranked([*self.rows, *(row for row in found if row["settled"])])
         self.shown_rows = ranked([*self.rows, *(row for row in found if not row["settled"])])
 
     def _add_orphans(self, engine: Engine, output: Output, files: Sequence[str]) -> None:
-        every = [file.name for file in output.named("orphans")]
         if self.now.clocks is None and files:
             orphans = self._read(engine, output, "orphans", files)
             text = "select protocol, subject, count(*) as n from {orphans} group by protocol, subject"
-            self._add(engine.rows(engine.sql(text, orphans=orphans)), "orphans")
-        elif self.now.clocks is not None and every:  # there are few
-            tables = {
-                name: self._read(engine, output, name, [file.name for file in output.named(name)])
-                for name in ("orphans", "exchanges")
-            }
-            self.shown["orphans"] = PARTS["orphans"].added([engine.rows(lost(engine, tables["orphans"], tables["exchanges"]))])
+            self._add(self._sum(engine, text, orphans=orphans), "orphans")
+        elif self.now.clocks is not None and output.named("orphans"):  # there are few
+            orphans, exchanges = (self._whole(engine, output, name) for name in ("orphans", "exchanges"))
+            self.shown["orphans"] = PARTS["orphans"].added([engine.rows(lost(engine, orphans, exchanges))])
 
 
 def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> None:
@@ -528,12 +520,12 @@ def by_latency(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return latency is not None, -(latency or 0), *in_order(row)
 
 
-def in_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Sort key of exchanges: by request time."""
-    return tuple(value for name in _ORDERED for value in (row[name] is not None, "" if row[name] is None else row[name]))
-
-
 _ORDERED: Final = ("request_time_ns", *TIES.split(", "))
+
+
+def in_order(row: Mapping[str, Any], names: Sequence[str] = _ORDERED) -> tuple[Any, ...]:
+    """Sort key, null first; of exchanges by request time."""
+    return tuple(value for name in names for value in (row[name] is not None, "" if row[name] is None else row[name]))
 
 
 def meets(span: tuple[int, int] | None, spans: Spans) -> bool:

@@ -68,12 +68,8 @@ class DecodingProcess:
 
     def _failed(self, why: str) -> None:
         if not self._failing:
-            logger.warning(
-                "segments of %s are not decoded: %s; it is tried again with the next one",
-                self._folder,
-                why,
-                extra=log_fields(path=self._folder),
-            )
+            what = "segments of %s are not decoded: %s; it is tried again with the next one"
+            logger.warning(what, self._folder, why, extra=log_fields(path=self._folder))
         self._failing = True
 
     def stop(self) -> None:

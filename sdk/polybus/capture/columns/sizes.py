@@ -27,7 +27,7 @@ _DICTIONARY_PAGE: Final = 2
 
 
 def check_file(files: pafs.FileSystem, path: str) -> None:
-    """Raise CaptureError if a file is damaged, or rows that are read at once unpack to too much; remote: only by its metadata."""
+    """Raise CaptureError if a file is damaged, or its rows unpack to too much. Of remote files, checks only the metadata."""
     try:
         metadata = pq.read_metadata(path, filesystem=files)
         for group in range(metadata.num_row_groups):

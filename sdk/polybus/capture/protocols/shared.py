@@ -101,7 +101,7 @@ def _made_body(message: Message) -> tuple[bytes | None, str]:
 
 
 def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
-    """Return the members of an object or of an array's objects; of a cut frame those before the cut, and the body's beginning."""
+    """Return the members of an object or of an array's objects; of a cut frame those before the cut and the body's start."""
     if not cut:
         return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
     text = frame.decode("utf-8", "ignore").lstrip()

@@ -80,11 +80,8 @@ class Redaction:
             except BaseException:  # SystemExit too would end the recording unnoticed
                 if not self._failed:
                     self._failed = True
-                    logger.exception(
-                        "redaction has failed on a frame of %s; such frames are recorded empty",
-                        end.protocol,
-                        extra=log_fields(protocol=end.protocol),
-                    )
+                    what = "redaction has failed on a frame of %s; such frames are recorded empty"
+                    logger.exception(what, end.protocol, extra=log_fields(protocol=end.protocol))
                 changed = b""
             if changed != frame:
                 made[row] = bytes(changed)

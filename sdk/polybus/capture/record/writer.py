@@ -73,7 +73,7 @@ class Rows:
     def batch(
         self, capture_id: str, seq: int, offset_ns: int, frames: pa.Array, flags: npt.NDArray[np.int32] | None
     ) -> pa.RecordBatch:
-        """Return a batch of `FRAMES` with redacted frames and added `flags`; `offset_ns` is wall clock minus monotonic clock."""
+        """Return a batch of `FRAMES` with redacted frames and added `flags`; `offset_ns` is wall minus monotonic clock."""
         given = {name: [getattr(end, name) for end in self.ends] for name in _OF_ENDS}
         given["capture_id"] = [capture_id] * len(self.ends)
         arrays = [pa.array(values, FRAMES.field(name).type) for name, values in given.items()]
@@ -160,7 +160,7 @@ class CaptureWriter:
             self._give_up(flat[::FIELDS])
         except Exception:  # a bug: loses this batch, but neither the bus nor the recording
             logger.exception(
-                "the recorder of %s has failed on a batch; it goes on", self.path, extra=log_fields(path=str(self.path))
+                "the recorder of %s has failed on a batch; it goes on", self.path, extra=log_fields(path=self.path)
             )
             self._lost_to, self._lost_because = "failed", "an internal error"
             self._give_up(flat[::FIELDS])
@@ -177,11 +177,8 @@ class CaptureWriter:
         except OSError as error:
             self._failed(error)
         except Exception:  # a bug
-            logger.exception(
-                "the recorder of %s could not mark gaps or seal its segment; it goes on",
-                self.path,
-                extra=log_fields(path=str(self.path)),
-            )
+            what = "the recorder of %s could not mark gaps or seal its segment; it goes on"
+            logger.exception(what, self.path, extra=log_fields(path=self.path))
 
     def finish(self) -> None:
         """Write pending gaps and the end of the recording; seal the segment. Readers decode what is not decoded by now."""
@@ -193,7 +190,7 @@ class CaptureWriter:
             if self._notes or self._lost:  # sealing may have added some
                 self._end()
         except Exception:
-            logger.exception("the recorder of %s could not write its end", self.path, extra=log_fields(path=str(self.path)))
+            logger.exception("the recorder of %s could not write its end", self.path, extra=log_fields(path=self.path))
         finally:
             if self._segment is not None:
                 self._segment.close()
@@ -248,27 +245,21 @@ class CaptureWriter:
         segment, self._segment = self._segment, None
         if segment is None:
             return
+        more = log_fields(path=str(segment.path))
         try:
             segment.seal()
             if self._decoding is not None:
                 self._decoding.ask()
             self._notes += self._folder.trim(time.time())
         except FileNotFoundError:
-            logger.error(
-                "%s was removed while it was written: %d frames are lost",
-                segment.path,
-                self._in_segment,
-                extra=log_fields(path=str(segment.path)),
-            )
+            logger.error("%s was removed while it was written: %d frames are lost", segment.path, self._in_segment, extra=more)
             segment.close()
             self._lost += self._in_segment + self._said
             self._lost_to, self._lost_because = "disk", "the file was removed while it was written"
             self.counts.refused += self._in_segment
             self.counts.frames -= self._in_segment
         except OSError as error:
-            logger.error(
-                "%s could not be sealed: %s", segment.path, error.strerror or error, extra=log_fields(path=str(segment.path))
-            )
+            logger.error("%s could not be sealed: %s", segment.path, error.strerror or error, extra=more)
             segment.close()
 
     # -- what is missing -------------------------------------------------------------------------------------------------
@@ -288,7 +279,7 @@ class CaptureWriter:
     def _failed(self, error: OSError) -> None:
         if not self._failing:
             what = "cannot record to %s: %s; traffic goes on and is not recorded until there is room"
-            logger.error(what, self.path, error.strerror or error, extra=log_fields(path=str(self.path)))
+            logger.error(what, self.path, error.strerror or error, extra=log_fields(path=self.path))
         self._failing = True
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + RETRY

@@ -46,29 +46,18 @@ def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) ->
 def _write_parquet(
     folder: Path, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], progress: Progress
 ) -> list[Path]:
-    paths: list[Path] = []
-    writer: pq.ParquetWriter | None = None
-    done = in_file = 0
-
-    def begin() -> pq.ParquetWriter:
+    paths, done = list[Path](), 0
+    groups = joined(batches, _ROWS_OF_GROUP, _BYTES_OF_GROUP)
+    group = next(groups, None)
+    while group is not None or not paths:  # a reader finds the columns even without rows
         paths.append(folder / f"{name}-{len(paths):05d}.parquet")
-        return pq.ParquetWriter(paths[-1], schema, compression="zstd")
-
-    try:
-        for group in joined(batches, _ROWS_OF_GROUP, _BYTES_OF_GROUP):
-            writer = writer or begin()
-            writer.write_batch(group, row_group_size=group.num_rows)
-            done += group.num_rows
-            in_file += group.num_rows
-            if in_file >= _ROWS_OF_FILE:
-                writer.close()
-                writer, in_file = None, 0
-            progress(done)
-        if not paths:  # a reader finds the columns even without rows
-            writer = begin()
-    finally:
-        if writer is not None:
-            writer.close()
+        begun = done
+        with pq.ParquetWriter(paths[-1], schema, compression="zstd") as writer:
+            while group is not None and done - begun < _ROWS_OF_FILE:
+                writer.write_batch(group, row_group_size=group.num_rows)
+                done += group.num_rows
+                progress(done)
+                group = next(groups, None)
     return paths
 
 

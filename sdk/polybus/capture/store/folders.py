@@ -47,9 +47,8 @@ class Folder:
         for number, sealed, path in self._segments():
             self._next = number + 1
             if not sealed and (torn := seal_left_open(path)) is not None and torn:
-                logger.warning(
-                    "%s was left in the middle of a batch: %d bytes are lost", path, torn, extra=log_fields(path=str(path))
-                )
+                more = log_fields(path=str(path))
+                logger.warning("%s was left in the middle of a batch: %d bytes are lost", path, torn, extra=more)
                 gaps.append(Gap("killed", 0, segment=number, bytes=torn))
         return gaps + self.trim(time.time())
 

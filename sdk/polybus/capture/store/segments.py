@@ -106,7 +106,7 @@ class SegmentWriter:
             raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
-        """Write a batch of `FRAMES` rows, the first with number `seq`; returns its bytes. An error leaves the file unchanged."""
+        """Write a batch of `FRAMES` rows, the first with number `seq`; returns its bytes. An error leaves no part of it."""
         stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
         data = sealed_message(stream.slice(self._head).to_pybytes())
         self._write(data)
