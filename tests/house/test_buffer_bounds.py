@@ -31,7 +31,7 @@ BOUNDS = {
         handlers.lookup.entrances handlers.lookup.handlers handlers.lookup.publications handlers.lookup.routes
         handlers.lookup.subscribers link.receiver._asked link.receiver._taps peer.subscription._room
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
-        pubsub.recipients._patterns pubsub.recipients.indices pubsub.publisher._turns
+        pubsub.recipients._patterns pubsub.recipients.indices
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
         rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
         cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
@@ -218,6 +218,10 @@ BOUNDS = {
         _util.priority_queue._levels
     """,
     "what one chunk holds, for the time in which it is looked at": "tunnel.connection._arrived",
+    "the targets of one publication": """
+        pubsub.publisher.catching_up pubsub.publisher.failed pubsub.publisher.peers pubsub.publisher.queues
+        pubsub.publisher.unconfirmed pubsub.publisher.undecided
+    """,
     "what one chunk holds, until the turn after it is over": "protocols.nats.cluster.dialect._turns",
     "what one frame holds, or one chunk in a handshake: taken after each": """
         link.moving._early protocols.nats.connection.events protocols.up.session._output

@@ -80,12 +80,16 @@ class BusParts:
         self.services: Services = services
         self.lookup: HandlerLookup = lookup
         self.loopback: Loopback = Loopback(services)
-        self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
+        self.pubsub: PubSub = PubSub(
+            services,
+            lookup,
+            check_gone=lambda: self.links.check_gone(),
+            storage=lambda: self.links.storage,
+            spellings=lambda subject: self.links.spellings(subject),
+        )
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
         self.directory: Directory = Directory(lookup, self.loopback, self.links)
         self.links.make_storage = partial(make_extension, "storage", self)
-        self.pubsub.storage = self.pubsub.publisher.storage = lambda: self.links.storage
-        self.pubsub.publisher.spellings = self.links.spellings
         self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
             mesh: Any = make_extension("mesh", self, cluster)

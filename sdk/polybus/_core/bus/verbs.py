@@ -19,7 +19,7 @@ from ..handlers.subscriber import WhenFull, reading_of
 from ..peer.asker import notification, opening
 from ..peer.peer import Peer
 from ..peer.subscription import Subscription
-from ..pubsub.publisher import YIELD_AFTER, make_publication
+from ..pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply, failed_reply, retried
 from .remote_peer import Caller, RemotePeer
@@ -421,11 +421,16 @@ class BusVerbs(Router):
         if id is not None or (route.kept and to is None):
             if gone is not None:
                 raise gone.departed()
-            keeper, targets = publisher.kept_at(name, route, None if to is None else peers, id)
-            await publisher.publish(message, targets, deadline, keeper, id)
+            keeper, told = self._links.storage.keeper(name, None if to is None else peers, id, route.kept)
+            others = () if to is not None else tuple(peer for peer in route.peers if peer is not told)
+            kept = Targets(others, () if to is not None else route.queues, to is None and route.two_ways)
+            await publisher.publish(message, kept, deadline, keeper, id)
             return
         targets = route if to is None else publisher.targets(peers)
-        await (publisher.publish if self._outgoing or targets.two_ways else publisher.send)(message, targets, deadline)
+        if self._outgoing or targets.two_ways:
+            await publisher.publish(message, targets, deadline)
+        elif (rest := publisher.offer(message, targets, deadline)) is not None:
+            await publisher.finish(rest)
         for client in remote:
             await client.publish(name, body, headers=checked)
         if gone is not None:

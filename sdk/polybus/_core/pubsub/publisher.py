@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 import anyio.lowlevel
 from attrs import define, field
+from msgspec import Struct
 
 from ..._util.log_fields import log_fields
 from ..._util.pattern_index import SubjectIndex
@@ -29,7 +29,7 @@ from .recipients import bare_peer
 if TYPE_CHECKING:
     from ...body import BodyFormat
     from ...plugins import ProtocolAdapter
-    from ...plugins.extensions import Keeper, PublicationQueue, Storage
+    from ...plugins.extensions import Keeper, PublicationQueue
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
     from ..peer.party import PeerParty
@@ -63,6 +63,32 @@ class Targets:
     """True if a publication might reach a bus twice, or return."""
     twice: tuple[tuple[PeerParty, ...], ...] = ()
     """Groups of peers that are the same bus."""
+
+
+class Unsent(Struct):
+    """The targets of a publication that had no room, have to be asked first, or failed."""
+
+    message: Message
+    targets: Targets
+    deadline: float
+    queues: list[PublicationQueue] = []
+    peers: list[PeerParty] = []
+    unconfirmed: list[PeerParty] = []
+    """Peers that may not read publications."""
+    undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
+    """Entries that wait for an asynchronous `authorize`."""
+    catching_up: list[Link] = []
+    """Links that have just become slow."""
+    failed: list[tuple[PeerParty, BusError]] = []
+
+    def raise_errors(self, text: str) -> None:
+        """Raise the first error, or `QueueFull` for the targets without room, with this text."""
+        full = [f"the queue of {queue.pattern!r} ({queue.queue})" for queue in self.queues]
+        full += [f"the outbox to {peer.address}" for peer in self.peers]
+        if full:
+            raise QueueFull(text.format(", ".join(full)))
+        if self.failed:
+            raise self.failed[0][1]
 
 
 class PublicationRoute(Targets):
@@ -118,23 +144,21 @@ class Publisher:
     _relays: SubjectIndex[str | int]
     _recipients: Recipients
     _deduplicator: Deduplicator
+    spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]]
+    """Returns the other names of a publication, by wire with names and addresses."""
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
     """Cached clients for publications from the cluster."""
     since_yield: int = field(default=0, init=False)
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
     """Checks whether the cluster stores a subject."""
-    storage: Callable[[], Storage] = field(init=False)
     in_net: bool = field(default=False, init=False)
     """True once a publication could reach a bus twice, or return. It stays true with one route left: a copy may still wait
     elsewhere for a link, and must be recognised as late."""
-    spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(init=False)
-    """Other names of a publication, by wire with names and addresses."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
     """Makes the cluster's other nodes number their publications."""
-    _numbering: bool = field(default=False, init=False)
-    """True while a publication with two routes is being sent."""
-    _turns: deque[anyio.Event] = field(factory=deque, init=False)
+    _numbering: anyio.Lock | None = field(default=None, init=False)
+    """Held while a numbered publication is being sent. Each run of the bus has its own."""
     _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
     # -- routes ----------------------------------------------------------------------------------------------------------
@@ -186,6 +210,9 @@ class Publisher:
             if self.net_joined is not None:
                 self.net_joined()
 
+    def stop(self) -> None:
+        self.in_net, self._numbering = False, None
+
     def targets(self, peers: tuple[PeerParty, ...]) -> Targets:
         return Targets(peers, two_ways=self._may_return(peers))
 
@@ -225,65 +252,84 @@ class Publisher:
         message.raw = message.checked = body_format.encode(body)
         link.publish_alone(message, route.peers[0])
 
-    async def send(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send one copy of a publication to all targets, waiting for room if the policy requires it.
+    def offer(self, message: Message, targets: Targets, deadline: float, *, ask: bool = True) -> Unsent | None:
+        """Send one copy of a publication to all targets that have room.
 
-        Raises:
-            QueueFull: A queue or outbox had no room until the deadline. The other targets have the publication.
-            EncodeError, Unsupported, TooLarge: A peer's wire cannot carry it. The other targets have it.
+        Without `ask`, peers that may not read publications get it too.
+
+        Returns:
+            The other targets, for `finish` or `Unsent.raise_errors`, if there are any.
         """
-        peers = targets.peers
-        full: list[str] = []
-        failed: BusError | None = None
-        if self._recipients.unconfirmed and (bare := await self._find_bare(peers)):
-            failed = bare_peer(bare[0])
-            peers = tuple(peer for peer in peers if peer not in bare)
+        rest = Unsent(message, targets, deadline)
         alone = len(targets.queues) == 1
         for queue in targets.queues:
             if queue.local:
-                if queue.full and not await queue.room(deadline):
-                    full.append(f"the queue of {queue.pattern!r} ({queue.queue})")
+                if queue.full:
+                    rest.queues.append(queue)
                 elif alone:
                     queue.offer(message)
                 else:
                     queue.offer_shared(message)
-        slow = False
-        catching_up: list[Link] = []
-        free = self._services.authorize is None
-        undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
-        shared, turn, at_once = message.shared, self._services.running.turn(), 0
-        for peer in peers:
+        free, unconfirmed = self._services.authorize is None, self._recipients.unconfirmed if ask else None
+        shared, turn, at_once, slow = message.shared, self._services.running.turn(), 0, False
+        for peer in targets.peers:
             link = peer.link
+            if unconfirmed and peer in unconfirmed:
+                rest.unconfirmed.append(peer)
+                continue
             try:
-                if free and link.flowing:  # the usual case, without a coroutine per peer
-                    if (framing := link.framing) is not None:
-                        link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # set together with `framing`
-                        at_once += 1
-                    else:
-                        link.publish(message, peer, deadline)
+                if free and link.flowing and (framing := link.framing) is not None:  # the usual case
+                    link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # set together with `framing`
+                    at_once += 1
                 elif free or link.upstream:
-                    if not await self._send(message, peer, deadline):
-                        full.append(f"the outbox to {peer.address}")
+                    if not link.publish(message, peer, deadline) and link.upstream:
+                        rest.peers.append(peer)  # otherwise the listener's policy has dropped and counted it
                 elif (entry := self._send_if_allowed(message, peer, deadline)) is not None and peer.undelivered is not None:
-                    undecided.append((peer.undelivered, entry))
-            except BusError as error:
-                failed = failed or error
+                    rest.undecided.append((peer.undelivered, entry))
+            except BusError as error:  # each peer for itself
+                rest.failed.append((peer, error))
             if not link.flowing:
                 slow = True
                 if not link.slow:
-                    catching_up.append(link)
+                    rest.catching_up.append(link)
         self._services.counters.sent += at_once
         self.since_yield += at_once
         if slow:
             message.forget_shared()
-        for deliveries, entry in undecided:
+        late = rest.queues or rest.peers or rest.unconfirmed or rest.undecided or rest.catching_up or rest.failed
+        return rest if late else None
+
+    async def finish(self, rest: Unsent) -> None:
+        """Send a publication to the targets that had no room, until its deadline.
+
+        Raises:
+            QueueFull: A queue or outbox had no room in time. The other targets have the publication.
+            EncodeError, Unsupported, TooLarge: A peer's wire cannot carry it. The other targets have it.
+        """
+        message, deadline = rest.message, rest.deadline
+        full, rest.queues = rest.queues, []
+        for queue in full:
+            if not await queue.room(deadline):
+                rest.queues.append(queue)
+            elif len(rest.targets.queues) == 1:
+                queue.offer(message)
+            else:
+                queue.offer_shared(message)
+        bare = await self._find_bare(rest.unconfirmed)
+        rest.failed += [(peer, bare_peer(peer)) for peer in bare]
+        behind, rest.peers = [*rest.peers, *(peer for peer in rest.unconfirmed if peer not in bare)], []
+        for peer in behind:
+            try:
+                if not await self._send(message, peer, deadline):
+                    rest.peers.append(peer)
+            except BusError as error:
+                rest.failed.append((peer, error))
+        message.forget_shared()
+        for deliveries, entry in rest.undecided:
             await deliveries.settled(entry, deadline)
-        if full:
-            raise QueueFull(f"no room in time in {', '.join(full)}: raise timeout=, or Limits.outbox or queue= there")
-        if catching_up:
-            await self._let_write(catching_up)
-        if failed is not None:
-            raise failed
+        if not (rest.queues or rest.peers):
+            await self._let_write(rest.catching_up)
+        rest.raise_errors("no room in time in {}: raise timeout=, or Limits.outbox or queue= there")
 
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
@@ -292,7 +338,7 @@ class Publisher:
 
         Raises:
             ReservedSubject, LocalProtocolError: A hook added an invalid header, or no stream stores it.
-            BusError: As `send`, and `Keeper.publish`. The other targets have it.
+            BusError: As `finish`, and `Keeper.publish`. The other targets have it.
         """
         copies, departure = self._departing(message, targets)
         with departure:
@@ -316,7 +362,7 @@ class Publisher:
 
         Raises:
             ReservedSubject, LocalProtocolError: A hook added an invalid header.
-            QueueFull, EncodeError, Unsupported, TooLarge: As `send`; the other targets have it.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `finish`; the other targets have it.
         """
         copies, departure = self._departing(message, targets)
         with departure:
@@ -325,11 +371,23 @@ class Publisher:
             failed: BusError | None = None
             for copy, each in copies:
                 try:
-                    self._send_copy_nowait(copy, each, deadline)
+                    self._send_nowait(copy, each, deadline)
                 except BusError as error:  # each for itself
                     failed = failed or error
             if failed is not None:
                 raise failed
+
+    def _send_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        rest = self.offer(message, targets, deadline) or Unsent(message, targets, deadline)
+        for peer in rest.unconfirmed:
+            try:
+                self._check_unconfirmed(peer)
+                if not self.send_nowait(message, peer, deadline):
+                    rest.peers.append(peer)
+            except BusError as error:
+                rest.failed.append((peer, error))
+        message.forget_shared()
+        rest.raise_errors("no room in {} (Limits.outbox, queue=): `await bus.publish(...)` waits for room")
 
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
         """Call the outgoing hooks, and make copies without added headers for peers that cannot read them."""
@@ -347,21 +405,6 @@ class Publisher:
             copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
         return copies, departure
 
-    def kept_at(
-        self, subject: str | int, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None
-    ) -> tuple[Keeper, Targets]:
-        """Find the stream that stores a publication, and its other targets.
-
-        Raises:
-            LocalProtocolError: No stream stores it, or it goes only to several `peers`.
-            BusError: As `Storage.keeper`.
-        """
-        keeper, told = self.storage().keeper(subject, peers, id, route.kept)
-        if peers is not None:
-            return keeper, Targets(())
-        others = tuple(peer for peer in route.peers if peer is not told)
-        return keeper, Targets(others, route.queues, route.two_ways)
-
     async def yield_to_loop(self) -> None:
         """Yield before anything is published: a caller cancelled here has published nothing."""
         self.since_yield = 0
@@ -370,7 +413,7 @@ class Publisher:
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
         """Let the event loop write: a publisher in a loop would otherwise overrun reading peers."""
-        for _ in range(_TURNS):
+        for _ in range(_TURNS if links else 0):
             if all(link.flowing or link.slow for link in links):
                 return
             await anyio.lowlevel.checkpoint()
@@ -400,38 +443,6 @@ class Publisher:
                 return False
         return True
 
-    def _send_copy_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
-        """`send` without waiting.
-
-        Raises:
-            QueueFull: A target had no room; the others have the publication.
-            EncodeError, Unsupported, TooLarge: A peer's wire cannot carry it; the others have it.
-        """
-        full: list[str] = []
-        failed: BusError | None = None
-        alone = len(targets.queues) == 1
-        for queue in targets.queues:
-            if queue.local:
-                if queue.full:
-                    full.append(f"the queue of {queue.pattern!r} ({queue.queue})")
-                elif alone:
-                    queue.offer(message)
-                else:
-                    queue.offer_shared(message)
-        for peer in targets.peers:
-            try:
-                if peer in self._recipients.unconfirmed:
-                    self._check_unconfirmed(peer)
-                if not self.send_nowait(message, peer, deadline):
-                    full.append(f"the outbox to {peer.address}")
-            except BusError as error:  # each peer for itself
-                failed = failed or error
-        message.forget_shared()
-        if full:
-            raise QueueFull(f"no room in {', '.join(full)} (Limits.outbox, queue=): `await bus.publish(...)` waits for room")
-        if failed is not None:
-            raise failed
-
     def publish_to_clients(self, message: Message) -> None:
         """Send a publication from the inner link to this bus's clients, by their policies."""
         subject = message.subject
@@ -443,28 +454,14 @@ class Publisher:
             self.client_routes[subject] = clients
         if not clients:
             return
-        if VIA in message.shared:  # it has passed other buses, and its header was removed
-            for copy, targets in self._copies_with_number(message, Targets(clients)):
-                self._publish_to_each(copy, targets.peers)
-        else:
-            self._publish_to_each(message, clients)
-
-    def _publish_to_each(self, message: Message, clients: tuple[PeerParty, ...]) -> None:
-        runtime = self._services.running
-        deadline, free = runtime.time() + 30.0, self._services.authorize is None
-        shared, turn, at_once = message.shared, runtime.turn(), 0
-        for peer in clients:
-            link = peer.link
-            try:
-                if free and link.flowing and (framing := link.framing) is not None:
-                    link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # set together with `framing`
-                    at_once += 1
-                else:
-                    self.send_nowait(message, peer, deadline)
-            except BusError as error:
-                self.unsent(message, peer, "published", error)
-        self._services.counters.sent += at_once
-        message.forget_shared()
+        targets = Targets(clients)
+        via = VIA in message.shared  # it has passed other buses, and its header was removed
+        deadline = self._services.running.time() + 30.0
+        for copy, each in self._copies_with_number(message, targets) if via else ((message, targets),):
+            rest = self.offer(copy, each, deadline, ask=False)
+            for peer, error in () if rest is None else rest.failed:
+                self.unsent(copy, peer, "published", error)
+            copy.forget_shared()
 
     def _check_unconfirmed(self, peer: PeerParty) -> None:
         """Refuse a peer that reads no publications; ask an unknown one for the next time.
@@ -517,7 +514,7 @@ class Publisher:
         With `of_peers` (a peer of an earlier bus published it), only to queues that accept publications of peers.
 
         Raises:
-            QueueFull, EncodeError, Unsupported, TooLarge: As `send`.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `finish`.
         """
         message.shared[VIA] = str(via).encode()
         targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
@@ -536,19 +533,22 @@ class Publisher:
         if targets.twice and VIA not in message.shared:
             await self._send_each(self._copies_with_id(message, targets), deadline)
             return
-        await self._turn(deadline)
-        self._numbering = True
+        numbering = self._numbering = self._numbering or anyio.Lock(fast_acquire=True)
+        with anyio.move_on_at(deadline) as scope:
+            await numbering.acquire()
+        if scope.cancelled_caught:
+            raise QueueFull("no room in time: an earlier publication still waits for it")
         try:
             await self._send_each(self._copies_with_number(message, targets), deadline)
         finally:
-            self._numbering = False
-            self._next_turn()
+            numbering.release()
 
     async def _send_each(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
         failed: BusError | None = None
         for copy, targets in copies:
             try:
-                await self.send(copy, targets, deadline)
+                if (rest := self.offer(copy, targets, deadline)) is not None:
+                    await self.finish(rest)
             except BusError as error:  # each for itself
                 failed = failed or error
         if failed is not None:
@@ -557,7 +557,9 @@ class Publisher:
     def _copies_nowait(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         if targets.twice:
             return self._copies_with_id(message, targets)
-        if self._numbering:  # an earlier publication with a lower number waits for room: this one gets no number
+        if (
+            self._numbering is not None and self._numbering.locked()
+        ):  # an earlier publication with a lower number waits for room: this one gets no number
             message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
         return self._copies_with_number(message, targets)
 
@@ -580,28 +582,3 @@ class Publisher:
         carry = tuple(peer for peer in targets.peers if peer.link.carries_headers)
         others = tuple(peer for peer in targets.peers if not peer.link.carries_headers)
         return [(message, Targets(others, targets.queues)), (on, Targets(carry))]
-
-    async def _turn(self, deadline: float) -> None:
-        """Wait until no other publication is on two routes.
-
-        Raises:
-            QueueFull: The deadline passed first.
-        """
-        while self._numbering:
-            turn = anyio.Event()
-            self._turns.append(turn)
-            with anyio.move_on_at(deadline) as scope:
-                try:
-                    await turn.wait()
-                except BaseException:
-                    if turn.is_set():
-                        self._next_turn()
-                    else:
-                        self._turns.remove(turn)
-                    raise
-            if scope.cancelled_caught:
-                raise QueueFull("no room in time: an earlier publication still waits for it")
-
-    def _next_turn(self) -> None:
-        if self._turns and not self._numbering:
-            self._turns.popleft().set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from .recipients import PeerSubscriptions, Recipients
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from ...plugins import ProtocolAdapter
     from ...plugins.extensions import PublicationQueue, Reading, Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.party import PeerParty
@@ -267,17 +268,27 @@ class PubSub:
 
     Args:
         check_gone: Raises a `BusError` if the last dialled link is gone for good and the bus has no listener.
+        storage: Returns the extension for stored publications.
+        spellings: Returns the other names of a publication, by wire with names and addresses.
     """
 
-    def __init__(self, services: Services, lookup: HandlerLookup, check_gone: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        lookup: HandlerLookup,
+        *,
+        check_gone: Callable[[], None],
+        storage: Callable[[], Storage],
+        spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]],
+    ) -> None:
         self._services = services
         self._check_gone = check_gone
+        self._storage = storage
         self._handler_queues: dict[HandlerQueue, None] = {}
         self._leading = 0
         self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
         """True in a cluster: clients' subscriptions are announced to other nodes."""
-        self.storage: Callable[[], Storage]
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[PeerParty] = SubjectIndex()
@@ -286,7 +297,9 @@ class PubSub:
         self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self.forget_routes)
         self.to_peers: PeerSubscriptions = PeerSubscriptions(self.forget_routes)
         self.announcer: SubscriptionAnnouncer = SubscriptionAnnouncer(services, lookup, self.recipients, self.to_peers)
-        self.publisher: Publisher = Publisher(services, check_gone, self.local, relays, self.recipients, self.deduplicator)
+        self.publisher: Publisher = Publisher(
+            services, check_gone, self.local, relays, self.recipients, self.deduplicator, spellings
+        )
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
         self.receiver: PublicationReceiver = PublicationReceiver(
             self.local,
@@ -318,7 +331,7 @@ class PubSub:
             self._take_out(queue)
         self._handler_queues.clear()
         self._leading = 0
-        self.publisher.in_net = False
+        self.publisher.stop()
         self.recipients.clear()
 
     @property
@@ -376,7 +389,7 @@ class PubSub:
         self._check_gone()
         self._subscriptions[subscription] = None
         if subscription.reading is not None:
-            await self.storage().subscribe(subscription, subscription.reading)
+            await self._storage().subscribe(subscription, subscription.reading)
             return
         if subscription.peer is not None:
             await self.announcer.ask(subscription.peer, subscription)
@@ -388,7 +401,7 @@ class PubSub:
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
             if subscription.reading is not None:
-                self.storage().unsubscribe(subscription)
+                self._storage().unsubscribe(subscription)
             elif subscription.peer is not None:
                 self.announcer.unask(subscription.peer, subscription)
             else:
