@@ -1,4 +1,4 @@
-"""The broker of CSB. It uses transports and codecs without a bus, and never decodes a payload."""
+"""The broker of CSB: transports and codecs without a bus. It never decodes a payload."""
 
 from ._broker import Broker
 from .events import BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft

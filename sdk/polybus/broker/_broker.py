@@ -43,7 +43,7 @@ logger: logging.Logger = logging.getLogger("polybus.broker")
 ListensIn: TypeAlias = "Callable[[Transport], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
-"""Header, or query parameter, with the id of the server that a client wants."""
+"""Header or query parameter with the id of the server that a client wants."""
 
 
 @frozen
@@ -53,9 +53,9 @@ class Side:
     Attributes:
         join: Creates the participant for a connection. Returns None if the connection was refused and closed.
         take: Handles frames from a participant.
-        left: Is called when a connection has closed, with the reason.
+        left: Removes the participant of a closed connection; gets the reason.
         send_away: Closes a participant with a code and a reason, and ignores its later frames.
-        paused, resumed: Are called when a participant reads too slowly, and when it has caught up.
+        paused, resumed: Note that a participant reads too slowly, or has caught up.
     """
 
     join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
@@ -75,7 +75,7 @@ def client_side(exchange: Exchange) -> Side:
         params["path"] = handshake.path
         if "authorization" in handshake.headers:
             params["authorization"] = handshake.headers["authorization"]
-        # A client may send text that is not Unicode.
+        # A client may send strings that are not Unicode.
         params = {_plain(name): _plain(value) for name, value in params.items()}
         return registry.client_joined(connection, send, wanted, params)
 
@@ -94,7 +94,7 @@ def server_side(exchange: Exchange) -> Side:
 
 
 class _BrokerConnection:
-    """Represents one connection. It is the receiver of the connection's transport."""
+    """One connection: the receiver of its transport, and the `End` of its participant."""
 
     __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
 
@@ -125,7 +125,6 @@ class _BrokerConnection:
         TransportFeatures.of(self._transport).resume_reading()
 
     def tick(self, now: float) -> None:
-        """Called about once a second."""
         self._transport.tick(now)
         if self._expires is not None and now >= self._expires:
             self._expires = None
@@ -146,7 +145,7 @@ class _BrokerConnection:
         try:
             self._side.take(self._participant, frames)
         except Exception:  # closes only this connection
-            text = "what came from %s could not be handled; its connection is cut"
+            text = "a frame from %s could not be handled: its connection is closed"
             logger.exception(text, self.address, extra=log_fields(address=self.address, protocol="csb"))
             self.abort(Closed(1011, "an internal error"))
 
@@ -165,7 +164,7 @@ class _BrokerConnection:
 
 
 class BrokerGate:
-    """Admits connections on one side: checks the limits first, then calls `authenticate`. Implements `plugins.Gate`."""
+    """Admits connections on one side: checks the limits, then calls `authenticate`. Implements `plugins.Gate`."""
 
     def __init__(self, runtime: Runtime, limits: Limits, authority: AccessControl, side: Side) -> None:
         self._runtime = runtime
@@ -186,7 +185,7 @@ class BrokerGate:
         return refusal
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log a client that was refused before `authenticate` was called."""
+        """Log a client that was refused before `authenticate`."""
         self._authority.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
@@ -212,6 +211,11 @@ class BrokerGate:
         address = self.ends.pop(end, None)
         if address is not None:
             self._admissions.gone(address)
+            self._runtime.notifier.signal()
+
+    async def gone(self) -> None:
+        """Wait until no connection is left."""
+        await self._runtime.notifier.until(lambda: not self.ends)
 
     def tick(self, now: float) -> None:
         """Check every connection; called about once a second."""
@@ -220,7 +224,7 @@ class BrokerGate:
                 end.tick(now)
             except Exception:
                 fields = log_fields(address=end.address, protocol="csb")
-                logger.exception("the connection of %s is cut after a mistake of ours", end.address, extra=fields)
+                logger.exception("the connection of %s is closed after an internal error", end.address, extra=fields)
                 end.abort(Closed(1011, "an internal error"))
 
 
@@ -237,25 +241,24 @@ class Broker:
     """The broker of CSB: forwards frames between clients on one side and servers on the other.
 
     ``async with Broker(clients="csb+ws://127.0.0.1:8000/game", servers="csb+tcp://127.0.0.1:9000") as broker: ...``. Clients
-    connect in the same way as to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and sees the
-    clients as its peers. The broker assigns each client to the server that the client's header ``x-csb-server`` names, or else
-    to the least loaded server. It never decodes payloads.
+    connect as they do to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and sees the clients
+    as its peers. The broker assigns each client to the server that its header ``x-csb-server`` names, or else to the one with
+    the fewest clients. It never decodes payloads.
 
     Args:
         clients: One or more URLs on which to listen for clients, with any transport.
         servers: One or more URLs on which to listen for servers.
-        limits: The broker uses `Limits.message`, ``peers``, ``outbox_bytes`` (a slow client with more unread bytes is closed),
+        limits: The broker uses `Limits.message`, ``peers``, ``outbox_bytes`` (it closes a slow client with more unread bytes),
             ``total_bytes`` (the same for all slow clients together, and for a server), and the timeouts and pings.
-        authenticate: Called for each client; the same hook as `Bus.authenticate`. The broker closes a client when its identity
-            expires, and does not pass the identity on to servers.
+        authenticate: Hook for clients, as `Bus.authenticate`. The broker closes a client when its identity expires, and does
+            not pass the identity on to servers.
         authenticate_servers: The same hook for servers.
         origins: Web origins whose pages may connect as clients.
         hosts: Additional Host values to accept on a loopback address, for a broker behind a proxy.
         tls: TLS context for ``tls`` and ``wss`` addresses on both sides.
         metrics: Address at which to serve Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Needs ``pip install
             'polybus[prometheus]'``.
-        insecure: Accept every client even if other machines can reach an address, or a proxy forwards clients from other
-            machines.
+        insecure: Accept every client even if other machines can reach an address, directly or through a proxy.
         record: Folder in which to record every frame to and from clients, like `Bus.record` with its defaults. Needs ``pip
             install 'polybus[capture]'``.
 
@@ -292,7 +295,7 @@ class Broker:
                 if not (insecure or authority.authenticate is not None or transport.is_private(address)):
                     raise LocalProtocolError(
                         f"{shown} can be reached from other machines and the broker lets everybody in: pass {word}=..., or "
-                        "bind to 127.0.0.1, or say insecure=True"
+                        "bind to 127.0.0.1, or pass insecure=True"
                     )
         self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
         self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
@@ -302,11 +305,11 @@ class Broker:
         self._insecure = insecure
         transports = [transport.name for targets in self._targets for _, transport, _ in targets.values()]
         if tls is not None and not set(transports) & _SECURE:
-            raise LocalProtocolError("tls= given, but none of the addresses is tls:// or wss://")
+            raise LocalProtocolError("tls= is given, but no address is tls:// or wss://")
         self._metrics = None if metrics is None else self._metrics_server(metrics)
         self._record = record
         self._recorder = self._new_recorder()
-        self._events: EventHub[BrokerEvent] = EventHub(self._waiter, self._wake)
+        self._events: EventHub[BrokerEvent] = EventHub(lambda: self._running.loop.waiter(), self._wake)
         self._runtime: Runtime | None = None
         self._loop: Loop | None = None
         self._exchange: Exchange | None = None
@@ -329,7 +332,7 @@ class Broker:
             CaptureError: The folder of the recording cannot be created or written to.
         """
         if self._runtime is not None:
-            raise LocalProtocolError("this broker is entered already: make another one")
+            raise LocalProtocolError("this broker has already been entered: create another one")
         runtime = self._runtime = Runtime(self.limits)
         runtime.on_failure = self.aclose
         self._loop = runtime.loop
@@ -369,21 +372,19 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await to_the_end(self._leave, error is None)
+        async def leave() -> None:
+            if error is None:
+                await self.drain(self.limits.close_timeout)
+            await self._shut()
 
-    async def _leave(self, drain: bool) -> None:
-        if drain:
-            await self.drain(self.limits.close_timeout)
-        await self._shut()
+        await to_the_end(leave)
 
     def _metrics_server(self, url: str) -> HttpStatus:
         text = metrics_maker("broker", "Broker(metrics=...)")
         pages: dict[str, Page] = {"/metrics": lambda: (200, text(self.stats()))}
         server = HttpStatus("metrics", url, pages, "http://127.0.0.1:9100")
         if not is_loopback(server.host):
-            raise LocalProtocolError(
-                f"metrics={url!r} can be reached from other machines: bind it to 127.0.0.1 and put a proxy in front"
-            )
+            raise LocalProtocolError(f"metrics={url!r} can be reached from other machines: bind it to 127.0.0.1 behind a proxy")
         return server
 
     def _new_recorder(self) -> Recorder | None:
@@ -443,18 +444,15 @@ class Broker:
         registry.drain()
         await self._gone(self._gates[0])
         for end in list(self._gates[1].ends):
-            end.close(1001, "the broker is leaving")
+            end.close(1001, "the broker is shutting down")
         await self._gone(self._gates[1])
 
     async def _gone(self, gate: BrokerGate) -> None:
-        pause = 0.0
         with anyio.move_on_after(self.limits.close_timeout + 1):
-            while gate.ends:
-                await anyio.sleep(pause)
-                pause = min(pause + 0.001, 0.02)
+            await gate.gone()
 
     async def aclose(self) -> None:
-        """Close everything at once. You may call it at any time, and more than once."""
+        """Close everything at once. You may call it at any time and more than once."""
         await to_the_end(self._shut)
 
     async def _shut(self) -> None:
@@ -493,7 +491,7 @@ class Broker:
     @property
     def _running(self) -> Runtime:
         if self._runtime is None:
-            raise LocalProtocolError("this broker is not running: enter it first, with `async with broker:`")
+            raise LocalProtocolError("this broker is not running: enter it with `async with broker:`")
         return self._runtime
 
     async def _keep_house(self, runtime: Runtime, registry: ClientRegistry) -> None:
@@ -521,15 +519,12 @@ class Broker:
             LocalProtocolError: The broker was never entered.
         """
         if self._exchange is None:
-            raise LocalProtocolError("this broker was never entered: there is nothing to count")
+            raise LocalProtocolError("this broker was never entered, so it has no statistics")
         return self._exchange.registry.stats()
 
     def events(self) -> AsyncIterator[BrokerEvent]:
         """Return the events from now on. If more than 1,000 are unread, the oldest are dropped."""
         return self._events.stream()
-
-    def _waiter(self) -> Any:
-        return self._running.loop.waiter()
 
     def _wake(self, waiter: Any) -> None:
         if self._loop is not None:
@@ -548,7 +543,7 @@ def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"{without_secrets(url)}: a broker speaks csb, for example csb+{without_secrets(address)}")
         if adapter.url_options:
             names = ", ".join(adapter.url_options)
-            raise ValueError(f"{without_secrets(url)}: {names} is for the URL that a server connects to, not for the broker")
+            raise ValueError(f"{without_secrets(url)}: {names} belongs into the URL with which a server connects")
         found[url] = adapter, transport, address
     if not found:
         raise ValueError("a broker needs an address for clients and one for servers")

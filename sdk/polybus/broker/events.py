@@ -22,11 +22,7 @@ class BrokerEvent:
 
 @frozen(kw_only=True)
 class ServerJoined(BrokerEvent):
-    """A server has connected and can take clients.
-
-    Attributes:
-        server: The server's id; may be empty.
-    """
+    """A server has connected and can take clients. Its id, `server`, may be empty."""
 
     server: str = ""
 
@@ -61,7 +57,7 @@ class FrameDropped(BrokerEvent):
     """The broker has dropped a frame that breaks a rule or arrived too late.
 
     Attributes:
-        reason: A keyword, as in `BrokerStats.dropped`.
+        reason: A keyword of `BrokerStats.dropped`.
         text: Description of the reason for people.
     """
 
@@ -71,7 +67,7 @@ class FrameDropped(BrokerEvent):
 
 @define(eq=False)
 class BrokerCounters:
-    """Counters of a running broker, which are never reset."""
+    """Counters of a running broker. They are never reset."""
 
     to_servers: int = 0
     to_clients: int = 0
@@ -91,18 +87,18 @@ class BrokerStats:
 
     Attributes:
         sockets: Number of open server connections.
-        servers: Number of clients of each server id. All servers without an id are counted under ``""``.
+        servers: Number of clients by server id. Servers without an id count as ``""``.
         clients: Number of connected clients that have a server.
         leaving: Number of clients whose connection is being closed.
         resting: Number of client numbers that may not be reused yet.
         held: Number of clients that the broker does not read at the moment because their server is slow.
         to_servers: Number of frames forwarded to servers.
         to_clients: Number of frames forwarded to clients.
-        clients_total: Number of clients accepted so far.
-        servers_total: Number of server connections accepted so far.
+        clients_total: Number of clients accepted in total.
+        servers_total: Number of server connections accepted in total.
         turned_away: Number of clients refused because no server was available.
         slow_clients: Number of clients closed because they did not read.
-        dropped: Number of dropped frames for each reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``,
+        dropped: Number of dropped frames by reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``,
             ``unknown_client``, ``not_your_client``, ``late``, ``too_large``, ``refused``.
     """
 

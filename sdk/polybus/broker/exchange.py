@@ -1,8 +1,8 @@
 """Forwarding of frames between clients and servers: the broker without sockets.
 
-The broker decodes only the headers of frames. A server's frames reach only the clients of the same socket. A client's frames
-reach only its server, and carry the client's own number (see `registry`). So no participant can impersonate another, or reach
-one that it does not belong to.
+The broker decodes only the headers of frames. A server's frames reach only the clients of the same connection. A client's
+frames reach only its server and carry the client's number. So no participant can impersonate another, or reach one that it does
+not belong to.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _RESERVED: Final = 0xFF
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
-"""Reserved actions without an answer, or with one that is not worth waiting for."""
+"""Reserved actions without an answer, or with one that needs no waiting."""
 _NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
-"""A peer other than polybus need not answer a hello either."""
+"""Peers without polybus need not answer a hello either."""
 _OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)
 _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
@@ -84,7 +84,7 @@ class Exchange:
             reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
             self.registry.drop(server, reason, f"kind {kind:#x} from a server")
             if reason == "forbidden_kind":
-                self.registry.expel(server, 1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
+                self.registry.expel(server, 1008, f"a server must not send Connected or Closed (kind {kind:#x})")
         else:
             self._about_client(server, number, kind, frame)
 
@@ -140,10 +140,10 @@ class Exchange:
             self._hold(server, client)
 
     def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
-        """Refuse a request or an open if the broker is draining. Returns True if it was refused."""
+        """Refuse a request or open. Returns False if the frame is neither."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
-        text = "the broker is leaving: ask another, or later"
+        text = "the broker is shutting down: ask another one, or later"
         self.registry.send(client, frames.refusal(frame, text, Code.UNAVAILABLE))
         return True
 
@@ -162,15 +162,15 @@ class Exchange:
         kind = frame[0] >> 4
         if kind in wire.CONTROL_WORDS:
             self.registry.drop(client, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
-            self.registry.send_away(client, 1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
+            self.registry.send_away(client, 1008, f"a client must not send Connected, Closed or Close (kind {kind:#x})")
         else:
             text = f"kind {kind:#x} is not defined in CSB"
             self.registry.drop(client, "unknown_kind", text)
             self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
-        """Tell the end that waits for an answer that a frame is too large once the client number is added."""
-        text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
+        """Tell the end that waits for an answer that the frame is too large with the client number."""
+        text = "too large to be forwarded with the number of the client, 4 bytes (Limits.message)"
         self.registry.drop(client, "too_large", text)
         if frame[4:8] in _OF_CHANNELS:  # the other end would not notice the gap
             self.registry.send_away(client, 1009, text)

@@ -1,4 +1,4 @@
-"""The frames that a broker itself writes, and those that are addressed to it."""
+"""The frames that a broker writes, and those addressed to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def control(number: int, kind: int, facts: Mapping[str, Any] | None = None) -> b
 
 
 def introduction(frame: bytes) -> tuple[str, str] | None:
-    """Return the id and instance from a polybus server's introduction, or None for another frame."""
+    """Return id and instance from a polybus server's introduction; None for another frame."""
     first, _, _, action = wire.HEADER.unpack_from(frame, 4)
     said = object_in(frame[12:]) if first >> 4 == wire.REQUEST and action == wire.HELLO else {}
     id, instance = said.get("server"), said.get("instance")
@@ -61,12 +61,12 @@ def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reaso
 
 
 def too_large(frame: bytes, text: str) -> bytes:
-    """Return the answer to a frame that is too large once the client number is added."""
+    """Return the answer to a frame that is too large with the client number."""
     return refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
 
 
 def closing(frame: bytes) -> tuple[int, str]:
-    """Return the code and reason with which to close the client's connection, from a polybus server's Close."""
+    """Return the code and reason in a polybus server's Close, with which to close the client's connection."""
     said = object_in(frame[12:]) if len(frame) > 12 else {}
     code, reason = said.get("code"), said.get("reason")
     shown = reason[:100] if isinstance(reason, str) else ""
@@ -74,7 +74,7 @@ def closing(frame: bytes) -> tuple[int, str]:
 
 
 def object_in(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in a payload that is addressed to the broker, or {} if there is none."""
+    """Return the JSON object in a payload, or {} if it has none."""
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):

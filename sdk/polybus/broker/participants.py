@@ -1,7 +1,4 @@
-"""The servers and clients of an exchange, and a table of the states of a client.
-
-The table follows the CSB document, "Workflow with broker", steps 3 to 8.
-"""
+"""The servers and clients of an exchange."""
 
 from __future__ import annotations
 
@@ -36,54 +33,11 @@ class Event(enum.Enum):
     RESTED = "rested"
 
 
-class Act(enum.Enum):
-    TO_SERVER = "to server"
-    """Forward the frame with the client's number in front (steps 4.1 and 5.3)."""
-    TO_CLIENT = "to client"
-    """Forward the frame without the number (steps 4.3 and 5.1)."""
-    CLOSE = "close"
-    """Close the client's connection (steps 7.1 and 8.1)."""
-    TELL = "tell"
-    """Tell the server that the client has closed (step 6.1)."""
-    COUNT_LATE = "count late"
-    """Drop a frame that arrives too late, and count it."""
-    FREE = "free"
-    """Allow the number to be reused."""
-    NOTHING = "nothing"
-
-
-_OPEN, _LEAVING, _RESTING = Stage.OPEN, Stage.LEAVING, Stage.RESTING
-
-_CLOSES = dict.fromkeys(
-    (Event.SERVER_CLOSES, Event.SERVER_GONE, Event.CLIENT_SLOW, Event.SENT_AWAY, Event.DRAIN), (Act.CLOSE, _LEAVING)
-)
-
-
-def _late(stage: Stage) -> dict[Event, tuple[Act, Stage | None]]:
-    """Ignore both sides."""
-    late = dict.fromkeys((Event.CLIENT_SPEAKS, Event.SERVER_SPEAKS), (Act.COUNT_LATE, stage))
-    return {**dict.fromkeys(Event, (Act.NOTHING, stage)), **late}
-
-
-TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
-    Stage.OPEN: {
-        Event.CLIENT_SPEAKS: (Act.TO_SERVER, _OPEN),
-        Event.SERVER_SPEAKS: (Act.TO_CLIENT, _OPEN),
-        **_CLOSES,
-        Event.CLIENT_GONE: (Act.TELL, _RESTING),
-        Event.RESTED: (Act.NOTHING, _OPEN),
-    },
-    Stage.LEAVING: {**_late(_LEAVING), Event.CLIENT_GONE: (Act.TELL, _RESTING)},
-    Stage.RESTING: {**_late(_RESTING), Event.RESTED: (Act.FREE, None)},
-}
-"""Maps each stage and event to the action and the next stage. The next stage is None if the number is forgotten."""
-
-
 class End(Protocol):
     """A connection in the exchange.
 
-    `send` does not wait. `backlog` is the number of bytes that the operating system has not accepted yet. `close` writes the
-    frames that have been sent before it closes; `cut` does not. `hold` stops reading until `release` is called.
+    `send` does not wait. `backlog` is the number of bytes that the operating system has not accepted yet. `close` first writes
+    the frames that have been sent; `cut` does not. `hold` stops reading until `release`.
     """
 
     @property
@@ -97,7 +51,7 @@ class End(Protocol):
 
 
 class _Gone:
-    """Replaces a closed connection and ignores everything."""
+    """Replaces a closed connection, and ignores all calls."""
 
     address = "a connection that is gone"
 
@@ -127,7 +81,7 @@ class Server:
     gone: bool = False
     """True if the server's connection is closed or closing."""
     offences: ViolationCounter | None = None
-    """Created with the first."""
+    """Created by the first violation."""
     clients: dict[int, BrokerClient] = field(factory=dict)
     """The server's open clients. It may send to no others."""
     held: dict[BrokerClient, None] = field(factory=dict)
@@ -151,10 +105,9 @@ class BrokerClient:
     owes: int = 0
     """Number of requests from the server that this client has not answered."""
     waiting: int = 0
-    """Number of unread bytes at the last count. It is counted only while the client is `paused`."""
+    """Number of unread bytes at the last count, which happens only while the client is `paused`."""
     offences: ViolationCounter | None = None
-    """Created with the first."""
+    """Created by the first violation."""
 
     def is_open(self) -> bool:
-        """Return True while the broker forwards this client's frames."""
         return self.stage is Stage.OPEN

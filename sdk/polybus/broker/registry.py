@@ -1,4 +1,4 @@
-"""The registry of a broker, which knows the servers, their clients, and the clients' numbers."""
+"""The registry of a broker: the servers, their clients, and the states and numbers of the clients."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from ..plugins.tools import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
 from .events import BrokerCounters, BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
-from .participants import GONE, TABLE, Act, BrokerClient, End, Event, Server, Stage
+from .participants import GONE, BrokerClient, End, Event, Server, Stage
 
 SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Watches the clients that have unread bytes.
-
-    Closes a client with more than `most` unread bytes. While all clients together have more than `most_for_all`, it closes the
-    client with the most.
-    """
+    """Closes a client with more than `most` unread bytes, and the largest while all together have more than `most_for_all`."""
 
     def __init__(self, most: int, most_for_all: int, too_slow: Callable[[BrokerClient], None]) -> None:
         self._most = most
@@ -34,13 +30,11 @@ class SlowReaders:
         """Number of unread bytes of all these clients together."""
 
     def paused(self, client: BrokerClient) -> None:
-        """Note that a client reads too slowly."""
         client.paused = True
         self._slow[client] = None
         self.check(client)
 
     def resumed(self, client: BrokerClient) -> None:
-        """Note that a client has caught up."""
         client.paused = False
         if client in self._slow:
             del self._slow[client]
@@ -52,7 +46,7 @@ class SlowReaders:
         if self._count_waiting(client) > self._most:
             self._too_slow(client)
         elif self.waiting > self._most_for_all:
-            for other in self._slow:  # some clients may have read by now
+            for other in self._slow:  # clients may have read by now
                 self._count_waiting(other)
             if self.waiting > self._most_for_all:
                 greediest = max(self._slow, key=lambda other: other.waiting)
@@ -70,18 +64,15 @@ class SlowReaders:
 REST: Final = 60.0
 """Seconds before a number is reused."""
 MOST_RESTING: Final = 100_000
-"""If more numbers than this are resting, the oldest may be reused early: billions of others are assigned first."""
+"""Above this number of resting numbers the oldest may be reused: billions of others are assigned first."""
 _NUMBERS: Final = 0xFFFFFFFF
 
 
 class ClientRegistry:
-    """Keeps the servers and clients, and the state of each.
+    """The servers and clients of a broker.
 
-    Only the registry assigns client numbers, and only the client's server knows them.
-
-    Args:
-        most: Maximum number of unread bytes of one client. A client that exceeds it is closed.
-        most_for_all: Maximum number of unread bytes of all slow clients together. If they exceed it, the largest are closed.
+    The registry assigns client numbers, and only the client's server knows them. `most` and `most_for_all` are those of
+    `SlowReaders`.
     """
 
     def __init__(
@@ -107,23 +98,14 @@ class ClientRegistry:
         self.draining: bool = False
         """True if new clients and new requests are refused."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
-        self._acts: Mapping[Act, Callable[[BrokerClient, int, str, bytes], object]] = {
-            Act.TO_SERVER: self._to_server,
-            Act.TO_CLIENT: self._to_client,
-            Act.CLOSE: self._close,
-            Act.TELL: self._tell_closed,
-            Act.COUNT_LATE: lambda client, *_: self.drop(client, "late", f"client {client.number} has gone"),
-            Act.FREE: lambda client, *_: self.clients.pop(client.number, None),
-            Act.NOTHING: lambda *_: None,
-        }
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
     def server_joined(self, end: End, send: Callable[[bytes], None], id: str = "") -> Server | None:
-        """Add a server. Returns None if its id was already in use; the server has then been closed."""
+        """Add a server. If its id is in use, close it and return None."""
         server = Server(end, send)
         if id and not self._name(server, id, ""):
-            end.close(1008, f"the server id {id!r} is taken")
+            end.close(1008, f"the server id {id!r} is in use")
             return None
         self.servers[server] = None
         self.counters.servers_total += 1
@@ -155,7 +137,7 @@ class ClientRegistry:
             self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
-        """Note that a server is slow. A client that sends something from now on is not read any further."""
+        """Note that a server is slow. The broker stops reading a client that sends something from now on."""
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
@@ -172,12 +154,12 @@ class ClientRegistry:
         """Handle the introduction of a polybus server, which has client number 0."""
         said = frames.introduction(frame)
         if said is None:
-            self.drop(server, "unknown_client", "client 0 is nobody")
+            self.drop(server, "unknown_client", "client number 0 belongs to the broker")
         elif server.id and server.clients and said[0] != server.id:
             server.send(frames.taken(frame, f"this is {server.id!r}: it has clients, and cannot be renamed {said[0]!r} now"))
             self.counters.drop("refused")
         elif not self._name(server, *said):
-            text = f"the server id {said[0]!r} is taken: another server has it"
+            text = f"the server id {said[0]!r} is in use by another server"
             server.send(frames.taken(frame, text))
             self.counters.drop("refused")
             self.expel(server, 1008, text)
@@ -186,7 +168,7 @@ class ClientRegistry:
                 self.drop(server, "refused", f"{server.id!r} has introduced itself before")
                 if server.gone:
                     return
-            else:  # it may have clients already; now it gets their facts
+            else:  # send the facts of clients that it already has
                 server.registered = True
                 for client in server.clients.values():
                     server.send(frames.control(client.number, wire.CONNECTED, _facts(client)))
@@ -197,7 +179,7 @@ class ClientRegistry:
     def client_joined(
         self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
     ) -> BrokerClient | None:
-        """Add a client. Returns None if there was no server for it; the client has then been closed."""
+        """Add a client. If there is no server for it, close it and return None."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
             self.counters.turned_away += 1
@@ -212,7 +194,7 @@ class ClientRegistry:
         return client
 
     def _choose(self, wanted: str) -> Server | None:
-        """Return the socket with the fewest clients. If the client names a server, only that server's sockets count."""
+        """Return the server connection with the fewest clients, of the wanted server if the client names one."""
         able = [server for server in self.servers if not wanted or server.id == wanted]
         return min(able, key=lambda server: len(server.clients), default=None)
 
@@ -225,7 +207,6 @@ class ClientRegistry:
                 return number
 
     def client_left(self, client: BrokerClient, reason: str) -> None:
-        """Note that a client's connection has closed."""
         self.readers.resumed(client)
         address = client.end.address
         self.step(client, Event.CLIENT_GONE)
@@ -250,7 +231,8 @@ class ClientRegistry:
             client.server.held.pop(client, None)
         if following is not None:
             client.stage = following
-        self._acts[act](client, code, reason, frame)
+        if act is not None:
+            act(self, client, code, reason, frame)
 
     def _to_server(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         client.server.send(client.prefix + frame)
@@ -269,6 +251,12 @@ class ClientRegistry:
     def _close(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         client.end.close(code, reason)
 
+    def _count_late(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
+        self.drop(client, "late", f"client {client.number} has gone")
+
+    def _free(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
+        self.clients.pop(client.number, None)
+
     def _tell_closed(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         if not client.server.gone:
             client.server.send(frames.control(client.number, wire.CLOSED))
@@ -281,7 +269,7 @@ class ClientRegistry:
     # -- time, the end, and events ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Free the numbers that have rested long enough."""
+        """Free the numbers that have rested for long enough."""
         while self._resting and self._resting[0].rests_until <= now:
             self.step(self._resting.popleft(), Event.RESTED)
 
@@ -289,14 +277,14 @@ class ClientRegistry:
         """Close every client (step 9)."""
         self.draining = True
         for client in list(self.clients.values()):
-            self.step(client, Event.DRAIN, 1001, "the broker is leaving")
+            self.step(client, Event.DRAIN, 1001, "the broker is shutting down")
 
     def drop(self, party: BrokerClient | Server, reason: str, text: str) -> None:
         """Count a dropped frame. Too many of them in one minute close the sender's connection."""
         self.counters.drop(reason)
         now = self._clock()
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
-        if reason == "late":  # the sender could not know
+        if reason == "late":  # not the sender's fault
             return
         offences = party.offences = party.offences or ViolationCounter()
         if offences.add(now) > self._bad_messages:
@@ -307,7 +295,7 @@ class ClientRegistry:
                 self.send_away(party, 1008, text)
 
     def busy(self) -> bool:
-        """True while a client or a server waits for an answer."""
+        """True while a client or server waits for an answer."""
         return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())
 
     def stats(self) -> BrokerStats:
@@ -324,6 +312,32 @@ class ClientRegistry:
             held=sum(len(server.held) for server in self.servers),
             **asdict(self.counters),
         )
+
+
+_Act = Callable[[ClientRegistry, BrokerClient, int, str, bytes], None]
+_OPEN, _LEAVING, _RESTING = Stage.OPEN, Stage.LEAVING, Stage.RESTING
+
+
+def _ignoring(stage: Stage) -> dict[Event, tuple[_Act | None, Stage | None]]:
+    late = dict.fromkeys((Event.CLIENT_SPEAKS, Event.SERVER_SPEAKS), (ClientRegistry._count_late, stage))
+    return {**dict.fromkeys(Event, (None, stage)), **late}
+
+
+TABLE: Final[Mapping[Stage, Mapping[Event, tuple[_Act | None, Stage | None]]]] = {
+    Stage.OPEN: {
+        Event.CLIENT_SPEAKS: (ClientRegistry._to_server, _OPEN),  # steps 4.1 and 5.3
+        Event.SERVER_SPEAKS: (ClientRegistry._to_client, _OPEN),  # steps 4.3 and 5.1
+        **dict.fromkeys(
+            (Event.SERVER_CLOSES, Event.SERVER_GONE, Event.CLIENT_SLOW, Event.SENT_AWAY, Event.DRAIN),
+            (ClientRegistry._close, _LEAVING),  # steps 7.1 and 8.1
+        ),
+        Event.CLIENT_GONE: (ClientRegistry._tell_closed, _RESTING),  # step 6.1
+        Event.RESTED: (None, _OPEN),
+    },
+    Stage.LEAVING: {**_ignoring(_LEAVING), Event.CLIENT_GONE: (ClientRegistry._tell_closed, _RESTING)},
+    Stage.RESTING: {**_ignoring(_RESTING), Event.RESTED: (ClientRegistry._free, None)},
+}
+"""Action and next stage by stage and event (CSB document, "Workflow with broker"). The stage is None if the number is freed."""
 
 
 def _facts(client: BrokerClient) -> dict[str, object]:

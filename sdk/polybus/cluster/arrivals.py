@@ -1,12 +1,12 @@
 """Taking over the clients of a draining node, without losing or repeating a publication.
 
-This node holds its own publications for such a client. Once the engine knows the client's subscriptions here, this node claims
-the client at the other node, and asks every node for a *mark* in the stream of its publications, for both. The other node hands
-over what each node published before its mark, this one sends the rest: an engine keeps the order of one connection's
+This node holds publications for such a client. Once the engine knows the client's subscriptions here, this node claims the
+client at the other node, and asks every node to send both of them a *mark* among its publications. The other node hands over
+what each node published before its mark, and this node sends the rest. An engine keeps the order of one connection's
 publications, so nothing is missing and nothing arrives twice.
 
-Two kinds of publications can be lost. A program that is not a node sends no mark: its publications between the end of the
-handover and the news of it are lost. A node that joins after the others were asked may lose those of the same moment.
+Two kinds of publications can be lost: those of a program that is not a node, because it sends no mark, from the end of the
+handover until this node knows of it; and those that a node publishes at the moment when it joins during a handover.
 
 One claim and one mark serve all clients that have come from the same node since the last claim.
 """
@@ -42,20 +42,18 @@ HANDING: Final = 20.0
 AT_ONCE: Final = 256
 """Clients per claim, and publications handed over in one turn."""
 PATIENCE: Final = 2.0
-"""Seconds for a client to send its subscriptions, and for a node to answer. A node that sends no mark in time counts as if it
-had.
-"""
-_WORD: Final = 1.0
-"""Seconds for a newcomer to send a hello."""
+"""Seconds for a client to send its subscriptions, and for a node to answer. After that a missing mark counts as sent."""
+_HELLO: Final = 1.0
+"""Seconds for a new client to send a hello."""
 _POLICY: Final = "drop_oldest"
 _EVERYTHING: Final = (">", "/>")
-"""Patterns of all subjects on a wire without subscriptions."""
+"""Patterns that match all subjects."""
 _LONGEST: Final = 64
 """Characters of either part of a token."""
 
 
 _Entry: TypeAlias = tuple[str, Message, int, int]
-"""A publication's node, the publication, its cost and its number."""
+"""The publishing node, the publication, its cost and its number."""
 
 
 @define(eq=False)
@@ -70,7 +68,7 @@ class ParkedPublications:
     """The client, charged for waiting publications."""
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
-    """Publications of these nodes are no longer taken. Several queues may share the set."""
+    """Nodes whose publications are no longer taken. Several queues may share the set."""
     dropped: int = field(default=0, init=False)
     _waiting: deque[_Entry] = field(factory=deque, init=False)
     _bytes: int = field(default=0, init=False)
@@ -97,11 +95,10 @@ class ParkedPublications:
         return number, message
 
     async def room(self, deadline: float) -> bool:
-        """True: the oldest make room."""
-        return True
+        return True  # it drops the oldest
 
     def offer(self, message: Message) -> None:
-        """Take a publication of this node. `keep` takes the cluster's, with their node."""
+        """Take a publication of this node. `keep` takes those of other nodes."""
         if self._parts.is_of_this_bus(message):
             self.keep(self._node.own, message)
 
@@ -111,7 +108,7 @@ class ParkedPublications:
             self.add(source, message)
 
     offer_shared = offer
-    """Same as `offer`: this queue changes nothing, and copies could not be recognised as one publication."""
+    """The same as `offer`: this queue changes no message, and copies would not be recognised as one publication."""
 
     def add(self, source: str, message: Message) -> None:
         if message.raw is None and message.has_body:
@@ -128,7 +125,7 @@ class ParkedPublications:
         self._waiting.append((source, message, size, next(self._node.numbers)))
 
     def _hold(self, size: int) -> bool:
-        """Charge the client for one more. A single publication may have any size within the total."""
+        """Charge the client for another publication. A single one may have any size within the total."""
         most = self._parts.services.limits.outbox_bytes
         if self._waiting and (len(self._waiting) >= self.queue or self._bytes + size > most):
             return False
@@ -181,7 +178,7 @@ class Returning:
 
     peer: PeerParty
     name: str
-    """The other node sends the client's publications to this name."""
+    """Name under which the other node hands over the client's publications."""
     secret: str
     held: ParkedPublications
     since: float
@@ -195,51 +192,51 @@ class Splice:
 
     mark: str
     node: str
-    """The node where they were."""
+    """The node that the clients come from."""
     clients: list[Returning]
     marking: bool = False
-    """True while marks are requested, also from nodes that join."""
+    """True while marks are requested, including from nodes that join."""
     marked: set[str] = field(factory=set)
-    """Nodes that have sent their mark, or count as if they had."""
+    """Nodes whose mark has arrived or counts as sent."""
     replies: list[Awaitable[Any]] = field(factory=list)
 
 
 @define(eq=False)
 class Arrivals:
-    """Clients that have reconnected to this node, until they have what was kept for them."""
+    """Clients that have reconnected to this node, until they have the publications that were kept for them."""
 
     _parts: BusParts
     _node: Backbone
     _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
-    """Clients on a wire without subscriptions, which receive everything, before their hello."""
+    """Clients before their hello, on a wire without subscriptions, which receive everything."""
     _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
-    """Clients that wait to be claimed, by the bus where they were."""
+    """Clients that wait to be claimed, by the bus that they come from."""
     _splices: dict[str, Splice] = field(factory=dict, init=False)
-    """By mark; the other node uses the mark as a name for all clients of one."""
+    """By mark, which the other node also uses as the name of all clients of a splice together."""
 
     @property
     def busy(self) -> bool:
         return len(self._clients) > 0
 
-    # -- newcomers on wires without subscriptions --------------------------------------------------------------------------
+    # -- new clients on wires without subscriptions ------------------------------------------------------------------------
 
     def came(self, peer: PeerParty) -> None:
-        """Hold everything for a newcomer without subscriptions: the other node may hand the same over."""
+        """Hold all publications for a new client without subscriptions: another node may hand over the same ones."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
         held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._node)
         for pattern in _EVERYTHING:
             self._parts.add_queue(pattern, held)
-        peer.spawn(self._wait_for_word, peer)
+        peer.spawn(self._wait_for_hello, peer)
 
-    async def _wait_for_word(self, peer: PeerParty) -> None:
-        await anyio.sleep(_WORD)
+    async def _wait_for_hello(self, peer: PeerParty) -> None:
+        await anyio.sleep(_HELLO)
         self.speaks(peer)
 
     def speaks(self, peer: PeerParty) -> None:
-        """Send a newcomer what was held: its hello has no token."""
+        """Send the held publications to a new client, whose hello has no token."""
         held = self._taken(peer)
         if held is not None:
             self._parts.send_all(peer)
@@ -261,11 +258,11 @@ class Arrivals:
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
             runtime.warnings.warn(
-                logger, "%r sent %.100r, which is not the token of a node; it goes on without a handover", peer, token
+                logger, "%r sent %.100r, which is not a node's token: it goes on without a handover", peer, token
             )
             return
         if peer in self._clients or peer.link.multiplexed is not None or self._node.node_of(bus) is None:
-            return  # that node is gone, with what it kept
+            return  # that node is gone, with the publications that it kept
         held = self._taken(peer)
         if held is None:
             held = ParkedPublications(self._parts, peer, self._node)
@@ -319,7 +316,7 @@ class Arrivals:
                 self._let_go(returning)
 
     async def _wait(self, coming: dict[Returning, None]) -> None:
-        """Wait until one has sent its subscriptions; gives up on the oldest after `PATIENCE`."""
+        """Wait until a client has sent its subscriptions; give up the oldest client after `PATIENCE`."""
         oldest = next(iter(coming))
         with anyio.move_on_at(oldest.since + PATIENCE) as scope:
             await self._parts.services.running.notifier.until(lambda: not coming or any(one.ready for one in coming))
@@ -328,7 +325,7 @@ class Arrivals:
             self._let_go(oldest)
 
     async def _join(self, bus: str, clients: list[Returning]) -> None:
-        """Have the other node hand over what precedes the marks; then send what was held here."""
+        """Have the other node hand over what precedes the marks, then send what this node holds."""
         splice = Splice(sources.get().urandom(8).hex(), self._node.node_of(bus) or "", clients)
         self._splices[splice.mark] = splice
         joined = False
@@ -343,24 +340,23 @@ class Arrivals:
         finally:
             del self._splices[splice.mark]
             for returning in splice.clients:
-                if joined:  # otherwise the other node has handed over nothing after this point
+                if joined:  # otherwise the other node hands over nothing more
                     returning.held.drop_unless(splice.marked.__contains__)
                 self._let_go(returning)
 
     async def _ask(self, node: str, what: str, body: Any, seconds: float = PATIENCE) -> Any:
-        """May raise `BusError`."""
         return await self._parts.ask_inside(ToNode(node), what, body, seconds)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim the clients, and let those go that the other node refuses. False if it gives none."""
-        # Named so that recordings leave it out.
+        """Claim the clients, and release those that the other node refuses. Returns False if none is left."""
+        # Recordings redact the field "token".
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
         given = await self._ask(splice.node, "claim", body)
         names = {name for name in given if isinstance(name, str)} if isinstance(given, list) else set[str]()
         for returning in splice.clients:
             if returning.name not in names:
-                text = "%r shows a token for which node %s keeps nothing"
+                text = "%r has a token for which node %s keeps no publications"
                 self._parts.services.running.warnings.warn(logger, text, returning.peer, splice.node, level=logging.INFO)
                 self._let_go(returning)
         splice.clients = [returning for returning in splice.clients if returning.name in names]
@@ -379,33 +375,33 @@ class Arrivals:
         splice.marking = False
 
     def give_mark(self, mark: str, to: str) -> None:
-        """Tell the node that hands over which of this node's publications are its to send: those so far."""
+        """Send this node's mark to the node that hands over: it sends what this node has published so far."""
         self._parts.tell_inside(ToNode(to), "marked", JSON.encode({"mark": mark, "node": self._node.own}))
 
     def _ask_for_mark(self, splice: Splice, node: str) -> None:
-        """Ask a node for its mark: the place of the answer among its publications.
+        """Ask a node for its mark, which is the place of the answer among its publications.
 
-        A node that is gone, or does not answer in time, counts as if it had sent its mark then.
+        If the node is gone or does not answer in time, that counts as its mark.
         """
         question, marked = {"mark": splice.mark, "for": splice.node}, partial(self._marked, splice, node)
         splice.replies.append(self._parts.ask_inside(ToNode(node), "mark", question, PATIENCE, marked))
 
     @staticmethod
     def _marked(splice: Splice, node: str) -> None:
-        """Drop what a node published before its mark: the other node hands it over."""
+        """Drop what a node published before its mark, which the other node hands over."""
         if node not in splice.marked:
             splice.marked.add(node)
             for returning in splice.clients:
                 returning.held.drop_unless(lambda source: source != node)
 
     def node_joined(self, node: str) -> None:
-        """Ask a new node for its mark too, while marks are requested."""
+        """Ask a new node for its mark if marks are being requested."""
         for splice in self._splices.values():
             if splice.marking:
                 self._ask_for_mark(splice, node)
 
     def handed_over(self, name: str, message: Message) -> bool:
-        """Send a publication that another node kept, to one client or to all of a splice; False if neither is known."""
+        """Send a publication that another node kept to one client or to all of a splice. Returns False if `name` is unknown."""
         splice, returning = self._splices.get(name), self._names.get(name)
         if splice is not None:
             clients = [client for client in splice.clients if client.name in self._names]
@@ -425,7 +421,7 @@ class Arrivals:
         return True
 
     def _let_go(self, returning: Returning) -> None:
-        """Send what was held for a client, and send directly from now on."""
+        """Send the held publications to a client, and later ones directly."""
         if self._clients.pop(returning.peer, None) is None:
             return
         del self._names[returning.name]

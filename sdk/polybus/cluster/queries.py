@@ -1,4 +1,4 @@
-"""Queries that every node of a cluster answers. Nothing is cached, so no answer can be stale."""
+"""Queries that every node of a cluster answers. Answers are not cached, so they are never stale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PASSES_ON: Final = "passes_on"
 """Subject of a notification: this bus, or a peer of it, relays publications to other buses."""
-
 PATIENCE: Final = 2.0
 _SCRAPE: Final = 1.0
 """Seconds for a node to answer a Prometheus scrape."""
@@ -46,8 +45,7 @@ class Queries:
 
     async def nodes(self) -> Survey[Node]:
         clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
-        services = self._parts.services
-        found = [Node("", services.id, "", self._count_clients(), here=True)]
+        found = [Node("", self._parts.services.id, "", len(self._parts.clients), here=True)]
         for node, count in clients:
             facts = self._facts(node)
             found.append(Node(node, str(facts.get("bus") or ""), str(facts.get("name") or ""), count))
@@ -58,7 +56,7 @@ class Queries:
         return {} if known is None else known.facts
 
     async def present(self, pattern: str | int) -> Survey[Any]:
-        """Ask all nodes which of their clients have subscribed to a pattern.
+        """Return the clients of all nodes that have subscribed to a pattern.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid.
@@ -73,9 +71,9 @@ class Queries:
         return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return this node's name, and the metrics of the machine's other nodes: text by name, None for a silent node.
+        """Return this node's name, and the metrics of the machine's other nodes by name; None for a silent node.
 
-        Each node is asked to label its lines with that name; equal names get a number.
+        Each node labels its metrics with that name. Equal names get a number.
         """
         known = self._known.nodes_known
         names: dict[str, str] = {}
@@ -103,10 +101,8 @@ class Queries:
         self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float
     ) -> tuple[list[Any], list[str]]:
         """Ask nodes, each with its own body; returns the rows and the silent nodes. A node that is gone has no rows."""
-        found: dict[str, Sequence[Any]] = {}
-        cluster = self._known.peer
-        silent: list[str] = []
-        if cluster is None:
+        found, silent = dict[str, Sequence[Any]](), list[str]()
+        if (cluster := self._known.peer) is None:
             return [], silent
 
         async def ask(node: str) -> None:
@@ -131,7 +127,7 @@ class Queries:
             if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
                 self._parts.join_net()
             elif message.kind is Kind.OPEN:
-                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node has no streams of its own", kind=Kind.END)
+                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node itself has no streams", kind=Kind.END)
             return
         try:
             body = message.body
@@ -139,7 +135,7 @@ class Queries:
             body = None
         subject = message.subject
         if subject == "clients":
-            answer: Any = self._count_clients()
+            answer: Any = len(self._parts.clients)
         elif subject == "present" and isinstance(body, (str, int)):
             answer = [_row(peer) for peer in self._subscribed(body)]
         elif subject == "peers" and isinstance(body, str):
@@ -153,31 +149,23 @@ class Queries:
         self._parts.answer(message, answer)
 
     def _tell_metrics(self, message: Message, name: str) -> None:
-        """Answer with this node's metrics, compressed. An error is answered and logged, and never closes the link."""
+        """Answer with this node's metrics, compressed. An error is answered and logged, and does not close the link."""
         try:
-            text = zlib.compress(metrics_maker("node", "metrics=True")(self._parts.services.bus, name).encode(), 1)
-            self._parts.answer(message, text)
+            metrics = metrics_maker("node", "metrics=True")(self._parts.services.bus, name)
+            self._parts.answer(message, zlib.compress(metrics.encode(), 1))
         except ImportError:
             self._parts.refuse(message, Code.UNIMPLEMENTED, "prometheus-client is not installed at this node")
         except Exception as error:  # a collector of the application may raise anything
-            self._parts.services.running.warnings.warn(
-                logger,
-                "the metrics of this node cannot be sent to another one: %s",
-                str(error),
-                error=error,
-                extra=log_fields(message.peer),
-            )
+            text, fields = "the metrics of this node cannot be sent to another one: %s", log_fields(message.peer)
+            self._parts.services.running.warnings.warn(logger, text, str(error), error=error, extra=fields)
             self._parts.refuse(message, Code.INTERNAL, "the metrics of this node cannot be collected")
-
-    def _count_clients(self) -> int:
-        return len(self._parts.clients)
 
     def _subscribed(self, pattern: str | int) -> list[PeerParty]:
         return [peer for peer in self._parts.clients if pattern in peer.patterns]
 
 
 def _unpacked(answer: Any) -> str | None:
-    """Decompress another node's metrics; None if they are not readable."""
+    """Decompress another node's metrics; None if they are unreadable."""
     try:
         return zlib.decompressobj().decompress(answer, _TEXT).decode()
     except (TypeError, ValueError, zlib.error):

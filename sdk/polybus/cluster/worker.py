@@ -1,7 +1,7 @@
 """A worker: one of several processes that serve the same addresses, with the files that it inherits from the supervisor.
 
-The supervisor (`polybus.cluster.workers`) starts the same program again. Its call of `run` finds here that the process is a
-worker, and the sockets to serve on.
+The supervisor (`polybus.cluster.workers`) starts the same program again. There `run` finds out from this module that the
+process is a worker, and which sockets it serves.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ logger: logging.Logger = logging.getLogger("polybus")
 VARIABLE: Final = "POLYBUS_WORKER"
 """Environment variable that makes a process a worker, together with inherited files."""
 ASK: Final = b"?"
-"""The supervisor asks whether the worker is ready."""
+"""Question of the supervisor: is the worker ready?"""
 ASK_METRICS: Final = b"m"
-"""The supervisor asks for the text of ``/metrics``."""
+"""Question of the supervisor: the text of ``/metrics``."""
 
 _LONGEST: Final = 4000
 _GRACE: Final = 5.0
-"""Seconds after the end of a graceful shutdown until a worker without a supervisor is killed."""
+"""Seconds from the end of a graceful shutdown to SIGKILL for a worker without a supervisor."""
 
 
 def _identity(file: int) -> str:
-    """Return the device and inode of an open file, which no other open file has."""
+    """Return the device and inode of an open file, which are unique."""
     known = os.fstat(file)
     return f"{known.st_dev}:{known.st_ino}"
 
 
 @frozen
 class Inheritance:
-    """Open files that a worker inherits from its supervisor, as the environment variable names them."""
+    """Open files that a worker inherits from its supervisor, as the environment variable lists them."""
 
     number: int
-    """Counted from 1."""
+    """Number of the worker, from 1."""
     lifeline: int
-    """Reading end of a pipe without a writer: it ends when the supervisor ends, however that happens."""
+    """Reading end of a pipe, which ends when the supervisor ends or is killed."""
     reports: int
     """Socket for questions and answers."""
     sockets: Mapping[str, Sequence[int]]
@@ -60,7 +60,7 @@ class Inheritance:
         return f"worker {self.number}"
 
     def environment(self) -> dict[str, str]:
-        """Return the variable for the worker. The worker's children see it too, but without the lifeline under that number."""
+        """Return the variable for the worker. Children of the worker see it too, but do not have the lifeline."""
         fields = {
             "number": self.number,
             "lifeline": self.lifeline,
@@ -114,29 +114,25 @@ class Worker:
 
     @classmethod
     def here(cls) -> Self | None:
-        """Return the worker; None if this process is not a worker.
-
-        Raises:
-            LocalProtocolError: `run` was called before in this worker.
-        """
+        """Return the worker; None if this process is not a worker. Raises as `Inheritance.of_this_process`."""
         inherited = Inheritance.of_this_process()
         return None if inherited is None else cls(inherited)
 
     def sockets(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets of that name, bound by the supervisor.
+        """Return the listening sockets of that name, which the supervisor has bound.
 
         Raises:
-            LocalProtocolError: The supervisor bound none.
+            LocalProtocolError: The supervisor has bound none.
         """
         if name not in self._sockets:
             raise LocalProtocolError(
                 f"worker {self.number} wants to serve {name!r}, and there is {', '.join(self._sockets) or 'nothing'} for it: "
-                "a program with several workers calls run() with the same arguments each time"
+                "a program with several workers has to call run() with the same arguments each time"
             )
         return [socket.socket(fileno=file) for file in self._sockets[name]]
 
     def follow(self, seconds: float) -> None:
-        """From now on end with the supervisor: SIGTERM at once, SIGKILL some seconds after `seconds`."""
+        """From now on end with the supervisor: by SIGTERM at once, by SIGKILL some seconds after `seconds`."""
         threading.Thread(target=self._follow, args=(seconds + _GRACE,), name="polybus lifeline", daemon=True).start()
 
     def _follow(self, seconds: float) -> None:
@@ -151,11 +147,11 @@ class Worker:
         self._tell({"serves": list(urls)})
 
     def tell_why_not(self, text: str) -> bool:
-        """Report why this worker cannot serve; False if the supervisor is gone."""
+        """Report why this worker cannot serve. Returns False if the supervisor is gone."""
         return self._tell({"cannot": text[:_LONGEST]})
 
     async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
-        """Answer the supervisor's questions, in this event loop so that a stuck loop is noticed."""
+        """Answer the supervisor's questions. Runs in this event loop, so that the supervisor notices a stuck loop."""
         writing = anyio.Lock()
         with self._reports:
             async with anyio.create_task_group() as group:
@@ -170,7 +166,7 @@ class Worker:
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:
-        """Wait for questions; empty once the supervisor is gone."""
+        """Wait for questions; returns b"" once the supervisor is gone."""
         while True:
             await anyio.wait_readable(self._reports)
             try:
@@ -181,7 +177,7 @@ class Worker:
                 return b""
 
     async def _tell_metrics(self, metrics: Callable[[], Awaitable[str]], writing: anyio.Lock) -> None:
-        """Send the text of ``/metrics``, in a task of its own because it asks other nodes."""
+        """Send the text of ``/metrics``, in a separate task because collecting it asks other nodes."""
         try:
             text: str | None = await metrics()
         except Exception:

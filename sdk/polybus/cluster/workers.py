@@ -22,7 +22,7 @@ from ..integrations import parts_of
 from ..nodes import VARIABLE
 from ..plugins.registry import metrics_maker
 from ..plugins.tools import HttpStatus, Page, ending_signals, log_fields, unlink_if_ours
-from .engine import STORE, Child, Children, NatsServer, find_server
+from .engine import STORE, Child, Children, NatsServer, find_server, lines_from
 from .worker import ASK, ASK_METRICS, Inheritance
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -34,27 +34,23 @@ _AGAIN: Final = Backoff(initial=0.2, maximum=30.0, jitter=False)
 _STEADY: Final = 10.0
 """A worker that served this many seconds is restarted without delay."""
 _ANSWER: Final = 1.0
-"""Seconds for a worker to say whether it is ready; a stuck event loop does not answer."""
+"""Seconds for a worker to say whether it is ready. A stuck event loop does not answer."""
 _GRACE: Final = 2.0
 """Seconds added to the worker's own limit."""
 _AT_ONCE: Final = 3.0
-"""Seconds that a worker takes to end after the second signal, as in `polybus.run`."""
+"""Seconds for a worker to end after the second signal, as in `polybus.run`."""
 _METRICS: Final = 1.5
-"""Seconds for a worker to send all metrics; it waits one second for other nodes."""
+"""Seconds for a worker to send all metrics, of which it waits one for other nodes."""
 _ASKED: Final = 2
-"""Workers asked for metrics, one after the other, so that a page is ready within five seconds."""
+"""Workers to ask for metrics, one after the other, so that a page is ready within five seconds."""
 _READ: Final = 64 * 1024
 _LINE: Final = 16 * 1024 * 1024
-"""Bytes of the longest report of a worker."""
+"""Bytes of a worker's longest report."""
 
 
 def cluster_url(bus: Bus) -> str | None:
     """Return the URL of a bus's cluster, ``auto`` if the environment sets it; None without a cluster."""
     return None if bus.cluster is None else bus.cluster.url
-
-
-def _cluster_name(buses: Sequence[Bus]) -> str:
-    return next((bus.cluster.name for bus in buses if bus.cluster is not None), "polybus")
 
 
 def supervise(
@@ -71,7 +67,7 @@ def supervise(
 
     Args:
         count: Number of workers.
-        buses: The buses that each of them serves.
+        buses: The buses that each worker serves.
         bind: Returns the listening sockets, by the names that workers ask for.
         patience: Seconds for a worker to end after SIGTERM.
         health: URL of the health pages.
@@ -79,35 +75,36 @@ def supervise(
         unlink: Remove the files of Unix sockets at the end.
 
     Raises:
-        LocalProtocolError: A bus has no cluster, or needs stores that the engine does not have, or no NATS server is found, or
-            this program cannot be started again.
+        LocalProtocolError: A bus has no cluster, or needs stores but the engine has none, or there is no NATS server, or this
+            program cannot be started again.
         ValueError: `health` is not a URL for health pages.
         OSError: An address cannot be bound.
     """
     if os.name != "posix":
-        raise LocalProtocolError("workers= is for POSIX: here start several programs, on ports of their own")
+        raise LocalProtocolError("workers= needs POSIX: on this system start several programs, each with its own port")
     for bus in buses:
         if cluster_url(bus) is None:
             raise LocalProtocolError(
-                f"workers={count}: without a cluster each would be a bus of its own, and a publication would reach the clients "
-                "of one worker only: write Bus(cluster='auto')"
+                f"workers={count}: without a cluster each worker would be a separate bus, and a publication would reach only "
+                "the clients of one worker: write Bus(cluster='auto')"
             )
     wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
     if wants_engine and not os.environ.get(STORE):
         _check_keeps_nothing(count, buses)
     binary = find_server() if wants_engine else None
-    supervisor = Supervisor(count, this_program(), patience, health, binary, _cluster_name(buses), metrics=metrics)
+    cluster = next((bus.cluster.name for bus in buses if bus.cluster is not None), "polybus")
+    supervisor = Supervisor(count, this_program(), patience, health, binary, cluster, metrics=metrics)
     return anyio.run(supervisor.main, bind, unlink)
 
 
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
-    """Refuse stores and durable handlers once, where each worker would with its own traceback."""
+    """Refuse stores and durable handlers once, instead of in each worker with a traceback."""
     for bus in buses:
         durable = any(spec.reading is not None for spec in parts_of(bus).subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
             raise LocalProtocolError(
-                f"workers={count}: a bus with stores= or durable=, and the NATS server that is started for its workers "
-                f"stores nothing: set {STORE} to a folder, or {VARIABLE} to the URL of a server with JetStream"
+                f"workers={count}: a bus has stores= or durable=, and the NATS server that is started for its workers has no "
+                f"folder for them: set {STORE} to one, or {VARIABLE} to the URL of a server with JetStream"
             )
 
 
@@ -115,11 +112,11 @@ def this_program() -> list[str]:
     """Return the command that starts this program again.
 
     Raises:
-        LocalProtocolError: The program is not in a file: it was typed, or came from standard input.
+        LocalProtocolError: The program is not in a file: it was typed, or read from standard input.
     """
     if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
         raise LocalProtocolError(
-            "several workers start this program again, and it is not in a file: save it in one, or use polybus serve --workers"
+            "several workers start this program again, and it is not in a file: save it to one, or use polybus serve --workers"
         )
     return [sys.executable, *sys.orig_argv[1:]]
 
@@ -149,28 +146,12 @@ class Slot:
         self.child, self._reports, self.serves, self.why_not = child, reports, False, ""
         try:
             with reports:
-                await self._listen(reports)
+                async for line in lines_from(reports, lambda: reports.recv(_READ), _LINE):
+                    self._heed(json.loads(line))
             await child.ended.wait()
         finally:
             self.child = self._reports = None
             self.serves = False
-
-    async def _listen(self, reports: socket.socket) -> None:
-        rest = b""
-        while True:
-            await anyio.wait_readable(reports)
-            try:
-                data = reports.recv(_READ)
-            except BlockingIOError:
-                continue
-            except OSError:  # killed with an unread question
-                return
-            if not data:
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            rest = rest[:_LINE]
-            for line in lines:
-                self._heed(json.loads(line))
 
     def _heed(self, said: Mapping[str, Any]) -> None:
         if "serves" in said:
@@ -194,39 +175,36 @@ class Slot:
             self._measured = anyio.Event()
 
     async def state(self) -> str:
-        """Return ``ready``, or in a word or two why not."""
+        """Return ``ready``, ``not ready``, ``silent``, ``starts`` or ``ended``."""
         if self.child is None:
             return "ended"
-        if not self.serves or self._reports is None:
+        if not self.serves:
             return "starts"
-        answered = self._answered
-        try:
-            self._reports.send(ASK)
-        except OSError:
+        if not await self._asked(ASK, self._answered, _ANSWER):
             return "silent"
-        with anyio.move_on_after(_ANSWER):
+        return "ready" if self._ready else "not ready"
+
+    async def _asked(self, question: bytes, answered: anyio.Event, seconds: float) -> bool:
+        """Ask the worker. Returns False if it does not answer in time."""
+        if self._reports is None:
+            return False
+        try:
+            self._reports.send(question)
+        except OSError:
+            return False
+        with anyio.move_on_after(seconds):
             await answered.wait()
-            return "ready" if self._ready else "not ready"
-        return "silent"
+            return True
+        return False
 
     def described(self, state: str) -> str:
-        """Line for the health pages."""
+        """Return the line of the health pages."""
         why = f" ({self._why_not_ready})" if state == "not ready" and self._why_not_ready else ""
         return f"{self.name}: {state}{why}"
 
     async def metrics(self) -> str | None:
         """Ask for the metrics of all nodes on this machine; None without an answer."""
-        measured = self._measured
-        if self._reports is None:
-            return None
-        try:
-            self._reports.send(ASK_METRICS)
-        except OSError:
-            return None
-        with anyio.move_on_after(_METRICS):
-            await measured.wait()
-            return self._metrics
-        return None
+        return self._metrics if await self._asked(ASK_METRICS, self._measured, _METRICS) else None
 
 
 class Supervisor:
@@ -335,21 +313,15 @@ class Supervisor:
             except OSError as error:  # no process, memory or file available now
                 if not slot.served.is_set():
                     raise
-                logger.error(
-                    "worker %d cannot be started, next attempt in %g s: %s",
-                    slot.number,
-                    _AGAIN.maximum,
-                    error,
-                    extra=log_fields(worker=slot.number),
-                )
-                with anyio.move_on_after(_AGAIN.maximum):
+                pause, fields = _AGAIN.maximum, log_fields(worker=slot.number)
+                logger.error("worker %d cannot be started, next attempt in %g s: %s", slot.number, pause, error, extra=fields)
+                with anyio.move_on_after(pause):
                     await self._stopping.wait()
                 continue
             try:
                 await slot.live(child, reports)
             except anyio.get_cancelled_exc_class():
-                child.signal(signal.SIGKILL)
-                child.wait()
+                child.end_now()
                 raise
             if self._stopping.is_set():
                 self._count_end(slot, child)
@@ -360,12 +332,15 @@ class Supervisor:
             steady = slot.served.is_set() and anyio.current_time() - began >= _STEADY
             attempt = 0 if steady else attempt + 1
             pause = _AGAIN.bound(attempt - 1) if attempt else 0.0
-            text, fields = (
-                "worker %d, pid %d, has ended (%s): another one in %g s",
-                log_fields(worker=slot.number, pid=child.pid),
-            )
             how = f"{_how(child)}: {slot.why_not}" if slot.why_not else _how(child)
-            logger.warning(text, slot.number, child.pid, how, pause, extra=fields)
+            logger.warning(
+                "worker %d, pid %d, has ended (%s): another one in %g s",
+                slot.number,
+                child.pid,
+                how,
+                pause,
+                extra=log_fields(worker=slot.number, pid=child.pid),
+            )
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
             self._restarts += not self._stopping.is_set()
@@ -379,13 +354,13 @@ class Supervisor:
             more = {} if self._engine is None else {VARIABLE: self._engine.url}
             environment = {**os.environ, **more, **inherited.environment()}
             try:
-                return self._children.start(self._command, files=inherited.files, environment=environment), ours
+                return self._children.start(self._command, pass_fds=inherited.files, env=environment), ours
             except BaseException:
                 ours.close()
                 raise
 
     def _fail(self, slot: Slot, child: Child) -> None:
-        """Stop: a worker has ended before it ever served, and the next would too."""
+        """Stop: a worker has ended before it served, and the next one would too."""
         fields = log_fields(worker=slot.number, pid=child.pid)
         if slot.why_not:
             self._say_why_not(slot, fields)
@@ -433,7 +408,7 @@ class Supervisor:
         self._stopping.set()
         self._group.start_soon(self._bound_end)
         for child in self._living:
-            child.signal(signal.SIGTERM)
+            child.send_signal(signal.SIGTERM)
 
     async def _bound_end(self) -> None:
         await anyio.sleep(self._patience + _GRACE)
@@ -444,10 +419,10 @@ class Supervisor:
     async def _force(self, number: signal.Signals) -> None:
         self._forced = number
         for child in self._living:
-            child.signal(signal.SIGINT)
+            child.send_signal(signal.SIGINT)
         await anyio.sleep(_AT_ONCE + _GRACE)
         for child in self._living:
-            child.signal(signal.SIGKILL)
+            child.send_signal(signal.SIGKILL)
 
     @property
     def _living(self) -> list[Child]:
@@ -467,7 +442,7 @@ class Supervisor:
         return states
 
     async def _livez(self) -> tuple[int, str]:
-        """Alive unless a worker that has served does not answer: its event loop is stuck."""
+        """Fail if a worker that has served does not answer: its event loop is stuck."""
         states = await self._states()
         return self._page("silent" not in states.values(), states)
 
@@ -476,13 +451,12 @@ class Supervisor:
         return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
 
     async def _metrics(self) -> tuple[int, str]:
-        """Return the metrics of all nodes of the machine, asked through one worker, and of this process."""
+        """Return the metrics of this process and, through one worker, of all nodes of the machine."""
         states = await self._states()
         serving = [slot for slot in self._slots if states.get(slot.name) in ("ready", "not ready")]
         text = None
         for slot in serving[:_ASKED]:
-            text = await slot.metrics()
-            if text is not None:
+            if (text := await slot.metrics()) is not None:
                 break
         return 200, metrics_maker("workers", "run(metrics=True)")(text or "", states, self._restarts)
 

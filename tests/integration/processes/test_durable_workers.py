@@ -84,5 +84,5 @@ def test_a_bus_that_wants_to_keep_something_is_refused_before_a_worker_is_starte
     bus = Bus(cluster=Cluster(stores=stores))
     if not stores:
         bus.on("orders.placed", durable="billing")(bill)
-    with pytest.raises(LocalProtocolError, match=r"workers=2: .* stores nothing: set POLYBUS_STORE to a folder"):
+    with pytest.raises(LocalProtocolError, match=r"workers=2: .* has no folder for them: set POLYBUS_STORE to one"):
         polybus.run(bus, workers=2)

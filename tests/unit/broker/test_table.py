@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import TABLE, BrokerClient, Stage
-from polybus.broker.registry import REST, ClientRegistry
+from polybus.broker.participants import BrokerClient, Stage
+from polybus.broker.registry import REST, TABLE, ClientRegistry
 
 
 def test_every_stage_can_be_reached_and_left() -> None:
