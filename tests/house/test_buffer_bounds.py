@@ -36,7 +36,7 @@ BOUNDS = {
         rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
         cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
         cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
-        cluster.workers.urls prometheus.bus_collector._recent prometheus.bus_collector._tallies protocols.csb.codec.chosen
+        cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
         protocols.up.fabric._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
@@ -188,7 +188,7 @@ BOUNDS = {
     "the frames that one turn of a link sends": "capture.record.taps._asked",
     "the options of a URL": "capture.record.recorder.metadata capture.record.taps._options",
     "twice Limits.peers": "capture.record.proxy._sides",
-    "the codes": "prometheus.bus_collector.outcomes",
+    "the codes": "prometheus.outcomes",
     "the functions that one handler asks for": "runtime.injection._entered runtime.injection._made",
     "the head of a request": "transports._ws.server._head",
     "the head of an answer, and one chunk": "transports._ws.client.rest",

@@ -29,9 +29,9 @@ from ..capture import Capture
 from ..capture.errors import CaptureError
 from ..plugins.tools import counted, in_one_line
 from ..protocols.up import names_in
+from .bridge import read_routes, text_of
 from .options import Json, argument, duration, flag, option
 from .problems import PeerError, UsageError
-from .routes import read_routes, text_of
 from .values import json_line
 
 if TYPE_CHECKING:

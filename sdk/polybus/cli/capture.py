@@ -1,21 +1,179 @@
-"""`polybus capture`: inspect, check, repair, convert and export captures."""
+"""`polybus record` and `polybus replay`; `polybus capture`: inspect, check, repair, convert and export captures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
+import anyio
 import typer
 from attrs import asdict
 from rich.console import Console
 
 from .. import capture
+from ..plugins.registry import has_tls, resolve_target, split_url, with_tls
 from ..plugins.tools import counted, in_one_line
-from .options import Folder, Json, argument, group
-from .problems import PeerError
-from .values import json_line
+from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, group, option
+from .problems import PeerError, UsageError, announce
+from .values import client_tls, dialling, json_line, parse_size, server_tls
+
+_NOUNS: Final = {
+    "publish": "publication",
+    "request": "request",
+    "notify": "notification",
+    "subscribe": "subscription",
+    "unsubscribe": "unsubscription",
+}
+
+
+def record(
+    url: Url,
+    folder: Annotated[str, argument("DIR", "Folder for the capture; created if missing.")],
+    listen: Annotated[str | None, option("URL", "Address for clients; default: a free port on this machine.")] = None,
+    max_bytes: Annotated[str, option("N", "Size of the folder, such as 500M or 10G; the oldest segments are removed.")] = "10G",
+    max_age: Annotated[float, option("DAYS", "Age after which segments are removed.", min=0)] = 7.0,
+    bodies: Annotated[bool, flag("--bodies/--no-bodies", "Record bodies.")] = True,
+    redact: Annotated[bool, flag("--redact/--no-redact", "Blank out secrets.")] = True,
+    decode: Annotated[bool, flag("--decode/--no-decode", "Decode segments as they are sealed.")] = False,
+    insecure: Insecure = False,
+    ca: Ca = None,
+    cert: OwnCert = None,
+    key: Key = None,
+) -> None:
+    """Record every frame between clients and the server at URL, as a proxy, until SIGINT or SIGTERM.
+
+    Prints the address for the clients.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
+    options |= {"max_bytes": parse_size("--max-bytes", max_bytes), "max_age": max_age * 86400 or 1.0}
+    recorder = capture.make_recorder(folder, **options)
+    from ..capture.record.proxy import RecordingProxy
+
+    here = listen or _beside(url)
+    secure = with_tls((url, here))
+    if ca and not has_tls(url):
+        raise UsageError("--ca: certificate authorities for the connection to URL, and URL has no TLS")
+    tls = client_tls(ca, cert, key) if url in secure else None
+    shown = server_tls(cert, key) if here in secure and here != url else None
+    proxy = RecordingProxy(url, recorder, here, insecure=insecure, tls=tls, listen_tls=shown)
+    anyio.run(_record, proxy)
+
+
+async def _record(proxy: Any) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with proxy:
+            announce(proxy.url)
+            await anext(aiter(signals))
+    stats = proxy.recorder.stats()
+    print(f"{stats.frames} rows, {stats.bytes} bytes, {stats.dropped} lost: {proxy.recorder.path}", flush=True)
+
+
+def _beside(url: str) -> str:
+    """URL with a free port here, for the protocol and the kind of transport of a URL."""
+    parts = split_url(url)
+    if parts.transport.startswith(("http", "zenoh")):
+        return url  # the proxy reports that HTTP and fabrics are unsupported
+    transport = {"wss": "ws", "tls": "tcp"}.get(parts.transport, parts.transport)
+    if transport not in ("ws", "tcp"):
+        raise UsageError(f"{url}: give the address for clients, for example --listen {parts.protocol}+tcp://127.0.0.1:9000")
+    path = "/" + parts.address.partition("://")[2].partition("/")[2] if transport == "ws" else ""
+    query = "&".join(f"{name}={value}" for name, value in parts.options.items())
+    return f"{parts.protocol}+{transport}://127.0.0.1:0{path}{'?' if query else ''}{query}"
+
+
+@connects
+def replay(
+    folder: Folder,
+    url: Url,
+    speed: Annotated[float, option("X", "2 is twice as fast; 0 without pauses.")] = 1.0,
+    start: Annotated[str | None, option("T", "Start: seconds after its beginning, or a time (UTC).")] = None,
+    end: Annotated[str | None, option("T", "End, likewise.")] = None,
+    subject: Annotated[list[str] | None, option("PATTERN", "Only these subjects; may be given several times.")] = None,
+    connection: Annotated[list[str] | None, option("ID", "Only these connections; may be given several times.")] = None,
+    record: Annotated[str | None, option("DIR2", "Record the replay; default: DIR-replay.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Do not connect; only show what would be sent.")] = False,
+    header: Header = None,
+    tls: Tls = None,
+    wait: Wait = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Send the recorded messages of clients again, to the server at URL.
+
+    Uses new connections and new ids; repeats subscriptions and handshakes first.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if not speed >= 0:
+        raise UsageError(f"--speed {speed}: a number, not below 0")
+    if record is None and not dry_run and "://" in folder:
+        raise UsageError(f"where to record the replay of {folder}? Give --record DIR, a folder on this machine")
+    selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
+    source = capture.Capture(folder)
+    resolve_target(url, None)  # also for a dry run
+    where = record or f"{os.path.abspath(folder)}-replay"
+
+    async def run() -> Any:
+        return await capture.replay(
+            source,
+            url,
+            speed=speed or math.inf,
+            selection=selection,
+            record=where,
+            dry_run=dry_run,
+            **dialling(header, tls, wait),
+        )
+
+    report = anyio.run(run)
+    if as_json:
+        facts = {name: getattr(report, name) for name in ("connections", "answered", "failed", "seconds")}
+        print(json_line({**facts, "said": dict(report.said), "skipped": dict(report.skipped)}))
+        return
+    if not report.said:
+        given = {"--subject": subject, "--connection": connection, "--start": start and [start], "--end": end and [end]}
+        wanted = " ".join(f"{name} {value!r}" for name, values in given.items() for value in values or ())
+        raise PeerError(
+            f"{folder}: no client sent anything{' with ' + wanted if wanted else ''}; polybus capture info {folder} has the "
+            f"times, polybus capture export {folder} LINES --format jsonl --table events the subjects and connections"
+        )
+    said = _counts(report.said)
+    verb = "would say" if dry_run else "said"
+    print(f"{verb} {said} over {counted(report.connections, 'connection')}, {report.seconds:.1f} s of the recording")
+    if not dry_run:
+        print(f"{report.answered} answered, {report.failed} failed")
+    if any(report.skipped.values()):
+        print(f"not said: {_counts(report.skipped)}")
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    counts = [
+        counted(count, _NOUNS[kind]) if kind in _NOUNS else f"{count} {kind}" for kind, count in sorted(found.items()) if count
+    ]
+    return ", ".join(counts)
+
+
+def _point(text: str | None, option: str) -> float | datetime | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds):
+        return seconds
+    try:
+        point = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: seconds after the begin, or a time as 2026-01-31T12:00:00Z") from None
+    return point if point.tzinfo is not None else point.replace(tzinfo=UTC)
+
+
+# -- polybus capture ---------------------------------------------------------------------------------------------------------
 
 commands: typer.Typer = group("capture", "Inspect, check, repair, convert and export captures.")
 

@@ -14,7 +14,7 @@ from polybus.broker.exchange import Exchange
 from polybus.broker.participants import BrokerClient, Server, Stage
 from polybus.broker.registry import REST
 from polybus.errors import TooLarge
-from polybus.prometheus.scraping import broker_text
+from polybus.prometheus import broker_text
 
 from .test_table import Wire, made_exchange
 

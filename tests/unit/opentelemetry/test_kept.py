@@ -11,8 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, TraceFlags
 
 from polybus import Bus, Context
-from polybus.opentelemetry import instrument
-from polybus.opentelemetry.instruments import Telemetry
+from polybus.opentelemetry import Telemetry, instrument
 from polybus.testing import pair
 
 from .spans import Traces

@@ -29,8 +29,7 @@ from polybus import (
 from polybus._core.bus.bus import parts_of
 from polybus.errors import LocalProtocolError
 from polybus.message import Kind, Message
-from polybus.opentelemetry import instrument
-from polybus.opentelemetry.instrumentation import OutgoingSpans
+from polybus.opentelemetry import OutgoingSpans, instrument
 from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import eventually

@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram, Metric, generate_lat
 from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus, Channel, LocalProtocolError, NotFound, RequestError
-from polybus.prometheus import Durations, collector
-from polybus.prometheus.bus_collector import help_texts
+from polybus.prometheus import Durations, collector, help_texts
 from polybus.stats import DurableStats, Stats
 from polybus.testing import pair
 from tests.support import eventually
@@ -319,7 +318,7 @@ async def test_another_thread_may_ask_while_the_bus_runs() -> None:
 
 
 async def test_another_thread_is_told_when_the_event_loop_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.prometheus.bus_collector._PATIENCE", 0.02)
+    monkeypatch.setattr("polybus.prometheus._PATIENCE", 0.02)
     failures: list[BaseException] = []
 
     def ask() -> None:

@@ -14,8 +14,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus
-from polybus.prometheus import Durations
-from polybus.prometheus.scraping import node_text, with_workers
+from polybus.prometheus import Durations, node_text, with_workers
 from polybus.testing import pair
 
 from .dashboard import dashboard, expressions, panels_of

@@ -11,8 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus
 from polybus.cluster import queries
-from polybus.prometheus import Durations, collector, scrape
-from polybus.prometheus.scraping import joined, node_text, text_of, with_workers
+from polybus.prometheus import Durations, collector, joined, node_text, scrape, text_of, with_workers
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually

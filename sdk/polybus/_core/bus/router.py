@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from ..._util.misuse import HANDLE, explains
 from ..._validation import check_count, check_given, shown
-from ...contracts.verbs import handlers_of
 from ...nodes import Start
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, warn_of_literal_wildcards
@@ -207,6 +206,8 @@ class Router:
                 registered in that case.
             LocalProtocolError: A subject with the router's prefix is not valid.
         """
+        from ...contracts.implementation import handlers_of  # few programs have contracts
+
         self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
 
     @overload

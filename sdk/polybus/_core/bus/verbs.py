@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 from ..._util.event_loop import wrong_event_loop
 from ..._validation import seconds, shown
-from ...contracts.verbs import client_of
 from ...errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ...headers import check_headers
 from ...message import Kind
@@ -229,6 +228,8 @@ class BusVerbs(Router):
             TypeError: `contract` is not a contract, or its subjects are invalid. The text names the class, the method and the
                 remedy.
         """
+        from ...contracts.client import client_of  # few programs have contracts
+
         return client_of(self, contract, prefix)
 
     def as_(self, identity: Any) -> Caller:

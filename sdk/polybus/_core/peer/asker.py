@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from ..._validation import seconds
-from ...contracts.verbs import client_of
 from ...headers import check_headers
 from ...message import Kind
 from ...subjects import AnySubject, Subject, resolve
@@ -218,6 +217,8 @@ class PartyVerbs:
         Raises:
             TypeError: As for `Bus.client`.
         """
+        from ...contracts.client import client_of  # few programs have contracts
+
         return client_of(self, contract, prefix)
 
 
