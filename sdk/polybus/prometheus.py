@@ -102,7 +102,9 @@ class Durations:
         if bounds[-1:] == [inf]:  # as in `prometheus_client.Histogram.DEFAULT_BUCKETS`: implied
             bounds.pop()
         if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)) or bounds[0] <= 0:
-            raise ValueError(f"Durations(buckets={shown(buckets)}): one or more that rise, above 0, for example (0.01, 0.1, 1)")
+            raise ValueError(
+                f"Durations(buckets={shown(buckets)}): one or more rising numbers above 0, for example (0.01, 0.1, 1)"
+            )
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
         self._tallies: dict[tuple[str, str | int], Tally] = {}

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ubre+pigeon://x", r"'pigeon' is no transport here; there are: .*memory, tcp"),
-        ("smoke+memory://x", r"'smoke' is no protocol here; there are: .*ubre"),
+        ("ubre+pigeon://x", r"there is no transport 'pigeon'; known are .*memory, tcp"),
+        ("smoke+memory://x", r"there is no protocol 'smoke'; known are .*ubre"),
         ("memory://x", r"use the form protocol\+transport://address"),
         ("ubre+memory", r"use the form protocol\+transport://address"),
         ("ubre+tcp://127.0.0.1:99999", r"99999|[Pp]ort"),

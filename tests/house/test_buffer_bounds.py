@@ -12,10 +12,10 @@ from .sources import PACKAGE, tree_of
 
 FOLDERS = """
 _core bindings broker capture/record cluster
-prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
+protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 transports/zenoh
 """.split()
-MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
+MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue", "prometheus")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"

@@ -105,7 +105,7 @@ class Described:
         """
         if isinstance(source, Bus):
             if prefix:
-                raise TypeError(f"prefix={prefix!r} is for a contract: the subjects of a bus have theirs")
+                raise TypeError(f"prefix={prefix!r} is for a contract: a bus already has its subjects")
             return cls(_sorted(operations_of(source)), guarded=is_guarded(source))
         if isinstance(get_origin(source) or source, type):
             contract = ContractPlan.of(source)
@@ -136,7 +136,7 @@ def server_of(url: str) -> dict[str, Any]:
     parts = urlsplit(address)
     if not parts.hostname or transport in ("memory", "unix"):
         raise ValueError(
-            f"{without_secrets(url)!r} has no host: the server of a document is one that others reach, as ubre+wss://example.org/bus"
+            f"{without_secrets(url)!r} has no host: give a server that others can reach, such as ubre+wss://example.org/bus"
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     host = host if parts.port is None else f"{host}:{parts.port}"

@@ -21,12 +21,12 @@ from .schemas import REFERENCE, Schema
 Part = Mapping[str, Any]
 
 _STYLES: Final = {
-    "request": ("request", "is asked, and answers once"),
-    "stream": ("stream", "is asked, and gives items one after the other"),
-    "channel": ("channel", "a conversation: items in both directions"),
-    "notification": ("notify", "is told, and does not answer"),
-    "publication": ("listens", "receives what is published"),
-    "sent": ("publishes", "tells whoever has subscribed"),
+    "request": ("request", "one answer"),
+    "stream": ("stream", "a stream of items"),
+    "channel": ("channel", "items in both directions"),
+    "notification": ("notify", "no answer"),
+    "publication": ("listens", "receives publications"),
+    "sent": ("publishes", "publishes to subscribers"),
 }
 _ALWAYS: Final = "Every request can also fail with"
 _NAME: Final = re.compile(r"\{\w+\}")
@@ -49,7 +49,7 @@ def page(document: Part, *, live: str | None = None) -> str:
     given: Any = document
     operations = given.get("operations") if isinstance(given, Mapping) else None
     if not isinstance(operations, Mapping) or not all("x-polybus-style" in one for one in operations.values()):
-        raise TypeError(f"page({shown(document)}): a document that polybus has made, as in page(document(bus))")
+        raise TypeError(f"page({shown(document)}): pass a document made by polybus, as in page(document(bus))")
     return _Page(document, live).write()
 
 
@@ -105,7 +105,7 @@ class _Page:
             servers=self._servers(),
             access=_ACCESS if self._live is not None else "",
             navigation=self._navigation(schemas),
-            operations="\n".join(map(self._group, self._groups().items())) or "<p>There is nothing to be asked or told.</p>",
+            operations="\n".join(map(self._group, self._groups().items())) or "<p>There are no operations.</p>",
             schemas="".join(map(self._component, schemas)),
             has_schemas="" if schemas else " hidden",
             document=data,
@@ -176,7 +176,7 @@ class _Page:
         if "x-polybus-group" in operation:
             facts.append(f"one of the group {operation['x-polybus-group']}")
         if "x-polybus-durable" in operation:
-            facts.append(f"what is stored, until it is dealt with; durable {operation['x-polybus-durable']}")
+            facts.append(f"durable {operation['x-polybus-durable']}")
         channel = self._channels[_last(operation["channel"])]
         search = " ".join([subject, word, summary, operation.get("description", ""), *self._names_in(operation)]).lower()
         parts = [

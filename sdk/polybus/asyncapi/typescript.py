@@ -12,8 +12,8 @@ from .schemas import OMITS, REFERENCE, Schema
 
 _PLAIN: Final = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 _HEAD: Final = """\
-// Types of {title}: connect<{name}>("/bus"). Made by `polybus schema --typescript`: make it anew in place of changing it.
-// A page keeps whole numbers within 2^53; a type with `Given` at its end is what may be sent, where defaults can be left out.
+// Types of {title}: connect<{name}>("/bus"). Made by `polybus schema --typescript`: generate it again instead of editing it.
+// JavaScript keeps integers exactly up to 2^53. A type that ends with `Given` is for sending: its defaults can be left out.
 """
 _PLACES: Final = ("requests", "streams", "publications", "accepts")
 

@@ -102,7 +102,7 @@ def analyse(
     if not done.total.frames and (start or end or connection):
         raise PeerError(
             f"{capture}: nothing was recorded within --start, --end and --connection; "
-            f"polybus capture info {capture} has the times"
+            f"polybus capture info {capture} shows the times"
         )
     if found := list(_beyond(limits, done.metrics)):
         raise PeerError(f"--fail-on: {'; '.join(found)}")
@@ -134,7 +134,7 @@ def _advised(out: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or out not in str(error.filename):
             raise
-        raise PeerError(f"{error}: --out DIR says where else the results go") from error
+        raise PeerError(f"{error}: choose another folder with --out DIR") from error
 
 
 def _limits(text: str) -> dict[str, float]:
@@ -244,7 +244,7 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
         + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n)
     )
     if done.provisional:
-        print(f"{done.provisional:,} of them are provisional: what is recorded later may still change them")
+        print(f"{done.provisional:,} of them are provisional: later recordings may change them")
     if totals["orphans"] or counts.gaps or counts.lost:
         what = counted(totals["orphans"], "orphan"), counted(counts.gaps, "gap"), counted(counts.lost, "unreadable stretch")
         print(", ".join(what))
@@ -260,19 +260,19 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
 def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
     """Engine for a capture of `size` bytes, with the reason; raises UsageError if the requested one is impossible."""
     if asked == "duckdb" and master:
-        raise UsageError(f"--master {master} says where Spark runs, and --engine duckdb is not Spark: leave one of them out")
+        raise UsageError(f"--master {master} is for Spark, and --engine is duckdb: leave one of them out")
     if asked != "auto":
         return asked, "as --engine says"
     if master:
-        return "spark", "since --master says where it runs"
+        return "spark", "because of --master"
     shown, limit = in_units(size), in_units(LARGE)
     if size < LARGE and find_spec("duckdb") is not None:
-        return "duckdb", f"for a capture of {shown}; from {limit} on it is spark"
+        return "duckdb", f"for a capture of {shown}; Spark from {limit} on"
     if size < LARGE:
-        return "spark", "since duckdb is not installed: pip install 'polybus[analyse]'"
+        return "spark", "because duckdb is not installed: pip install 'polybus[analyse]'"
     if find_spec("pyspark") is not None:
-        return "spark", f"for a capture of {shown}; below {limit} it is duckdb, which does without Java"
-    return "duckdb", "since pyspark is not installed: pip install 'polybus[spark]' for what is large"
+        return "spark", f"for a capture of {shown}; below {limit} DuckDB, which needs no Java"
+    return "duckdb", "because pyspark is not installed: pip install 'polybus[spark]' for large captures"
 
 
 def in_units(size: int) -> str:
@@ -315,7 +315,7 @@ _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|E
 
 def _reason(text: str) -> str:
     """Error of a task in Spark's output: ours, Python's, or its origin in Java."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed, and does not say why"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed without a reason"]
     said = [line.partition(": ")[2] for line in lines if line.startswith("polybus.")]
     python = [line for line in lines if _PYTHONS.match(line)]
     return (said or python or _causes(lines) or lines[:1])[-1]
@@ -324,7 +324,7 @@ def _reason(text: str) -> str:
 def _why(lines: Sequence[str]) -> str:
     """Reason why Spark did not start, from the output of its JVM, then from Python."""
     errors = [line for line in lines if "Exception" in line or "ERROR" in line]
-    return (_causes(lines) or errors or lines[-1:] or ["nobody says why"])[0].strip(": ")
+    return (_causes(lines) or errors or lines[-1:] or ["it gave no reason"])[0].strip(": ")
 
 
 def _causes(lines: Sequence[str]) -> list[str]:

@@ -52,7 +52,7 @@ def bridge(
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: left or right")
     if ca is not None and len(served) == 2:
-        raise UsageError("--ca: certificate authorities for connections of the bridge, and it serves both sides")
+        raise UsageError("--ca is for connections that the bridge opens, but it serves both sides")
     secure = with_tls((left, right))
 
     def serving(url: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def read_routes(path: Path) -> list[Route]:
         raise UsageError(f"{path}: {error}") from None
     unknown = sorted(set(document) - {"route"})
     if unknown:
-        raise UsageError(f"{path}: {unknown[0]!r} is not known here; routes begin with [[route]]")
+        raise UsageError(f"{path}: unknown key {unknown[0]!r}; routes begin with [[route]]")
     entries = document.get("route", [])
     if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
         raise UsageError(
@@ -147,20 +147,20 @@ def _place(path: Path, number: int, line: int | None) -> str:
 def _route(entry: dict[str, Any], place: str) -> Route:
     for key in entry:
         if key not in _KEYS:
-            raise UsageError(f"{place}: key {key!r} is not known; one of {', '.join(_KEYS)}")
+            raise UsageError(f"{place}: unknown key {key!r}; use one of {', '.join(_KEYS)}")
     given = dict(entry)
     for key in ("source", "target"):
         if key not in given:
             raise UsageError(f"{place}: key {key!r} is missing")
-        _check(given[key], (str, int), f"{place}: {key} is a subject, text or a number")
-    _check(given.get("reverse", False), (bool,), f"{place}: reverse is true or false")
+        _check(given[key], (str, int), f"{place}: {key} must be a string or a number")
+    _check(given.get("reverse", False), (bool,), f"{place}: reverse must be true or false")
     for key in ("kinds", "headers"):
         value = given.get(key, [])
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise UsageError(f"{place}: {key} is a list of texts, not {value!r}")
+            raise UsageError(f"{place}: {key} must be a list of strings, not {value!r}")
     for key in ("request", "reply"):
         if key in given:
-            _check(given[key], (str,), f"{place}: {key} is 'module:function'")
+            _check(given[key], (str,), f"{place}: {key} must be 'module:function'")
             try:
                 name = given[key]
                 given[key] = imported(name, "module:function, for example convert:to_door")[1]

@@ -55,7 +55,7 @@ async def _run(broker: Broker, drain: float) -> None:
                 await anext(aiter(signals))
                 group.cancel_scope.cancel()
             if not broker.client_urls:
-                raise PeerError("a task of the broker has failed, which has closed it: the log says why")
+                raise PeerError("a task of the broker failed and closed it: see the log")
             async with anyio.create_task_group() as group:
                 group.start_soon(_leave, broker, drain, group.cancel_scope)
                 await anext(aiter(signals))

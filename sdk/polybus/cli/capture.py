@@ -59,7 +59,7 @@ def record(
     here = listen or _beside(url)
     secure = with_tls((url, here))
     if ca and not has_tls(url):
-        raise UsageError("--ca: certificate authorities for the connection to URL, and URL has no TLS")
+        raise UsageError("--ca is for connections with TLS, and URL has no TLS")
     tls = client_tls(ca, cert, key) if url in secure else None
     shown = server_tls(cert, key) if here in secure and here != url else None
     proxy = RecordingProxy(url, recorder, here, insecure=insecure, tls=tls, listen_tls=shown)
@@ -142,12 +142,12 @@ def replay(
             f"times, polybus capture export {folder} LINES --format jsonl --table events the subjects and connections"
         )
     said = _counts(report.said)
-    verb = "would say" if dry_run else "said"
+    verb = "would send" if dry_run else "sent"
     print(f"{verb} {said} over {counted(report.connections, 'connection')}, {report.seconds:.1f} s of the recording")
     if not dry_run:
         print(f"{report.answered} answered, {report.failed} failed")
     if any(report.skipped.values()):
-        print(f"not said: {_counts(report.skipped)}")
+        print(f"not sent: {_counts(report.skipped)}")
 
 
 def _counts(found: Mapping[str, int]) -> str:
@@ -169,7 +169,7 @@ def _point(text: str | None, option: str) -> float | datetime | None:
     try:
         point = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{option} {text!r}: seconds after the begin, or a time as 2026-01-31T12:00:00Z") from None
+        raise UsageError(f"{option} {text!r}: seconds after the start, or a time such as 2026-01-31T12:00:00Z") from None
     return point if point.tzinfo is not None else point.replace(tzinfo=UTC)
 
 
@@ -236,7 +236,10 @@ def verify(folder: Folder, as_json: Json = False) -> None:
 
 @commands.command()
 def recover(folder: Folder, out: Out) -> None:
-    """Save the readable parts of a damaged capture, or of a killed recorder's, as a new one, and report the loss."""
+    """Save the readable parts of a damaged capture as a new one.
+
+    The recorder may also have been killed. Reports the loss.
+    """
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)
     print(f"saved: {counted(found.frames, 'row')} in {counted(found.batches, 'batch')}: {out}")
@@ -261,12 +264,12 @@ def decode(folder: Folder, as_json: Json = False) -> None:
         print(
             f"{counted(found.segments, 'segment')} decoded: {found.frames} frames, {found.events} events, {found.bytes} bytes"
         )
-        print(f"{counted(found.fresh, 'segment')} had been before; {found.open} open")
+        print(f"{counted(found.fresh, 'segment')} were decoded before; {found.open} open")
     if found.damaged:
         numbers = ", ".join(map(str, found.damaged))
         raise PeerError(
-            f"{folder} is damaged in segment {numbers}: its good parts are decoded at each reading; "
-            "polybus capture verify names what is lost"
+            f"{folder} is damaged in segment {numbers}: readers decode its good parts each time; "
+            "polybus capture verify shows the losses"
         )
 
 
@@ -300,9 +303,8 @@ def _written(source: Any, paths: list[Any]) -> None:
     if source.losses:
         frames = sum(loss.stretch.frames or 0 for loss in source.losses)
         raise PeerError(
-            f"{source.path} is damaged: {counted(len(source.losses), 'stretch')} cannot be read, "
-            f"of {counted(frames, 'frame')} as far as "
-            "that can be told, and nothing of that is in these files; polybus capture verify says where"
+            f"{source.path} is damaged: {counted(len(source.losses), 'stretch')} with at least {counted(frames, 'frame')} "
+            "cannot be read and are missing from these files; polybus capture verify shows where"
         )
 
 

@@ -171,13 +171,13 @@ def subscribe(
 
 def _check_user(url: str, user: str) -> None:
     if user and cluster_of(url) is None:
-        raise UsageError(
-            "--user: only a cluster knows its users, whose URL is nats+tcp://host/name, or auto for POLYBUS_CLUSTER"
-        )
+        raise UsageError("--user needs a cluster: its URL is nats+tcp://host/name, or auto for POLYBUS_CLUSTER")
 
 
 def _not_there(user: str) -> PeerError:
-    return PeerError(f"the user {user!r} is connected to no node of the cluster: is that the key which authenticate gave?")
+    return PeerError(
+        f"the user {user!r} is not connected to any node of the cluster: is this the key that authenticate returned?"
+    )
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def _meant_for_peers(bus: Bus) -> Iterator[None]:
         if peer is None or repr(peer) not in str(error):
             raise
         text = str(error).replace(repr(peer), peer.address)
-        raise PeerError(f"{text}; or it speaks another protocol than the URL says: see polybus doctor URL") from None
+        raise PeerError(f"{text}; or it uses another protocol than the URL: see polybus doctor URL") from None
 
 
 async def _sign_of_life(bus: Bus, timeout: float) -> None:
@@ -227,8 +227,8 @@ def _may_be_mute(bus: Bus) -> bool:
 
 def _silent(bus: Bus, timeout: float) -> PeerError:
     return PeerError(
-        f"{bus.peers[0].address} accepts the connection and says nothing for {timeout:g} s: "
-        "does it speak this protocol? polybus doctor URL says more, --timeout 0 does without"
+        f"{bus.peers[0].address} accepts the connection but has sent nothing for {timeout:g} s: "
+        "does it use this protocol? polybus doctor URL shows more, --timeout 0 skips this check"
     )
 
 
@@ -256,8 +256,8 @@ async def _tell_of_links(bus: Bus, events: AsyncIterator[BusEvent]) -> None:
     async for event in events:
         if isinstance(event, LinkDown):
             if not bus.stats().received and bus.cluster is None:
-                raise PeerError(f"the link ended at once: {event.reason}; polybus doctor URL says more")
-            say(f"the link is down: {event.reason}; what is published meanwhile is missed")
+                raise PeerError(f"the link ended at once: {event.reason}; polybus doctor URL shows more")
+            say(f"the link is down: {event.reason}; publications are missed until it is back")
         elif isinstance(event, LinkUp) and event.again:
             say("the link is back")
 

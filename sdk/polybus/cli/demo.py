@@ -48,7 +48,7 @@ def demo(
     Status 1 if a check fails.
     """
     if keep and Path(keep).exists() and any(Path(keep).iterdir()):
-        raise UsageError(f"--keep {keep}: there is something in it; name a new folder")
+        raise UsageError(f"--keep {keep}: the folder is not empty; name a new one")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for characters that the terminal lacks
     paper = Paper(Console(quiet=as_json, highlight=False, emoji=False))

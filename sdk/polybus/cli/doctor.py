@@ -96,7 +96,7 @@ def doctor(
 def _show(steps: list[DoctorStep]) -> None:
     times = ["" if step.seconds is None else f"{step.seconds * 1000:.1f} ms" for step in steps]
     rows = [(_MARKS[step.outcome][0], step.name, time, step.detail) for step, time in zip(steps, times, strict=True)]
-    Printer().table(("", "step", "time", "what was seen"), rows, [_MARKS[step.outcome][1] for step in steps])
+    Printer().table(("", "step", "time", "result"), rows, [_MARKS[step.outcome][1] for step in steps])
     print(f"This polybus runs its speedups in {'C' if ACTIVE else 'Python'}.")
     sys.stdout.flush()
 
@@ -213,7 +213,7 @@ class Examination:
         try:
             address: Any = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
         except (OSError, anyio.TypedAttributeLookupError):
-            return "and cut off at once"
+            return "connected, but cut off at once"
         return f"{address[0]} port {address[1]}"
 
     async def _shake_hands(self, stack: AsyncExitStack) -> str:
@@ -233,13 +233,13 @@ class Examination:
             while framing is not None and self._parts.scheme == "tls" and framing.plain_preface(said) == 0:
                 said += await self._stream.receive()
         except RemoteProtocolError as error:
-            raise StepFailed(error.text, "correct the URL, or the server's configuration") from None
+            raise StepFailed(error.text, "correct the URL or the configuration of the server") from None
 
     async def _find_socket(self, stack: AsyncExitStack) -> str:
         path = anyio.Path(unquote(self._parts.path))
         mode = (await path.stat()).st_mode
         if not stat.S_ISSOCK(mode):
-            raise StepFailed(f"{path} is not a socket", "the URL names another file than the one that the server listens on")
+            raise StepFailed(f"{path} is not a socket", "the URL names a file on which no server listens")
         return f"{path}, {stat.filemode(mode)}"
 
     # -- steps with polybus
@@ -268,12 +268,12 @@ class Examination:
     async def _meet(self, stack: AsyncExitStack) -> str:
         if await self.peer.extended():
             if party_of(self.peer).negotiation.answers_only:
-                return "a polybus peer that only answers here: requests, publications and notifications to it"
-            return "a polybus peer: streams, channels, wildcards and cancelling too"
+                return "a polybus peer that only answers on this link: it takes requests, publications and notifications"
+            return "a polybus peer, with streams, channels, wildcards and cancellation"
         session = party_of(self.peer).link.session
         if session is not None and session.capabilities.patterns:
-            return f"a {self._adapter.name} network: wildcards, no streams and no channels"
-        return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
+            return f"a {self._adapter.name} network, with wildcards, without streams and channels"
+        return f"a {self._adapter.name} peer without polybus, or a silent one: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
@@ -294,18 +294,18 @@ class Examination:
             except RequestError as error:
                 if self.subject != "":
                     raise
-                answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
+                answer = "no handler, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)
-        return f"{subject}: {answer}; {median_of(times)} there and back"
+        return f"{subject}: {answer}; round trip {median_of(times)}"
 
     def _say_of_fabric(self, subject: str | int) -> None:
         """Raise `StepFailed`: on a fabric an unused address is silent."""
         session = party_of(self.peer).link.session
         if session is not None and session.capabilities.filters:
             raise StepFailed(
-                f"nobody answered to {subject} for {self.timeout:g} s: on a fabric an address that nobody has is silent",
-                "say in the URL who is asked, as in ?peer=//device1/10AB/3, or what by --subject //device1/10AB/3/B; "
-                "programs of another ?dialect= do not hear this one",
+                f"no answer from {subject} within {self.timeout:g} s: on a fabric an unused address is silent",
+                "name the peer in the URL, as in ?peer=//device1/10AB/3, or the method by --subject //device1/10AB/3/B; "
+                "programs with another ?dialect= do not receive this request",
             )
 
 
@@ -362,7 +362,7 @@ def _certificate(facts: Mapping[str, Any]) -> str:
     left = datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)
     what = f"certificate for {', '.join(names) or 'no name'}, valid for {counted(left.days, 'more day')}"
     if left <= EXPIRES_SOON:
-        raise StepDoubtful(what, "renew it, and restart what serves with it: clients refuse one that has expired")
+        raise StepDoubtful(what, "renew it and restart the server: clients refuse an expired certificate")
     return what
 
 
@@ -375,54 +375,54 @@ _BY_NUMBER = {
         "start the server, or correct host and port; "
         "one in a container or on another machine must listen on more than 127.0.0.1"
     ),
-    errno.ENOENT: "the server has not made it yet, or under another path: start it, or correct the URL",
-    errno.EACCES: "this user may not: look at the permissions of the socket and of its folder",
+    errno.ENOENT: "the server has not created it, or uses another path: start it, or correct the URL",
+    errno.EACCES: "permission denied: check the permissions of the socket and its folder",
     errno.ENETUNREACH: "there is no route: is the network, or the VPN, up?",
     errno.EHOSTUNREACH: "there is no route to the host: is it on, and in this network?",
-    errno.ECONNRESET: "the server, or something before it, cut the connection: look into its log",
+    errno.ECONNRESET: "the server or a proxy cut the connection: check its log",
 }
-_NO_UPGRADE = "the server does not upgrade here: is there a proxy that does not pass on Upgrade and Connection?"
-_BEHIND_PROXY = "a proxy is there, but the server behind it is not"
+_NO_UPGRADE = "the server does not upgrade here: does a proxy drop the headers Upgrade and Connection?"
+_BEHIND_PROXY = "the proxy answers, but the server behind it does not"
 _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
     (Unauthorized, "identify yourself, for example with --header 'authorization: Bearer TOKEN'"),
-    (Forbidden, "this identity, origin or host may not: ask whoever runs the server, or try another --header"),
-    (NoHandler, "the server is well, but has no such handler: is the subject spelled as in its handle()?"),
-    (BadRequest, "the server is well, but wants another body: see --body"),
-    (RequestError, "the server is well, its handler is not: look into its log"),
+    (Forbidden, "this identity, origin or host is not allowed: ask the operator of the server, or try another --header"),
+    (NoHandler, "the server works, but has no such handler: is the subject spelled as in its handle()?"),
+    (BadRequest, "the server works, but expects another body: see --body"),
+    (RequestError, "the server works, but its handler failed: check its log"),
     (socket.gaierror, "the name is misspelled, or this machine's DNS does not know it"),
 )
 _BY_ANSWER = (
-    ("answered 404", "the server is there, but has no bus at this path: correct the path of the URL"),
-    ("answered 421", "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"),
-    ("no common sub-protocol", "the server is there, and the URL names another protocol than its own"),
+    ("answered 404", "the server answers, but has no bus at this path: correct the path of the URL"),
+    ("answered 421", "the server does not know this host name: add it with serve(hosts=...) or attach(hosts=...)"),
+    ("no common sub-protocol", "the server answers, but uses another protocol than the URL"),
     ("does it want tls", "try the URL with TLS (wss)"),
     ("answered 400", _NO_UPGRADE),
     ("answered 426", _NO_UPGRADE),
     ("answered 502", _BEHIND_PROXY),
     ("answered 503", _BEHIND_PROXY),
     ("answered 504", _BEHIND_PROXY),
-    ("does not answer in http", "the port speaks something else: try tcp, tls or wss in place of ws"),
-    ("closed", "the port may want TLS (wss), or speak something else (tcp)"),
+    ("does not answer in http", "the port uses another protocol: try tcp, tls or wss instead of ws"),
+    ("closed", "the port may require TLS (wss), or use another transport (tcp)"),
     ("", "is this the port and the path of a WebSocket server?"),
 )
 """Words in the text of a failed upgrade, with advice; the last entry is the default."""
 _SILENCE = {
     "resolve": "the name server does not answer: look at the DNS settings",
     "connect": "a firewall may swallow the packets, or the address is wrong",
-    "tls": "something accepts connections there, but speaks no TLS: try the URL without TLS (ws, tcp)",
-    "upgrade": "something accepts connections there, but no WebSocket upgrade: compare port and path with the server's URL",
-    "handshake": "the protocol of the URL is perhaps another one than the server's",
+    "tls": "the port accepts connections, but does not use TLS: try the URL without TLS (ws, tcp)",
+    "upgrade": "the port accepts connections, but refuses the WebSocket upgrade: compare port and path with the server's",
+    "handshake": "the server may use another protocol than the URL",
     "request": (
-        "the connection is open, but nothing is answered: the server may be stuck, or speak another protocol, format or dialect"
+        "the connection is open, but the server does not answer: it may be stuck, or use another protocol, format or dialect"
     ),
 }
 _NATS_PORTS = "is this the port for clients, by default 4222, and not that for monitoring (8222) or for routes (6222)?"
-_OWN_CERTIFICATE = "does it want a certificate of this client (--cert FILE --key FILE)?"
-_HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with those that the server was started with"
+_OWN_CERTIFICATE = "does it require a client certificate (--cert FILE --key FILE)?"
+_HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with the server's"
 
 
 def silence_hint(step: str) -> str:
-    return _SILENCE.get(step, "the server does not go on: look into its log")
+    return _SILENCE.get(step, "the server does not continue: check its log")
 
 
 def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
@@ -448,7 +448,7 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return "try the URL without TLS (ws, tcp)"
     encrypted = scheme in ("tls", "wss", "https")
     if step == "upgrade" and encrypted and "closed the connection" in text:
-        return f"{_OWN_CERTIFICATE} Or the port speaks something else (tls)"
+        return f"{_OWN_CERTIFICATE} Or the port uses another transport (tls)"
     if step == "upgrade":
         return next(hint for words, hint in _BY_ANSWER if words in text)
     if "http" in text:
@@ -456,7 +456,7 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     if step == "handshake" and protocol == "nats":
         return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
-        tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it want TLS (tls, wss)?'}"
+        tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it require TLS (tls, wss)?'}"
         return f"the server ended the connection: {_HANDSHAKE}{tls}"
     return "is the server running there, under this name?"
 
@@ -466,11 +466,11 @@ def _refusal_hint(text: str) -> str | None:
     if "does not say why" in text:
         return "compare the path with that of the server's URL"
     if "origin " in text:
-        return "the server's origins= says whose pages may connect: leave out --header origin, or have this one added"
+        return "the server's origins= lists the origins that may connect: leave out --header origin, or have this one added"
     if "of its own machine alone" in text:
-        return "a proxy on the way says that you come from another machine, and the server has no authenticate"
+        return "a proxy reports that this client is on another machine, and the server has no authenticate"
     if "lets nobody in" in text or "reached from other machines" in text:
-        return "the server has no authenticate and can be reached from other machines: look into its log"
+        return "the server has no authenticate and can be reached from other machines: check its log"
     return None
 
 
@@ -480,12 +480,12 @@ def _tls_hint(error: ssl.SSLError) -> str:
         if "expired" in text:
             return "renew the certificate of the server (and check the clock of this machine)"
         if "not yet valid" in text:
-            return "correct the clock of this machine, or that of the one which made the certificate"
+            return "correct the clock of this machine, or of the machine that created the certificate"
         if "hostname" in text or "ip address" in text:
-            return "use a name that stands in the certificate, or have this one added to it"
+            return "use a name from the certificate, or add this name to it"
         return "name the authority that signed it with --ca FILE"
     if any(words in text for words in ("wrong_version_number", "wrong version number", "record layer", "record_layer")):
         return "try the URL without TLS (ws, tcp)"
     if "certificate required" in text or "certificate_required" in text:
-        return "the server wants a client certificate: show one with --cert FILE --key FILE"
-    return "compare the TLS versions of both sides; the log of the server says more"
+        return "the server requires a client certificate: pass one with --cert FILE --key FILE"
+    return "compare the TLS versions of both sides; the server's log has more"

@@ -99,7 +99,7 @@ class ClusterExamination(Examination):
         if isinstance(error, dict) or "streams" not in facts:
             why = f" ({error.get('description', error)})" if isinstance(error, dict) else ""
             raise StepDoubtful(
-                f"off{why}: Store and durable= need it, nothing else does",
+                f"off{why}: only Store and durable= need it",
                 "start nats-server with -js, or with jetstream { store_dir: ... }; or enable it for the account",
             )
         self._keeps = True
@@ -120,15 +120,15 @@ class ClusterExamination(Examination):
         others = [node for node in nodes if not node.here]
         if not others:
             raise StepDoubtful(
-                f"nobody else is in the cluster {self.name!r}",
-                "start the workers, with this very URL: its path is the name of the cluster, and another name another cluster",
+                f"no other node is in the cluster {self.name!r}",
+                "start the workers with this URL: its path is the name of the cluster",
             )
         told = [f"{node.name or node.id}, {node.clients} client{'s' * (node.clients != 1)}" for node in others[:_SHOWN]]
         more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         if not nodes.complete:
             raise StepDoubtful(
-                f"{len(others)}, of which one or more stay silent: {'; '.join(told)}{more}",
-                "a node that does not answer within 2 s is stuck or stopped: look at the event loops of the workers",
+                f"{len(others)}, at least one of them silent: {'; '.join(told)}{more}",
+                "a node that does not answer within 2 s is stuck or stopped: check the event loops of the workers",
             )
         return f"{len(others)}: {'; '.join(told)}{more}"
 
@@ -150,14 +150,14 @@ class ClusterExamination(Examination):
                 after = _backlogs(await administration.stores())
                 grown = {name: (count, after[name]) for name, count in before.items() if 0 < count < after.get(name, 0)}
         except BusError as error:
-            return f"not looked at: {error}"
+            return f"not checked: {error}"
         told = [f"{name}, {count} waiting" for name, count in before.items()]
         troubles = [f"{counted(count, 'dead letter')} of {name}" for name, count in letters.items()]
         troubles += [
             f"the backlog of {name} grows: {count}, and {later} a moment later" for name, (count, later) in grown.items()
         ]
         troubles += [
-            f"{counted(count, 'publication')} of {name} given out more than once, and not dealt with yet"
+            f"{counted(count, 'publication')} of {name} delivered more than once, and not processed yet"
             for name, count in again.items()
         ]
         if not troubles:
@@ -166,8 +166,8 @@ class ClusterExamination(Examination):
                 or "no durable handlers"
             )
         remedies = ["polybus dead list shows the letters, polybus dead retry stores them again"] if letters else []
-        remedies += ["start more workers, raise concurrency=, or look why a handler is slow"] if grown else []
-        remedies += ["the log of the workers says why what they were given comes again"] if again else []
+        remedies += ["start more workers, raise concurrency=, or find out why a handler is slow"] if grown else []
+        remedies += ["the log of the workers says why publications are delivered again"] if again else []
         more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
         raise StepDoubtful("; ".join(troubles[:_SHOWN]) + more, "; ".join(remedies))
 

@@ -87,14 +87,14 @@ def _bytes(source: str) -> bytes:
         return bytes.fromhex(digits)
     except ValueError:
         raise UsageError(
-            f"{source[:100]!r} is neither a file nor bytes in hexadecimal; text may come from stdin: ... | polybus inspect -"
+            f"{source[:100]!r} is neither a file nor bytes in hexadecimal; text comes from stdin: ... | polybus inspect -"
         ) from None
 
 
 def _bounded(file: BinaryIO) -> bytes:
     data = file.read(_MOST + 1)
     if not 0 < len(data) <= _MOST:
-        raise UsageError("there is nothing in it" if not data else f"more than {_MOST} bytes: cut it into pieces")
+        raise UsageError("the input is empty" if not data else f"the input has more than {_MOST} bytes: split it")
     return data
 
 

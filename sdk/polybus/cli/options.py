@@ -53,7 +53,7 @@ AnyUrl: TypeAlias = Annotated[
 Body: TypeAlias = Annotated[str | None, argument("[BODY]", "JSON; - reads it from stdin.")]
 Folder: TypeAlias = Annotated[str, argument("DIR", "The capture: a folder, or a URI such as s3://...")]
 Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "A header of the handshake; may be given several times.")]
-Wait: TypeAlias = Annotated[float, option("S", "Retry the first connection for so many seconds.", min=0)]
+Wait: TypeAlias = Annotated[float, option("S", "Retry the first connection for this many seconds.", min=0)]
 Origin: TypeAlias = Annotated[
     list[str] | None, option("O", "Web origin of pages that may connect; may be given several times.")
 ]
@@ -61,7 +61,7 @@ Insecure: TypeAlias = Annotated[bool, flag("--insecure", "Admit everyone, althou
 Ca: TypeAlias = Annotated[Path | None, option("FILE", "Trusted certificate authorities, in PEM.")]
 OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "The command's certificate for clients and servers, in PEM.")]
 Cert: TypeAlias = Annotated[Path | None, option("FILE", "Certificate for tls and wss, in PEM.")]
-Key: TypeAlias = Annotated[Path | None, option("FILE", "Its private key, if in a separate file.")]
+Key: TypeAlias = Annotated[Path | None, option("FILE", "Private key of --cert, if in a separate file.")]
 Tls: TypeAlias = ssl.SSLContext | None
 """Created by `connects` from --ca, --cert and --key."""
 Json: TypeAlias = Annotated[bool, flag("--json", "JSON lines, even on a terminal.")]

@@ -28,7 +28,9 @@ from ..plugins.tools import in_one_line, without_secrets
 T = TypeVar("T")
 
 OF_NATS = "the NATS server says"
-NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
+NATS_CREDENTIALS = (
+    "put credentials into the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE after it"
+)
 _NEXT_STEPS = ("in place of", "goes on trying", "waits for it as long", "begin the URL with")
 """Phrases of error texts that already contain a next step."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
@@ -36,7 +38,7 @@ _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypt
 """Of a client, which trusts authorities and shows no certificate."""
 _WORKERS = re.compile(r"(?<!\()(?<!, )workers=")
 """Not within an example of a call."""
-_LOOK = "; polybus doctor URL looks at every step"
+_LOOK = "; polybus doctor URL checks every step"
 _TOKENS = ("--auth", "--bearer", "--token")
 """Options of other programs that correspond to a header here."""
 REFUSED = 1
@@ -63,7 +65,7 @@ def announce(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        say(f"stdout takes nothing ({error.strerror}): it is said here")
+        say(f"cannot write to stdout ({error.strerror}): output continues here")
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
             sys.stdout.flush()  # flush its buffer
@@ -80,7 +82,7 @@ def describe(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # click's, which typer may contain under another name
         return _of_click(error), USAGE
     if type(error).__name__ == "Abort":
-        return "given up", 130
+        return "aborted", 130
     if isinstance(error, ImportError) and "pip install" in str(error):  # an extra that is not installed
         return str(error), USAGE
     if isinstance(error, (LocalProtocolError, EncodeError, ReservedSubject, Unsupported)):
@@ -172,7 +174,7 @@ def _next_step(error: BusError) -> str:
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):
         asks = str(error).endswith("?")  # already with a next step: at that path there may be something else
-        return "" if asks else "; ask whoever runs the server for the permission"
+        return "" if asks else "; ask the operator of the server for permission"
     if isinstance(error, NoHandler):
         return "; is the subject spelled as in the server's handle()?"
     return ""

@@ -83,7 +83,7 @@ def serve(
         options["tls"] = tls
     if ca is not None and not any(ProtocolFeatures.of(resolve_url(url)[0]).dials for url in urls):
         raise UsageError(
-            "--ca: certificate authorities for connections of this command (nats+tls), and it only listens; to ask clients for "
+            "--ca is for connections that this command opens (nats+tls), and it only listens; to ask clients for "
             "certificates use polybus.run(bus, url, tls=...) with verify_mode=ssl.CERT_REQUIRED"
         )
     try:
@@ -292,7 +292,7 @@ class Reloader:
             status = self._end(process)
             if path is None:
                 return status
-            say(f"{os.path.relpath(path, self._folder)} has changed: starting again")
+            say(f"{os.path.relpath(path, self._folder)} changed: restarting")
 
     def _until_change(self, process: subprocess.Popen[bytes], seen: dict[str, tuple[int, int]]) -> str | None:
         """Changed file; None after a signal."""
@@ -300,7 +300,7 @@ class Reloader:
         while not self._signalled.wait(_PACE):
             if not ended and process.poll() is not None:
                 ended = True
-                say(f"the server has ended with status {process.returncode}: it is started again when a file changes")
+                say(f"the server exited with status {process.returncode}: it restarts when a file changes")
             if (path := changed(seen, look(self._folder))) is not None:
                 return path
         return None

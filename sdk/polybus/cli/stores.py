@@ -47,7 +47,7 @@ LettersUrl = Annotated[
     str, argument("URL", "The cluster, or an external stream with dead letters: nats+tcp://host?dead_letters=PREFIX.")
 ]
 Yes = Annotated[bool, flag("--yes", "Confirm the removal, which is final.")]
-Durable = Annotated[str, option("NAME", "Only of this durable handler.")]
+Durable = Annotated[str, option("NAME", "Only letters of this durable handler.")]
 Number = Annotated[int, _number("NUMBER", "Number, as shown by polybus dead list.")]
 Numbers = Annotated[list[int] | None, _number("[NUMBER]...", "Numbers, as shown by polybus dead list.")]
 All = Annotated[bool, flag("--all", "All of them.")]
@@ -63,7 +63,9 @@ async def _administration(url: str, tls: Tls) -> AsyncIterator[Administration]:
 
     cluster = cluster_of(url, tls=tls)
     if cluster is None:
-        raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
+        raise UsageError(
+            f"{url} is not a cluster: its URL has a name after the host, as in nats+tcp://127.0.0.1:4222/shop, or is auto"
+        )
     async with hasty_bus(10.0, cluster, _LARGEST) as bus:
         yield Administration.of(bus)
 
@@ -77,8 +79,8 @@ async def _letters_at(url: str, tls: Tls) -> AsyncIterator[Letters]:
     adapter: Any = resolve_url(url)[0]
     if not getattr(adapter, "dead_letters", ""):
         raise UsageError(
-            f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto. Of a stream of "
-            "others it says where letters are: nats+tcp://127.0.0.1:4222?dead_letters=dead.orders"
+            f"{url} is not a cluster: its URL has a name after the host, as in nats+tcp://127.0.0.1:4222/shop, or is auto. For "
+            "an external stream, name the prefix of its dead letters: nats+tcp://127.0.0.1:4222?dead_letters=dead.orders"
         )
     from ..cluster.durable.foreign import letters_of
 
@@ -135,8 +137,8 @@ def show_store(
     print(f"{counted(store.publications, 'publication')}, {store.bytes} bytes, {bound}")
     print(f"kept for {f'{age / 1e9:g} s' if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
     for durable, (waiting, given) in store.durables.items():
-        again = f" ({store.again[durable]} of them given out more than once)" if store.again[durable] else ""
-        print(f"  {durable}: {waiting} not given out, {given} being handled or to come again{again}")
+        again = f" ({store.again[durable]} of them delivered more than once)" if store.again[durable] else ""
+        print(f"  {durable}: {waiting} waiting, {given} in progress or due for another attempt{again}")
 
 
 def _members(store: StoreState) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def add_store(
     max_age: Annotated[str, option("AGE", "Age after which publications are removed: 90s, 30m, 12h, 7d.")] = "",
     max_bytes: Annotated[str, option("SIZE", "Size of the store: 500MiB, 10GiB.")] = "",
     replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
-    work: Annotated[bool, flag("--work", "Remove publications once a durable handler is done with them.")] = False,
+    work: Annotated[bool, flag("--work", "Remove publications once a durable handler has processed them.")] = False,
     tls: Tls = None,
 ) -> None:
     """Create a store. An existing store with other settings is an error and stays as it is."""
@@ -192,10 +194,10 @@ def _age(text: str) -> float:
 def trim_store(
     url: ClusterUrl, name: Annotated[str, argument("NAME", "Name of the store.")], yes: Yes = False, tls: Tls = None
 ) -> None:
-    """Free space in a store: remove the publications that all its durable handlers are done with."""
+    """Remove publications that all durable handlers have processed."""
     check_store_name(name)
     if not yes:
-        raise UsageError(f"{name}: replays and copies lose what is removed: confirm with --yes")
+        raise UsageError(f"{name}: replays and copies lose the removed publications: confirm with --yes")
     count = _with(_administration(url, tls), lambda administration: administration.trim(name))
     print(f"{counted(count, 'publication')} removed")
 
@@ -209,7 +211,7 @@ def remove_store(
     yes: Yes = False,
     tls: Tls = None,
 ) -> None:
-    """Remove a store with its publications and durable handlers; or only one of the handlers."""
+    """Remove a store with its contents, or one durable handler."""
     check_store_name(name)
     if durable:
         check_durable_name(durable)
@@ -292,7 +294,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 def retry_dead(
     url: LettersUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", tls: Tls = None
 ) -> None:
-    """Store dead letters again, each only for its durable handler, and remove them."""
+    """Store dead letters again, each for its own durable handler."""
     _each(url, tls, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
 
 

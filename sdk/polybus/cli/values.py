@@ -43,7 +43,7 @@ def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -
         return None
     options = Cluster(url, wait=min(wait, _FOR_EVER), tls=tls)
     if options.resolved() is None:
-        raise UsageError(f"auto is the cluster of {VARIABLE}, which is not set: name a URL")
+        raise UsageError(f"auto reads {VARIABLE}, which is not set: set it, or give a URL")
     return options
 
 
@@ -74,7 +74,7 @@ def connecting(
 def check_for_cluster(header: list[str] | None) -> None:
     """Raise UsageError for headers, which clusters do not use."""
     if header:
-        raise UsageError("--header: a cluster reads no headers; put a token before the host of its URL, as TOKEN@host")
+        raise UsageError("--header: a cluster does not use headers; put a token before the host of its URL, as in TOKEN@host")
 
 
 def warn_of_slips(url: str) -> None:
@@ -94,7 +94,7 @@ def headers_of(given: list[str] | None) -> dict[str, str] | None:
     for text in given or ():
         name, colon, value = text.partition(":")
         if not (colon and name.strip()):
-            raise UsageError(f"--header {text!r}: of the form 'name: value'")
+            raise UsageError(f"--header {text!r}: write 'name: value'")
         headers[name.strip()] = value.strip()
     return headers or None
 
@@ -132,12 +132,12 @@ def _load(tls: ssl.SSLContext, cert: Path, key: Path | None) -> None:
     """Load a certificate with its private key; raises UsageError."""
 
     def encrypted() -> str:  # without it OpenSSL asks at the terminal
-        raise UsageError(f"--key {key or cert}: the private key is encrypted: decrypt it, by openssl pkey -in FILE -out NEW")
+        raise UsageError(f"--key {key or cert}: the private key is encrypted: decrypt it with openssl pkey -in FILE -out NEW")
 
     try:
         tls.load_cert_chain(cert, key, encrypted)
     except (OSError, ssl.SSLError) as error:
-        missing = "" if key is not None else "; a key in a file of its own is named by --key"
+        missing = "" if key is not None else "; name a separate key file with --key"
         file = next((given for given in (cert, key) if given is not None and not given.is_file()), None)
         option = "--key" if file is not None and file == key else "--cert"
         raise UsageError(
@@ -158,13 +158,13 @@ def parse_body(text: str | None) -> Any:
     except ValueError as error:
         raise UsageError(f"BODY is not JSON: {error}{_meant(given)}") from None
     except RecursionError:
-        raise UsageError("BODY is nested too deeply: nothing that a bus carries needs so many brackets") from None
+        raise UsageError("BODY is nested too deeply") from None
 
 
 def _meant(body: str) -> str:
     """Advice for a BODY that is not JSON: its probable meaning."""
     if body[:1] == "@":
-        return f"; a file comes from stdin: - < {body[1:101]}"
+        return f"; to read a file, write - < {body[1:101]}"
     return """; text needs its own quotes: '"like this"'""" if body[:1].isalpha() else ""
 
 
@@ -189,7 +189,7 @@ def parse_size(option: str, text: str) -> int:
     """Number of bytes, such as 500M or 10GiB; raises UsageError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{option} {text!r}: a number of bytes, as 500M or 10GiB")
+        raise UsageError(f"{option} {text!r}: a number of bytes, such as 500M or 10GiB")
     return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
 
 

@@ -65,7 +65,7 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
 
     def mark(function: F) -> F:
         if Marks.of(function).method:
-            raise TypeError(f"{function.__name__} has @method(...) twice: write name and timeout into one")
+            raise TypeError(f"{function.__name__} has @method(...) twice: use one for name and timeout")
         return _marked(function, "@method(...)", name=name, timeout=wait, method=True)
 
     return mark

@@ -5,11 +5,10 @@ A stream is an async iterator that needs no enclosing block: it manages its own 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from .._core.rpc.channel import leave
 from .._util.event_loop import Loop, running_loop
@@ -21,30 +20,7 @@ if TYPE_CHECKING:
     from .._core.rpc.channel import Channel, ChannelContext
 
 
-class ContractAsker(Protocol):
-    """Sends requests and notifications, and opens streams."""
-
-    def request(self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ...) -> Awaitable[Any]: ...
-
-    async def notify(self, subject: str | int, body: Any = ...) -> None: ...
-
-    def stream(
-        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
-    ) -> ChannelContext[Any, Any]: ...
-
-
-class BlockingAsker(Protocol):
-    """Sends requests and notifications, and opens streams, for threads."""
-
-    def request(self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ...) -> Any: ...
-
-    def notify(self, subject: str | int, body: Any = ...) -> None: ...
-
-    def stream(
-        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
-    ) -> AbstractContextManager[Iterable[Any]]: ...
-
-
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -80,7 +56,7 @@ class ItemStream(AsyncGenerator[T, None]):
     async def _opened(self) -> Channel[T, Any]:
         opening, self._opening = self._opening, None
         if opening is None:
-            raise RuntimeError("another task opens this stream: read the first item in one task")
+            raise RuntimeError("another task is opening this stream: read the first item in one task")
         try:
             channel = self._channel = await opening.__aenter__()
         except BaseException:
@@ -94,7 +70,7 @@ class ItemStream(AsyncGenerator[T, None]):
     async def asend(self, value: None) -> T:
         """Wait for the next item and return it. `value` must be None."""
         if value is not None:
-            raise TypeError(f"asend({value!r:.40}): a stream takes nothing, bus.channel() has two directions")
+            raise TypeError(f"asend({value!r:.40}): a stream accepts no items, use bus.channel()")
         return await self.__anext__()
 
     async def athrow(
@@ -124,8 +100,6 @@ class ItemStream(AsyncGenerator[T, None]):
             pass
 
 
-P = TypeVar("P")
-
 TIMEOUT: Final = 30.0
 _MISSING: Final = object()
 
@@ -133,7 +107,7 @@ _MISSING: Final = object()
 class ContractClient:
     """An object with the methods of a contract."""
 
-    def __init__(self, contract: ContractPlan, prefix: str, asker: object) -> None:
+    def __init__(self, contract: ContractPlan, prefix: str, asker: Any) -> None:
         self.__contract = contract
         self.__shown = f"<client of {contract.name} at {prefix or 'no prefix'!r} by {asker!r}>"
 
@@ -147,7 +121,7 @@ class ContractClient:
         raise AttributeError(f"{self.__contract.name} has no method {name!r}; it has {methods}", name=name, obj=self)
 
 
-def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
+def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
     """Create a client that sends its calls with a bus, a peer or a user.
 
     Raises:
@@ -158,13 +132,13 @@ def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
         first = read.methods[0]
         raise TypeError(
             f"{first.name} is a plain `def`, which would block the event loop: write `async def {first.attribute}(self, ...)`, "
-            "or ask in a thread by polybus.sync"
+            "or use polybus.sync in a thread"
         )
-    ways: dict[str, Callable[..., Any]] = {"request": _ask, "stream": _iterate, "notification": _tell}
+    ways = {"request": _ask, "stream": _iterate, "notification": _tell}
     return cast("P", _made(read, prefix, asker, ways))
 
 
-def blocking_client_of(asker: BlockingAsker, contract: TypeForm[P], prefix: str) -> P:
+def blocking_client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
     """Create a client that sends its calls with the blocking twin.
 
     Raises:
@@ -174,18 +148,14 @@ def blocking_client_of(asker: BlockingAsker, contract: TypeForm[P], prefix: str)
     if not read.blocking:
         first = read.methods[0]
         raise TypeError(
-            f"{first.name} is async, and a thread waits for its answer: write a contract of plain methods for threads, "
+            f"{first.name} is async: write a contract with plain methods for threads, "
             f"`def {first.attribute}(self, ...) -> T`, for a stream `-> Iterator[T]`; the subjects are the same"
         )
-    ways: dict[str, Callable[..., Any]] = {
-        "request": _ask_blocking,
-        "stream": _iterate_blocking,
-        "notification": _tell_blocking,
-    }
+    ways = {"request": _ask_blocking, "stream": _iterate_blocking, "notification": _tell_blocking}
     return cast("P", _made(read, prefix, asker, ways))
 
 
-def _made(contract: ContractPlan, prefix: str, asker: object, ways: dict[str, Callable[..., Any]]) -> ContractClient:
+def _made(contract: ContractPlan, prefix: str, asker: Any, ways: dict[str, Callable[..., Any]]) -> ContractClient:
     client = ContractClient(contract, prefix, asker)
     for subject, method in contract.subjects(prefix).items():
         function = ways[method.style](asker, subject, method)
@@ -209,7 +179,7 @@ def _body(method: ContractMethod, given: tuple[Any, ...], named: dict[str, Any])
 # answer.
 
 
-def _ask(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
+def _ask(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     request, returns = asker.request, method.returns
     timeout = TIMEOUT if method.timeout is None else method.timeout
     checked = not method.positional
@@ -222,7 +192,7 @@ def _ask(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Ca
     return ask
 
 
-def _tell(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
+def _tell(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     notify, checked = asker.notify, not method.positional
 
     async def tell(body: Any = _MISSING, /, *more: Any, **named: Any) -> None:
@@ -233,7 +203,7 @@ def _tell(asker: ContractAsker, subject: str | int, method: ContractMethod) -> C
     return tell
 
 
-def _iterate(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
+def _iterate(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     stream = partial(asker.stream, timeout=method.timeout, returns=method.returns)
 
     def iterate(*given: Any, **named: Any) -> ItemStream[Any]:
@@ -242,7 +212,7 @@ def _iterate(asker: ContractAsker, subject: str | int, method: ContractMethod) -
     return iterate
 
 
-def _ask_blocking(asker: BlockingAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
+def _ask_blocking(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     timeout = TIMEOUT if method.timeout is None else method.timeout
 
     def ask(*given: Any, **named: Any) -> Any:
@@ -251,14 +221,14 @@ def _ask_blocking(asker: BlockingAsker, subject: str | int, method: ContractMeth
     return ask
 
 
-def _tell_blocking(asker: BlockingAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
+def _tell_blocking(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     def tell(*given: Any, **named: Any) -> None:
         asker.notify(subject, _body(method, given, named))
 
     return tell
 
 
-def _iterate_blocking(asker: BlockingAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
+def _iterate_blocking(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     def iterate(*given: Any, **named: Any) -> Iterator[Any]:
         return items(_body(method, given, named))
 

@@ -79,14 +79,14 @@ class ContractMethod:
         tail, whole = self.tail, isinstance(self.tail, int) or self.tail.startswith(("/", "up:/"))
         if whole and prefix:
             raise TypeError(
-                f"{self.name} has the subject {tail!r} of its own, before which the prefix {prefix!r} cannot stand: leave out "
+                f"{self.name} has its own subject {tail!r}, which cannot have the prefix {prefix!r}: leave out "
                 "the prefix, and put methods with a number or a URI into a contract of their own"
             )
         subject = tail if whole or not prefix else f"{prefix}{'/' if '/' in prefix else '.'}{tail}"
         try:
             check_subject(subject)
         except (LocalProtocolError, ReservedSubject) as error:
-            raise TypeError(f"{self.name} would have the subject {shown(subject)}, which cannot be: {error}") from None
+            raise TypeError(f"{self.name} would have the invalid subject {shown(subject)}: {error}") from None
         return subject
 
 
@@ -129,11 +129,11 @@ class ContractPlan:
         """
         if not isinstance(prefix, str):
             raise TypeError(
-                f"the prefix {shown(prefix)} of {self.name}: a text, for example 'user', not {type(prefix).__name__}"
+                f"the prefix {shown(prefix)} of {self.name}: a string, for example 'user', not {type(prefix).__name__}"
             )
         if prefix.endswith((".", "/")):
             mark = "dot" if prefix.endswith(".") else "slash"
-            raise TypeError(f"the prefix {prefix!r} of {self.name}: the {mark} comes by itself, write {prefix.rstrip('./')!r}")
+            raise TypeError(f"the prefix {prefix!r} of {self.name}: polybus adds the {mark}, write {prefix.rstrip('./')!r}")
         found: dict[str | int, ContractMethod] = {}
         for method in self.methods:
             other = found.setdefault(method.subject(prefix), method)
@@ -172,24 +172,22 @@ _read_once = remembered(_read)
 def _functions(base: type, name: str) -> dict[str, Any]:
     for attribute in own_annotations(base):
         if not attribute.startswith("_"):
-            raise TypeError(
-                f"{name}.{attribute} is an attribute, which no wire has: write `async def {attribute}(self) -> ...`"
-            )
+            raise TypeError(f"{name}.{attribute} is an attribute, not a method: write `async def {attribute}(self) -> ...`")
     found = {}
     for attribute, value in vars(base).items():
         if attribute in _FOR_IMPLEMENTATIONS or (attribute.startswith("_") and not inspect.isfunction(value)):
             continue
         if attribute.startswith("__") and attribute.endswith("__"):
-            raise TypeError(f"{name}.{attribute} is a name of Python's own, which a client does not have: give it another name")
+            raise TypeError(f"{name}.{attribute} is a special method of Python: give it another name")
         if attribute.startswith("_"):
-            raise TypeError(f"{name}.{attribute} is private: a method of a contract is public, put helpers elsewhere")
+            raise TypeError(f"{name}.{attribute} is private: methods of a contract are public, so move it elsewhere")
         if not inspect.isfunction(value):
             kind = {property: "a property", staticmethod: "a staticmethod", classmethod: "a classmethod"}.get(
                 type(value), f"no method but a {type(value).__name__}"
             )
-            raise TypeError(f"{name}.{attribute} is {kind}: a contract has methods alone, `async def {attribute}(self) -> ...`")
+            raise TypeError(f"{name}.{attribute} is {kind}: a contract has only methods, `async def {attribute}(self) -> ...`")
         if value.__name__ == "_overload_dummy":  # left by typing.overload
-            raise TypeError(f"{name}.{attribute} is overloaded, and a subject takes one type: write a union, or two methods")
+            raise TypeError(f"{name}.{attribute} is overloaded, but a subject has one type: write a union, or two methods")
         found[attribute] = value
     return found
 
@@ -245,7 +243,7 @@ class _PlanReader:
                 parameters[place] = parameter.replace(annotation=takes)
         marks = Marks.of(function)
         if style == "notification" and marks.timeout is not None:
-            self._wrong("is a notification, for whose answer nobody waits: leave out timeout=")
+            self._wrong("is a notification, which has no answer: leave out timeout=")
         return ContractMethod(
             name,
             attribute,
@@ -261,7 +259,7 @@ class _PlanReader:
 
     def _body(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
         if parameter.annotation is parameter.empty:
-            self._wrong(f"says no type of {parameter.name!r}: write `{parameter.name}: GetUser`, or Any for whatever comes")
+            self._wrong(f"has no type for {parameter.name!r}: write `{parameter.name}: GetUser`, or Any")
         hint = substituted(hints[parameter.name], self.types)
         try:
             given = injected(hint)
@@ -269,8 +267,8 @@ class _PlanReader:
             given = hint
         if given is not None:
             self._wrong(
-                f"takes {parameter.name!r}, {_shown(hint)}, which handlers are given and callers do not have: leave it out; "
-                "an implementation takes it as `ctx: Context | None = None`, and a channel is opened by bus.channel()"
+                f"takes {parameter.name!r}, {_shown(hint)}, which only handlers have: leave it out; "
+                "an implementation takes it as `ctx: Context | None = None`, and bus.channel() opens a channel"
             )
         self._check_readable(hint, f"the type of {parameter.name!r}")
         return hint
@@ -280,7 +278,7 @@ class _PlanReader:
         if (lost := lost_result(function, hints)) is not None:
             self._wrong(f"returns {lost}, which does not resolve: {IMPORT_IT}")
         if "return" not in hints:
-            self._wrong("says not what it returns: write `-> User`, or `-> None`")
+            self._wrong("has no return type: write `-> User`, or `-> None`")
         hint = substituted(hints["return"], self.types)
         origin = get_origin(hint) or hint
         short = self.name.rpartition(".")[2]
@@ -297,7 +295,7 @@ class _PlanReader:
                 self._wrong(f"returns {_shown(hint)}, which blocks: {stream}")
             self._wrong(
                 f"is a plain `def` among others that are async: write `async def {short}(self, ...)`; {stream}; "
-                "a contract for threads has plain methods alone"
+                "a contract for threads has only plain methods"
             )
         many = many or (self.blocking and blocks)
         returns = next(iter(get_args(hint)), Any) if many else hint
@@ -309,14 +307,14 @@ class _PlanReader:
     def _check_readable(self, hint: Any, what: str) -> None:
         if (variable := open_variable(hint)) is not None:
             of = self.name.partition(".")[0]
-            self._wrong(f"leaves open what {variable} stands for: name it where the contract is used, as in {of}[User]")
+            self._wrong(f"has the open type variable {variable}: set it where the contract is used, as in {of}[User]")
         if isinstance(hint, (str, ForwardRef)):
-            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: the class itself, without quotes")
+            self._wrong(f"cannot be sent, {what} is {_shown(hint)}: write the class itself, without quotes")
         if isinstance(hint, (list, tuple)):
             inner = ", ".join(map(_shown, hint))
-            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: it is no type, write {type(hint).__name__}[{inner}]")
+            self._wrong(f"cannot be sent, {what} is {_shown(hint)}: it is not a type, write {type(hint).__name__}[{inner}]")
         if (problem := unreadable(hint)) is not None:
-            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: {problem}")
+            self._wrong(f"cannot be sent, {what} is {_shown(hint)}: {problem}")
 
     def _wrong(self, text: str) -> NoReturn:
         raise TypeError(f"{self.name} {text}")

@@ -28,10 +28,10 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
         raise TypeError(f"{shown(contract)} is not a contract: {name} is one, and comes first: bus.implement({name}, ...)")
     read_contract = ContractPlan.of(contract)
     if implementation is None:
-        raise TypeError(f"None implements nothing: an object with the methods of {read_contract.name} does")
+        raise TypeError(f"None does not implement {read_contract.name}: pass an object with its methods")
     if isinstance(implementation, type):
         name = implementation.__name__
-        raise TypeError(f"{name} is a class, and its objects answer: bus.implement({read_contract.name}, {name}(), ...)")
+        raise TypeError(f"{name} is a class: pass an object, bus.implement({read_contract.name}, {name}(), ...)")
     return [
         _handler(read_contract, method, subject, implementation) for subject, method in read_contract.subjects(prefix).items()
     ]
@@ -43,14 +43,14 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
     wanted = _wanted(contract, method)
     if function is None:
         raise TypeError(
-            f"{type(implementation).__name__} has no method {method.attribute!r}, as {contract.name} has: write {wanted}"
+            f"{type(implementation).__name__} has no method {method.attribute!r} of {contract.name}: write {wanted}"
         )
     if not callable(function):
         raise TypeError(f"{name} is {shown(function)}, and {method.name} is a method: write {wanted}")
     if getattr(function, "__func__", None) is method.function:
         raise TypeError(f"{name} is inherited from the contract, where it does nothing: write {wanted}")
     if Marks.of(function) not in (Marks(), Marks.of(method.function)):
-        raise TypeError(f"{name} has a @method or @notify of its own, where that of {method.name} counts: move it there")
+        raise TypeError(f"{name} has its own @method or @notify: move it to {method.name}")
     try:
         read_signature = read(function)
         hints = {of: hint for of, hint in read_signature.hints.items() if open_variable(hint) is None}
@@ -71,7 +71,7 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
             raise TypeError(f"{signature.name} takes no body, and {method.name} takes {parameter.name!r}: write {wanted}")
         own = next(one for one in signature.parameters if one.name == named)
         if parameter.default is not parameter.empty and own.default is own.empty:
-            raise TypeError(f"{signature.name}: {named!r} has no default, as it has in {method.name}: write {wanted}")
+            raise TypeError(f"{signature.name}: {named!r} has no default, but it has one in {method.name}: write {wanted}")
         check_body(signature.name, named, hints.get(named, method.takes), method.takes, method.name)
         hints[named] = read_as(hints.get(named), method.takes)
     check_result(signature.name, hints.get("return", Any), method.returns, method.name)

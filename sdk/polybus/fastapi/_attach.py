@@ -152,9 +152,9 @@ _FRAMES: Final = "polybus-frames.js"
 
 
 _INSTEAD: Final = {
-    "url": "path='/bus' is where, protocol='ubre' what is spoken there",
-    "prefix": "path= is all of it behind the prefix of the router",
-    "authenticate": "it belongs to the bus, Bus(authenticate=...)",
+    "url": "give path='/bus' and protocol='ubre'",
+    "prefix": "path= is the whole path after the prefix of the router",
+    "authenticate": "pass it to the bus: Bus(authenticate=...)",
 }
 """Advice for unknown arguments of `attach`."""
 
@@ -217,7 +217,7 @@ def attach(
     adapter = find_protocol(protocol, {})
     if ProtocolFeatures.of(adapter).dials:
         raise ValueError(
-            f"protocol={shown(protocol)}: the bus connects to a server for it and serves nobody at a path: "
+            f"protocol={shown(protocol)}: the bus connects to a server for this protocol and cannot serve a path: "
             "connect(url, bus=bus) in the lifespan of the bus, or polybus.run(bus, url)"
         )
     endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path, is_watched)
@@ -264,11 +264,11 @@ def _router_of(app: Application) -> Any:
 def _full_path(router: Any, path: Any) -> str:
     """Path with the APIRouter's own prefix, which FastAPI adds only to its own kinds of routes."""
     if not isinstance(path, str):
-        raise TypeError(f"path={shown(path)}: a text such as '/bus', not {type(path).__name__}")
+        raise TypeError(f"path={shown(path)}: a string such as '/bus', not {type(path).__name__}")
     if not path.startswith("/"):
-        raise ValueError(f"path={path!r}: begins with a slash, as '/bus' does")
+        raise ValueError(f"path={path!r}: it must begin with a slash, as in '/bus'")
     if "?" in path or "#" in path:
-        raise ValueError(f"path={path!r}: a path alone, without '?' and '#'")
+        raise ValueError(f"path={path!r}: it must be a path without '?' and '#'")
     if set("{}") & set(PARAM_REGEX.sub("", path)):
         raise ValueError(f"path={path!r}: braces are for parameters, as in '/rooms/{{room}}/bus'")
     try:
@@ -298,9 +298,9 @@ def _check_script(path: Any) -> None:
     if not isinstance(path, str):
         raise TypeError(f"script={shown(path)}: a path such as '/polybus.js', not {type(path).__name__}")
     if not path.startswith("/"):
-        raise ValueError(f"script={path!r}: a path that begins with a slash, as '/polybus.js' does")
+        raise ValueError(f"script={path!r}: it must begin with a slash, as in '/polybus.js'")
     if "?" in path or "#" in path or posixpath.basename(path) == _FRAMES:
-        raise ValueError(f"script={path!r}: a path alone, as '/polybus.js'; {_FRAMES} is served beside it")
+        raise ValueError(f"script={path!r}: it must be a path such as '/polybus.js'; {_FRAMES} is served beside it")
 
 
 def _add_script(router: Any, path: str) -> None:

@@ -356,7 +356,7 @@ def _attachment(connection: HTTPConnection) -> Attachment:
     found = {attachment.bus: attachment for attachment in _attachments(getattr(app, "routes", ()))}
     if not found:
         raise RuntimeError(
-            "no bus is attached to the application that serves this request: attach(app, bus); "
+            "no bus is attached to the application that serves this request: call attach(app, bus); "
             "a mounted application needs its own"
         )
     if len(found) > 1:

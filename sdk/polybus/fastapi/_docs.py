@@ -28,11 +28,11 @@ def add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: 
     """
     check_type(docs, str, "docs", "docs='/bus/docs'")
     if not docs.startswith("/") or "?" in docs or "#" in docs or "{" in docs:
-        raise ValueError(f"docs={shown(docs)}: a path of its own, as '/bus/docs' is")
+        raise ValueError(f"docs={shown(docs)}: it must be a path such as '/bus/docs'")
     here = f"{getattr(router, 'prefix', '')}{docs}"
     taken = {path, *(getattr(route, "path", None) for route in router.routes)}
     if found := taken & {here, f"{here}.json"}:
-        raise ValueError(f"docs={docs!r}: there is something at {min(map(str, found))} already: give the page another path")
+        raise ValueError(f"docs={docs!r}: {min(map(str, found))} is already in use: give the page another path")
     if try_it:
         _check_live(adapter, path)
     made = _Documents(
@@ -59,10 +59,10 @@ def add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: 
 def _check_live(adapter: ProtocolAdapter, path: str) -> None:
     if adapter.name != "ubre" or getattr(adapter, "format", "json") == "binary":
         raise ValueError(
-            f"try_it=True: the page speaks UBRE in JSON, and at {path} there is {adapter!r}: attach the bus there too"
+            f"try_it=True: the page needs UBRE in JSON, but {path} serves {adapter!r}: attach the bus with UBRE too"
         )
     if "{" in path:
-        raise ValueError(f"try_it=True: the page cannot know what stands for the braces of {path!r}: leave it out")
+        raise ValueError(f"try_it=True: the page cannot fill in the parameters of {path!r}: leave try_it out")
 
 
 def _live_address(docs: str, path: str) -> str:

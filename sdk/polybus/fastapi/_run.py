@@ -45,7 +45,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):
         raise TypeError(
-            f"run({shown(app)}): an application, or where it is, as in 'module:app': attach(app, bus) puts a bus into one, and "
+            f"run({shown(app)}): an application, or its import path, as in 'module:app': attach(app, bus) adds a bus to it, "
             "polybus.run(bus, url) serves a bus alone"
         )
     drain = seconds(drain, "drain")
@@ -54,7 +54,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         raise ValueError("reload= is not for run(): for development use uvicorn --reload")
     if workers > 1 and not isinstance(app, str):
         raise TypeError(
-            f"run({shown(app)}, workers={workers}): each worker imports the application, so say where it is: "
+            f"run({shown(app)}, workers={workers}): each worker imports the application, so pass its import path: "
             f"run('module:app', workers={workers})"
         )
     try:

@@ -77,7 +77,7 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
             fields.append((number, data[at : at + size]))
             at += size
     except (IndexError, KeyError) as error:
-        raise ValueError("no message of protocol buffers") from error
+        raise ValueError("not a message of protocol buffers") from error
     return fields
 
 

@@ -87,7 +87,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     options = dict(pairs)
     if len(options) < len(pairs) and transport not in _WITH_QUERY:  # a server's query may repeat a name
         twice = sorted(name for name in options if sum(name == one for one, _ in pairs) > 1)
-        raise ValueError(f"{shown}: {', '.join(twice)} stands there more than once: write each option once")
+        raise ValueError(f"{shown}: {', '.join(twice)} occurs more than once: write each option once")
     return SplitUrl(protocol, transport, address, options)
 
 
@@ -120,7 +120,7 @@ def resolve_url(
             rest = {name: options.pop(name) for name in parts.options if name not in known}
             if rest and serves and parts.transport in _WITH_QUERY:
                 shown = without_secrets(url)
-                raise ValueError(f"{shown}: no option of a server: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
+                raise ValueError(f"{shown}: unknown server options: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
     if parts.transport in _WITHOUT_PORTS and (port := ProtocolFeatures.of(adapter).default_port) is not None:
         parts = _with_port(parts, port)
@@ -317,7 +317,7 @@ def _load(group: str, name: str) -> Any:
     installed = {entry.name: entry for entry in metadata.entry_points(group=f"polybus.{group}")}
     if name not in installed:
         choices = ", ".join(sorted({*known, *installed}))
-        raise ValueError(f"{name!r} is no {group[:-1]} here; there are: {choices}")
+        raise ValueError(f"there is no {group[:-1]} {name!r}; known are {choices}")
     return installed[name].load()
 
 
@@ -356,9 +356,9 @@ def check_transport(target: object, verb: str) -> None:
     if not callable(getattr(target, verb, None)):
         hint = ""
         if isinstance(target, (list, tuple)):
-            hint = "; of several servers each has a link of its own, bus.connect(url, serves=[...])"
+            hint = "; open a link to each of several servers, with bus.connect(url, serves=[...])"
         elif target is None:
-            hint = "; is a setting missing, from which it comes?"
+            hint = "; is a setting missing?"
         raise TypeError(
             f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
             f"it is {type(target).__name__}{hint}"

@@ -120,7 +120,7 @@ class Bus(BlockingBus):
         def __getattr__(self, name: str) -> Any:
             if name in ("handle", "on", "include", "use"):
                 raise AttributeError(
-                    f"handlers stand on a polybus.Bus: bus = polybus.Bus(), @bus.{name}(...), then sync.Bus(bus)"
+                    f"register handlers on a polybus.Bus: bus = polybus.Bus(), @bus.{name}(...), then sync.Bus(bus)"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -195,5 +195,4 @@ class AskingTwin(Twin):
             TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
                 method, and says what to write.
         """
-        asker: Any = self
-        return blocking_client_of(asker, contract, prefix)
+        return blocking_client_of(self, contract, prefix)

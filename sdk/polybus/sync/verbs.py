@@ -52,4 +52,4 @@ class BlockingBus(
     """
 
     def __reduce__(self) -> Any:
-        raise TypeError("a bus cannot be pickled, it lives in one process: open one in the function that runs in the other")
+        raise TypeError("a bus cannot be pickled: open one in each process")

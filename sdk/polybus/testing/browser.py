@@ -51,7 +51,9 @@ def check_origin(origin: str) -> None:
     exact = None if "*" in origin else origin_of(origin)
     if origin != OPAQUE and (exact != origin or exact == OPAQUE):
         hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""
-        raise ValueError(f"origin={origin!r}: exactly one, such as https://example.org, or 'null' for a sandboxed frame{hint}")
+        raise ValueError(
+            f"origin={origin!r}: it must be one origin, such as https://example.org, or 'null' for a sandboxed frame{hint}"
+        )
 
 
 __all__ = ["Frame", "ServedFrame", "StrangeHello", "Window", "WindowProxy", "connect_to_host", "serve_frame"]
@@ -484,12 +486,12 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
     """
     allowed = tuple(origins)
     if not allowed:
-        raise ValueError("origins=(): name those that the page around may have")
+        raise ValueError("origins=(): give the allowed origins of the surrounding page")
     for origin in allowed:
         check_origin(origin)
     parent = window.parent
     if parent is None or window.gone:
-        raise ConnectFailed(window.origin, "this page is gone" if window.gone else "there is no page around this one")
+        raise ConnectFailed(window.origin, "this page is gone" if window.gone else "there is no surrounding page")
     nonce, found, came = secrets.token_hex(16), list[InMemoryPort](), anyio.Event()
 
     def heard(event: MessageEvent) -> None:

@@ -385,16 +385,14 @@ async def met(bus: Bus, *others: Bus) -> None:
         await until(bus, lambda: not unknown())
     if scope.cancelled_caught:
         raise TimeoutError(
-            f"a node has not heard of {len(unknown())} of {len(wanted)} others in {_PATIENCE:g} s: have they the same cluster?"
+            f"a node has not heard of {len(unknown())} of {len(wanted)} others within {_PATIENCE:g} s: are they in one cluster?"
         )
 
 
 def _backbone(bus: Bus, *, entered: bool = False) -> Backbone:
     backbone = mesh_of(bus)
     if not isinstance(backbone, Backbone):
-        raise LocalProtocolError(
-            f"{bus!r} is not a node: make it with Bus(cluster='auto'), which is alone where no cluster is named"
-        )
+        raise LocalProtocolError(f"{bus!r} is not a node: create it with Bus(cluster='auto')")
     if not entered and is_entered(bus):
-        raise LocalProtocolError(f"{bus!r} is entered already, and has its cluster: cluster() enters its buses itself")
+        raise LocalProtocolError(f"{bus!r} is entered already: cluster() enters its buses itself")
     return backbone

@@ -78,8 +78,8 @@ async def _joined(
     if ProtocolFeatures.of(adapter).dials:
         if identity is not None or faults is not None:
             raise LocalProtocolError(
-                f"pair(protocol={adapter.name!r}): both are clients of a server, so identity= and faults= have "
-                "no place; connect both to a polybus.testing.NatsEngine, which can be cut, or take another protocol"
+                f"pair(protocol={adapter.name!r}): both are clients of a server, so identity= and faults= do not "
+                "apply; connect both to a polybus.testing.NatsEngine, which can be cut, or use another protocol"
             )
         from .nats_engine import NatsEngine
 

@@ -46,70 +46,13 @@ _KEPT: Final = 30
 """Events of a run to show when it fails."""
 
 
-class Network:
-    """All connections of a simulation, and the log of their events.
-
-    Args:
-        seed: Determines the time that each frame takes.
-        delay: Maximum seconds that a frame takes.
-        loop: Keeps the time.
-    """
-
-    def __init__(self, seed: int, delay: float, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop: asyncio.AbstractEventLoop = loop
-        self.connections: list[SimulatedConnection] = []
-        self.recent: deque[str] = deque(maxlen=_KEPT)
-        """The last faults and notes."""
-        self._delay = delay
-        self._random = random.Random(f"{seed}/latency").random
-        self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
-        self._hash = blake2b(digest_size=16)
-
-    @property
-    def trace(self) -> str:
-        """Hash of all events."""
-        return self._hash.hexdigest()
-
-    def latency(self) -> float:
-        """Seconds that the next frame takes."""
-        return self._random() * self._delay
-
-    def note(self, *what: object) -> None:
-        """Write to the log."""
-        text = f"{self.loop.time():10.4f} {' '.join(map(str, what))}"
-        self.recent.append(text)
-        self._hash.update(text.encode())
-
-    def carried(self, label: bytes, frame: bytes) -> None:
-        """Log an arrived frame."""
-        self._hash.update(_SECONDS.pack(self.loop.time()) + label + frame)
-
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` after so many seconds, or when the faults end."""
-
-        def due() -> None:
-            if self._later.pop(act, None) is not None:
-                act()
-
-        self._later[act] = self.loop.call_later(seconds, due)
-
-    def calm(self) -> None:
-        """End all pauses, and report each cut."""
-        for connection in self.connections:
-            connection.pause(0.0)
-        for act, timer in list(self._later.items()):
-            timer.cancel()
-            del self._later[act]
-            act()
-
-
 class SimulatedConnector:
     """Connects to an address in memory through the network of a simulation."""
 
     reconnects = True
 
-    def __init__(self, network: Network, url: str, label: str) -> None:
-        self._network = network
+    def __init__(self, world: World, url: str, label: str) -> None:
+        self._world = world
         self._inner: Connector = Memory().connector(url)
         self._label = label
         self.url: str = url
@@ -122,7 +65,7 @@ class SimulatedConnector:
             Unauthorized: The server rejects our credentials.
             Forbidden: The server does not admit us.
         """
-        return SimulatedConnection(self._network, await self._inner.connect(options), self._label)
+        return SimulatedConnection(self._world, await self._inner.connect(options), self._label)
 
 
 class SimulatedConnection:
@@ -130,10 +73,10 @@ class SimulatedConnection:
 
     # A `Transport` to the dialling link, a `Receiver` to the transport in memory.
 
-    def __init__(self, network: Network, inner: Transport, label: str) -> None:
+    def __init__(self, world: World, inner: Transport, label: str) -> None:
         self.label: str = label
         """Label given to `World.to`."""
-        self._network = network
+        self._world = world
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
@@ -148,8 +91,8 @@ class SimulatedConnection:
         self.hops: int = inner.hops
         features = TransportFeatures.of(inner)
         self._hold_peer, self._release_peer = features.pause_reading, features.resume_reading
-        self._out = _FrameFlow(network, f"{label} >", self._leave)
-        self._in = _FrameFlow(network, f"{label} <", self._arrive)
+        self._out = _FrameFlow(world, f"{label} >", self._leave)
+        self._in = _FrameFlow(world, f"{label} <", self._arrive)
 
     # -- faults ----------------------------------------------------------------------------------------------------------
 
@@ -165,19 +108,19 @@ class SimulatedConnection:
             theirs: Seconds after which the serving side learns of it. Until then frames in transit still arrive there, and it
                 has a second connection if the peer reconnects. `ours` is then 0.
         """
-        self._network.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
+        self._world.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
         why = Closed(1006, "cut by the simulation")
         if theirs > 0:
             self._in.forget()
             self._end(why)
-            self._network.later(theirs, partial(self._inner.abort, why))
+            self._world._call_later(theirs, partial(self._inner.abort, why))
         else:
             self._ours = ours
             self.abort(why)
 
     def pause(self, seconds: float) -> None:
         """Hold back frames in transit, in both directions, for so long; 0 ends a pause."""
-        self._network.note(self.label, f"paused for {seconds:g} s")
+        self._world.note(self.label, f"paused for {seconds:g} s")
         self._out.hold(seconds)
         self._in.hold(seconds)
 
@@ -186,7 +129,7 @@ class SimulatedConnection:
     def start(self, receiver: Receiver) -> None:
         """Start delivery."""
         self._receiver = receiver
-        self._network.connections.append(self)
+        self._world._up.append(self)
         self._inner.start(self)
 
     def send(self, frame: bytes) -> None:
@@ -230,7 +173,7 @@ class SimulatedConnection:
         """The server's end is closed."""
         self._out.forget()
         if self._ours > 0:
-            self._network.later(self._ours, partial(self._end, why))
+            self._world._call_later(self._ours, partial(self._end, why))
         else:
             self._in.then(partial(self._end, why))
 
@@ -270,14 +213,14 @@ class SimulatedConnection:
     def _end(self, why: Closed) -> None:
         if not self._told:
             self._told = True
-            self._network.connections.remove(self)
+            self._world._up.remove(self)
             assert self._receiver is not None
             self._receiver.closed(why)
 
 
 class _FrameFlow:
-    def __init__(self, network: Network, label: str, deliver: Callable[[list[bytes]], None]) -> None:
-        self._network = network
+    def __init__(self, world: World, label: str, deliver: Callable[[list[bytes]], None]) -> None:
+        self._world = world
         self._label = label.encode()
         self._deliver = deliver
         self._waiting: deque[tuple[float, bytes | Callable[[], None]]] = deque()
@@ -289,14 +232,14 @@ class _FrameFlow:
     def carry(self, frame: bytes) -> None:
         """Deliver a frame after its latency."""
         self.bytes += len(frame)
-        self._add(frame, self._network.latency())
+        self._add(frame, self._world._latency())
 
     def then(self, act: Callable[[], None]) -> None:
         self._add(act, 0.0)
 
     def hold(self, seconds: float) -> None:
         """Deliver nothing for so long."""
-        self._held_until = self._network.loop.time() + seconds
+        self._held_until = self._world.time + seconds
         self._arm()
 
     def forget(self) -> None:
@@ -307,7 +250,7 @@ class _FrameFlow:
         self._arm()
 
     def _add(self, what: bytes | Callable[[], None], delay: float) -> None:
-        self._last = max(self._network.loop.time() + delay, self._last)
+        self._last = max(self._world.time + delay, self._last)
         self._waiting.append((self._last, what))
         if self._timer is None:
             self._arm()
@@ -317,11 +260,11 @@ class _FrameFlow:
             self._timer.cancel()
             self._timer = None
         if self._waiting:
-            self._timer = self._network.loop.call_at(max(self._waiting[0][0], self._held_until), self._deliver_due)
+            self._timer = self._world._loop.call_at(max(self._waiting[0][0], self._held_until), self._deliver_due)
 
     def _deliver_due(self) -> None:
         self._timer = None
-        now, waiting = self._network.loop.time(), self._waiting
+        now, waiting = self._world.time, self._waiting
         frames: list[bytes] = []
         while waiting and waiting[0][0] <= now:
             what = waiting[0][1]
@@ -333,7 +276,7 @@ class _FrameFlow:
             else:
                 waiting.popleft()
                 self.bytes -= len(what)
-                self._network.carried(self._label, what)
+                self._world._carried(self._label, what)
                 frames.append(what)
         if frames:
             self._deliver(frames)
@@ -379,7 +322,11 @@ class World:
         self.random: random.Random = random.Random(f"{seed}/scenario")
         self._loop = loop
         self._faults = faults
-        self._network = Network(seed, faults.delay, loop)
+        self._up: list[SimulatedConnection] = []
+        self._delays = random.Random(f"{seed}/latency").random
+        self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._log: deque[str] = deque(maxlen=_KEPT)
+        self._hash = blake2b(digest_size=16)
         self._chance = random.Random(f"{seed}/faults")
         self._processes: list[Process] = []
         self._calm = anyio.Event()
@@ -395,17 +342,17 @@ class World:
     @property
     def connections(self) -> list[SimulatedConnection]:
         """Connections that are up from the view of the dialling sides."""
-        return list(self._network.connections)
+        return list(self._up)
 
     @property
     def trace(self) -> str:
         """Hash of all frames, faults and notes until now, with their times: equal for equal seeds."""
-        return self._network.trace
+        return self._hash.hexdigest()
 
     @property
     def recent(self) -> list[str]:
         """The last faults and notes."""
-        return list(self._network.recent)
+        return list(self._log)
 
     def to(self, url: str, label: str = "") -> Connector:
         """Address in memory for ``connect`` and ``bus.connect``, through the network of this simulation:
@@ -418,11 +365,13 @@ class World:
         Raises:
             ValueError: The URL has no address.
         """
-        return SimulatedConnector(self._network, url, label or url)
+        return SimulatedConnector(self, url, label or url)
 
     def note(self, *what: object) -> None:
         """Write to the log, which is part of the trace."""
-        self._network.note(*what)
+        text = f"{self.time:10.4f} {' '.join(map(str, what))}"
+        self._log.append(text)
+        self._hash.update(text.encode())
 
     def process(self, name: str, start: Callable[[], AbstractAsyncContextManager[Any]]) -> Process:
         """Part of the world that can be killed and restarted, as an async context manager.
@@ -435,7 +384,7 @@ class World:
 
     def pause(self, label: str, seconds: float) -> None:
         """Pause all connections with this label: the peer stands still."""
-        for connection in self._network.connections:
+        for connection in self._up:
             if connection.label == label:
                 connection.pause(seconds)
 
@@ -444,7 +393,31 @@ class World:
         self._calm.set()
         if self._breaking is not None:
             await self._breaking
-        self._network.calm()
+        for connection in self._up:
+            connection.pause(0.0)
+        for act, timer in list(self._later.items()):
+            timer.cancel()
+            del self._later[act]
+            act()
+
+    # -- for its connections ---------------------------------------------------------------------------------------------
+
+    def _latency(self) -> float:
+        """Seconds that the next frame takes."""
+        return self._delays() * self._faults.delay
+
+    def _carried(self, label: bytes, frame: bytes) -> None:
+        """Log an arrived frame."""
+        self._hash.update(_SECONDS.pack(self.time) + label + frame)
+
+    def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` after so many seconds, or when the faults end."""
+
+        def due() -> None:
+            if self._later.pop(act, None) is not None:
+                act()
+
+        self._later[act] = self._loop.call_later(seconds, due)
 
     # -- faults ----------------------------------------------------------------------------------------------------------
 
@@ -459,14 +432,14 @@ class World:
             await chance.choices(acts, weights)[0]()
 
     async def _cut_one(self) -> None:
-        if self._network.connections:
+        if self._up:
             late = self._chance.uniform(0.0, self._faults.longest)
             ours, theirs = self._chance.choice(((0.0, 0.0), (late, 0.0), (0.0, late)))
-            self._chance.choice(self._network.connections).cut(ours=ours, theirs=theirs)
+            self._chance.choice(self._up).cut(ours=ours, theirs=theirs)
 
     async def _pause_one(self) -> None:
-        if self._network.connections:
-            seconds, one = self._chance.uniform(0.0, self._faults.longest), self._chance.choice(self._network.connections)
+        if self._up:
+            seconds, one = self._chance.uniform(0.0, self._faults.longest), self._chance.choice(self._up)
             if self._chance.random() < 0.5:
                 one.pause(seconds)
             else:
@@ -556,7 +529,7 @@ def simulated(
     """
     all_seeds = tuple(range(seeds) if isinstance(seeds, int) else seeds)
     if not all_seeds:
-        raise ValueError("simulated(seeds=...) without a seed would run nothing")
+        raise ValueError("simulated(seeds=...) needs at least one seed")
 
     def decorate(scenario: Callable[Concatenate[World, P], Awaitable[T]]) -> Callable[P, T]:
         @wraps(scenario)

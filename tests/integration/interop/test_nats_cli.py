@@ -82,7 +82,7 @@ def test_commands_at_a_cluster_trust_the_authority_of_ca(run: Run, tmp_path: Pat
         assert run("dead", "list", url, *trust).out.startswith("no dead letters")
         done = run("doctor", url, *trust)
         assert done.status == 0, done.out + done.err
-        assert "nobody else is in the cluster 'shop'" in done.out
+        assert "no other node is in the cluster 'shop'" in done.out
         refused = run("store", "list", url)
         assert refused.status == 1
         assert "certificate is not trusted" in refused.err
@@ -131,14 +131,14 @@ def test_doctor_takes_every_step_and_tells_whether_a_server_has_jetstream(run: R
         done = run("doctor", keeping.url + "/shop")
         assert done.status == 0
         assert "0 streams, 0 consumers" in done.out
-        assert "nobody else is in the cluster 'shop'" in done.err
+        assert "no other node is in the cluster 'shop'" in done.err
     done = run("doctor", server.url)
     assert done.status == 0
-    assert "a nats network: wildcards, no streams" in done.out
-    assert "nobody handles it, as expected" in done.out
+    assert "a nats network, with wildcards" in done.out
+    assert "no handler, as expected" in done.out
     done = run("doctor", server.url + "/shop")
     assert done.status == 0
-    assert "jetstream: off: Store and durable= need it" in done.err
+    assert "jetstream: off: only Store and durable= need it" in done.err
 
 
 def test_doctor_names_the_permission_that_a_node_lacks(run: Run) -> None:

@@ -60,7 +60,7 @@ def test_for_machines_it_is_json_and_the_recording_is_kept_and_without_zenoh_it_
     assert (counts["refused"], counts["publications"]) == (1, 2)
     assert any((tmp_path / "kept").iterdir())
     status, text = one_line(capsys, *command)
-    assert status == 2 and "there is something in it" in text
+    assert status == 2 and "the folder is not empty" in text
 
 
 def test_show_prints_where_the_programs_are_and_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_an_installed_protocol_is_found_by_the_word_in_the_url(
 def test_without_the_distribution_the_word_is_unknown() -> None:
     if find_spec("polybus_lines") is not None:
         pytest.skip("the example is installed here")
-    with pytest.raises(ValueError, match=r"'lines' is no protocol here; there are: .*ubre"):
+    with pytest.raises(ValueError, match=r"there is no protocol 'lines'; known are .*ubre"):
         polybus.connect("lines+tcp://127.0.0.1:1")
 
 

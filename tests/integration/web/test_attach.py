@@ -263,7 +263,7 @@ async def test_a_router_may_be_included_twice() -> None:
         ({"hosts": None}, TypeError, "hosts=None: texts"),
         ({"hosts": ["http://x/"]}, ValueError, "hosts: 'http://x/' is not a host"),
         ({"hosts": [""]}, ValueError, "hosts: '' is not a host"),
-        ({"protocol": "morse"}, ValueError, "'morse' is no protocol here"),
+        ({"protocol": "morse"}, ValueError, "there is no protocol 'morse'"),
         ({"protocol": "nats"}, ValueError, "protocol='nats': the bus connects to a server"),
         ({"protocol": Csb(side="broker-server")}, ValueError, "the bus connects to a server"),
         ({"origins": ["example.org"]}, ValueError, "is not an origin"),

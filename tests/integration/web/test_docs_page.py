@@ -135,18 +135,18 @@ def test_another_protocol_has_a_page_with_its_bindings() -> None:
     [
         ({"docs": 7}, "docs=7"),
         ({"docs": "/d", "try_it": 1}, "try_it=1"),
-        ({"docs": "docs"}, "docs='docs': a path of its own, as '/bus/docs' is"),
+        ({"docs": "docs"}, "docs='docs': it must be a path such as '/bus/docs'"),
         ({"docs": "/docs/{name}"}, "a path of its own"),
         ({"docs": "/docs?x=1"}, "a path of its own"),
-        ({"docs": "/page"}, "docs='/page': there is something at /page already: give the page another path"),
+        ({"docs": "/page"}, "docs='/page': /page is already in use: give the page another path"),
         ({"docs": "/bus"}, "there is something at /bus already"),
         ({"try_it": True}, "try_it=True is for the page at docs=, for example docs='/bus/docs'"),
         (
             {"docs": "/d", "try_it": True, "protocol": "csb"},
-            "try_it=True: the page speaks UBRE in JSON, and at /bus there is Csb",
+            "try_it=True: the page needs UBRE in JSON, but /bus serves Csb",
         ),
         ({"docs": "/d", "try_it": True, "protocol": Ubre(format="binary")}, "the page speaks UBRE in JSON"),
-        ({"docs": "/d", "try_it": True, "path": "/rooms/{room}"}, r"what stands for the braces of '/rooms/\{room\}'"),
+        ({"docs": "/d", "try_it": True, "path": "/rooms/{room}"}, r"fill in the parameters of '/rooms/\{room\}'"),
     ],
 )
 def test_what_cannot_be_is_an_error_and_nothing_is_attached(options: dict[str, Any], says: str) -> None:

@@ -171,7 +171,7 @@ def test_results_lie_beside_a_capture_however_it_is_named_and_where_that_may_not
 
     monkeypatch.setattr(os, "makedirs", refused)
     assert run(["analyse", "."]) == 1
-    assert f"Permission denied: '{beside}': --out DIR says where else the results go" in capsys.readouterr().err
+    assert f"Permission denied: '{beside}': choose another folder with --out DIR" in capsys.readouterr().err
 
 
 def test_a_connection_that_broke_off_is_counted_where_the_list_has_no_room_for_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_record_then_look_then_replay(url: str, tmp_path: Path, capsys: pytest.C
     assert "4 marks of the start or end of a connection" in capsys.readouterr().out
 
     assert run(["replay", str(folder), url, "--dry-run"]) == 0
-    assert "would say 2 requests over 2 connections" in capsys.readouterr().out
+    assert "would send 2 requests over 2 connections" in capsys.readouterr().out
     assert not (tmp_path / "captures-replay").exists()
 
     assert run(["replay", str(folder), url, "--speed", "0", "--json"]) == 0
@@ -104,7 +104,7 @@ def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys
     assert run(["capture", "export", str(folder), str(tmp_path / "lines"), "--format", "jsonl"]) == 1
     both = capsys.readouterr()
     assert Path(both.out.strip()).stat().st_size, "the rest is there"
-    assert "1 stretch cannot be read, of 100 frames" in both.err
+    assert "1 stretch with at least 100 frames cannot be read" in both.err
     assert run(["capture", "compact", str(folder), str(tmp_path / "parquet")]) == 1
     assert "polybus capture verify" in capsys.readouterr().err
     assert run(["capture", "recover", str(folder), str(tmp_path / "whole")]) == 0
@@ -186,7 +186,7 @@ def test_a_capture_is_decoded_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(["capture", "decode", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "0 segments decoded: 0 frames, 0 events, 0 bytes",
-        f"{first['segments']} segments had been before; 0 open",
+        f"{first['segments']} segments were decoded before; 0 open",
     ]
     damage(next(folder.glob("*.arrows")))
     for path in folder.glob("*/*.parquet"):

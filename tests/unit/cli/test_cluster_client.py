@@ -72,7 +72,7 @@ def test_a_publication_to_a_store_is_stored_when_the_command_ends_or_its_refusal
 def test_a_user_who_is_not_there_is_status_1(command: str, cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
     status, text = one_line(capsys, command, cluster.url, "build.done", "1", "--user", "cid")
     assert status == 1
-    assert text == "the user 'cid' is connected to no node of the cluster: is that the key which authenticate gave?"
+    assert text == "the user 'cid' is not connected to any node of the cluster: is this the key that authenticate returned?"
 
 
 def test_auto_is_the_cluster_of_the_environment(
@@ -84,7 +84,7 @@ def test_auto_is_the_cluster_of_the_environment(
     monkeypatch.delenv("POLYBUS_CLUSTER")
     assert one_line(capsys, "publish", "auto", "news.today") == (
         2,
-        "auto is the cluster of POLYBUS_CLUSTER, which is not set: name a URL",
+        "auto reads POLYBUS_CLUSTER, which is not set: set it, or give a URL",
     )
 
 
@@ -104,7 +104,7 @@ def test_without_a_name_it_is_any_nats_server_and_knows_no_users(
     assert "name.one" in text
     status, text = one_line(capsys, "request", native, "name.one", "--user", "ann")
     assert status == 2
-    assert "only a cluster knows its users, whose URL is nats+tcp://host/name" in text
+    assert "--user needs a cluster: its URL is nats+tcp://host/name" in text
 
 
 def test_what_a_cluster_cannot_use_is_status_2(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:

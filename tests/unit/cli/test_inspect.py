@@ -136,7 +136,7 @@ def test_a_malformed_frame_is_shown_and_is_status_1(
 
 def test_an_empty_file_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").touch()
-    for source, says in ((str(tmp_path / "empty"), "there is nothing in it"), ("", "empty")):
+    for source, says in ((str(tmp_path / "empty"), "the input is empty"), ("", "empty")):
         status, text = one_line(capsys, "inspect", source, "--protocol", "ubre")
         assert (status, says in text) == (2, True)
 

@@ -75,15 +75,15 @@ def test_a_command_that_serves_and_connects_shows_its_certificate_to_both_sides(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("serve app:bus ubre+tls://127.0.0.1:0", "--ca: certificate authorities for connections of this command"),
+        ("serve app:bus ubre+tls://127.0.0.1:0", "--ca is for connections that this command opens"),
         (
             "bridge a b --serve left --serve right --routes routes.toml",
-            "--ca: certificate authorities for connections of the bridge",
+            "--ca is for connections that the bridge opens",
         ),
-        ("record ubre+ws://127.0.0.1:1/bus captured", "--ca: certificate authorities for the connection to URL"),
+        ("record ubre+ws://127.0.0.1:1/bus captured", "--ca is for connections with TLS"),
         (
             "record ubre+tcp://127.0.0.1:1 captured --listen ubre+tls://127.0.0.1:0",
-            "for the connection to URL, and URL has no TLS",
+            "for connections with TLS, and URL has no TLS",
         ),
     ],
 )

@@ -76,9 +76,9 @@ def test_a_server_is_started_again_when_a_file_changes(tmp_path: Path, capsys: p
         app.write_text("x = 1 / 0\n")
         assert process.stderr is not None
         told = iter(process.stderr.readline, "")
-        assert any("app.py has changed: starting again" in line for line in told)
+        assert any("app.py changed: restarting" in line for line in told)
         assert any("ZeroDivisionError: division by zero" in line for line in told)
-        assert any("it is started again when a file changes" in line for line in told)
+        assert any("it restarts when a file changes" in line for line in told)
         app.write_text(text.replace("Hello", "Good morning"))
         assert process.stdout is not None
         assert process.stdout.readline() == f"serving {real}\n"
@@ -126,7 +126,7 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
     with open("/dev/full", "w") as full, started(*command, stdout=full, cwd=tmp_path, env=environment) as process:
         assert process.stderr is not None
         told = next(line for line in process.stderr if line.startswith("polybus: "))
-        assert "stdout takes nothing (No space left" in told
+        assert "cannot write to stdout (No space left" in told
         for line in lines:
             assert process.stderr.readline().startswith(line)
         process.terminate()

@@ -174,7 +174,7 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(
     ("kind", "transport", "says"),
     [
         ("silent", "ws", "compare port and path"),
-        ("silent", "tls", "speaks no TLS"),
+        ("silent", "tls", "does not use TLS"),
         ("silent", "tcp", "another protocol, format or dialect"),
         ("http", "ws", "correct the path"),
         ("http", "tls", "without TLS"),
@@ -349,7 +349,7 @@ def test_doctor_gives_the_remedy_for_the_cause(
 
 @pytest.mark.parametrize(
     ("header", "says"),
-    [("origin: https://evil.example", "leave out --header origin"), ("host: evil.example", "names further ones")],
+    [("origin: https://evil.example", "leave out --header origin"), ("host: evil.example", "add it with serve")],
 )
 def test_doctor_knows_a_refused_origin_from_a_refused_host(header: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with serving("ubre+ws://127.0.0.1:0") as url:

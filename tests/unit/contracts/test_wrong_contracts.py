@@ -68,8 +68,8 @@ WRONG: list[tuple[str, str]] = [
     ("async def get(self, **names: int) -> User: ...", r"get takes '\*\*names: int'"),
     ("async def get() -> User: ...", r"get has no self: write it as the first parameter"),
     ("async def get(id: int) -> User: ...", r"get has no self: write it as the first parameter, before 'id'"),
-    ("async def get(self, id) -> User: ...", r"get says no type of 'id': write `id: GetUser`, or Any"),
-    ("async def get(self, id: int): ...", r"get says not what it returns: write `-> User`, or `-> None`"),
+    ("async def get(self, id) -> User: ...", r"get has no type for 'id': write `id: GetUser`, or Any"),
+    ("async def get(self, id: int): ...", r"get has no return type: write `-> User`, or `-> None`"),
     (
         "async def get(self, price: 'Decimal') -> User: ...",
         r"get: the annotation of parameter 'price' does not resolve, 'Decimal' is not known",
@@ -110,57 +110,57 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         "@method(timeout=3)\n@notify\nasync def touch(self, id: int) -> None: ...",
-        r"touch is a notification, for whose answer nobody waits: leave out timeout=",
+        r"touch is a notification, which has no answer: leave out timeout=",
     ),
     (
         "def count(self) -> Reply[int]: ...",
         r"count returns polybus\.Reply\[int\]: write `async def count",
     ),
     (GET + "def count(self) -> Awaitable[int]: ...", r"count returns .*Awaitable\[int\]: write `async def count"),
-    ("async def get(self, id: int) -> Self: ...", r"get cannot be carried, what it returns is .*Self"),
+    ("async def get(self, id: int) -> Self: ...", r"get cannot be sent, what it returns is .*Self"),
     (
         "async def get(self, ids: [int]) -> User: ...",
-        r"get cannot be carried, the type of 'ids' is .*: it is no type, write list\[int\]",
+        r"get cannot be sent, the type of 'ids' is .*: it is not a type, write list\[int\]",
     ),
     (
         GET + "async def __call__(self, id: int) -> User: ...",
-        r"__call__ is a name of Python's own, which a client does not have: give it another name",
+        r"__call__ is a special method of Python: give it another name",
     ),
-    ("async def __aenter__(self) -> User: ...", r"__aenter__ is a name of Python's own"),
+    ("async def __aenter__(self) -> User: ...", r"__aenter__ is a special method of Python"),
     ("@functools.cached_property\ndef name(self) -> str: ...", r"name is no method but a cached_property"),
-    (GET + "class Query: ...", r"Query is no method but a type: a contract has methods alone"),
+    (GET + "class Query: ...", r"Query is no method but a type: a contract has only methods"),
     (
         "async def get(self, ctx: Context) -> User: ...",
-        r"get takes 'ctx', Context, which handlers are given and callers do not have: leave it out",
+        r"get takes 'ctx', Context, which only handlers have: leave it out",
     ),
     (
         "async def talk(self, channel: Channel[int, int]) -> None: ...",
-        r"talk takes 'channel', .*a channel is opened by bus\.channel\(\)",
+        r"talk takes 'channel', .*bus\.channel\(\) opens a channel",
     ),
-    ("name: str\n" + GET, r"name is an attribute, which no wire has: write `async def name\(self\)"),
+    ("name: str\n" + GET, r"name is an attribute, not a method: write `async def name\(self\)"),
     ("limit: ClassVar[int] = 3\n" + GET, r"limit is an attribute"),
-    ("@property\ndef name(self) -> str: ...", r"name is a property: a contract has methods alone"),
+    ("@property\ndef name(self) -> str: ...", r"name is a property: a contract has only methods"),
     ("@staticmethod\nasync def get(id: int) -> User: ...", r"get is a staticmethod"),
     ("@classmethod\nasync def get(cls, id: int) -> User: ...", r"get is a classmethod"),
     (
         "@overload\nasync def get(self, id: int) -> User: ...\n@overload\nasync def get(self, id: str) -> User: ...",
-        r"get is overloaded, and a subject takes one type: write a union, or two methods",
+        r"get is overloaded, but a subject has one type: write a union, or two methods",
     ),
-    ("async def _get(self, id: int) -> User: ...", r"_get is private: a method of a contract is public"),
-    ("async def get(self, call: Callable[[], int]) -> User: ...", r"get cannot be carried, the type of 'call' is .*Callable"),
+    ("async def _get(self, id: int) -> User: ...", r"_get is private: methods of a contract are public"),
+    ("async def get(self, call: Callable[[], int]) -> User: ...", r"get cannot be sent, the type of 'call' is .*Callable"),
     (
         "async def get(self, id: int) -> Generator[int, None, None] | object: ...",
-        r"get cannot be carried, what it returns is .*Generator",
+        r"get cannot be sent, what it returns is .*Generator",
     ),
     (
         GET + "@method('get')\nasync def find(self, id: int) -> User: ...",
         r"find and Wrong\.get have the same subject 'user\.get': rename one",
     ),
-    ("@method('get one.')\n" + GET, r"get would have the subject 'user\.get one\.', which cannot be: .*empty token"),
-    ("@method('*')\n" + GET, r"get would have the subject 'user\.\*', which cannot be: .*pattern"),
+    ("@method('get one.')\n" + GET, r"get would have the invalid subject 'user\.get one\.': .*empty token"),
+    ("@method('*')\n" + GET, r"get would have the invalid subject 'user\.\*': .*pattern"),
     (
         "@method(0x10001)\n" + GET,
-        r"get has the subject 65537 of its own, before which the prefix 'user' cannot stand: leave out the prefix",
+        r"get has its own subject 65537, which cannot have the prefix 'user': leave out the prefix",
     ),
 ]
 """The body of a protocol class, and what is said of it."""
@@ -178,9 +178,9 @@ NO_CONTRACTS: list[tuple[Any, str]] = [
     (list[int], r"list\[int\] is not a contract"),
     (Empty, "Empty has no methods: write `async def get"),
     (BadText, r"BadText\.get: an annotation does not resolve: .*list\["),
-    (Open, r"Open\.get leaves open what .*T_co stands for: name it where the contract is used, as in Open\[User\]"),
-    (Open["User"], r"Open\.get cannot be carried, what it returns is .*'User'.*: the class itself, without quotes"),
-    (OpenInside, r"OpenInside\.put leaves open what .*T"),
+    (Open, r"Open\.get has the open type variable .*T_co: set it where the contract is used, as in Open\[User\]"),
+    (Open["User"], r"Open\.get cannot be sent, what it returns is .*'User'.*: write the class itself, without quotes"),
+    (OpenInside, r"OpenInside\.put has the open type variable .*T"),
 ]
 
 
@@ -204,15 +204,13 @@ def test_what_is_no_contract_is_an_error_at_once_that_says_so(contract: Any, say
 
 def test_a_prefix_is_a_text_that_makes_subjects() -> None:
     bus: Any = Bus()
-    with pytest.raises(TypeError, match="the prefix 7 of Users: a text, for example 'user', not int"):
+    with pytest.raises(TypeError, match="the prefix 7 of Users: a string, for example 'user', not int"):
         bus.client(Users, 7)
-    with pytest.raises(TypeError, match=r"the prefix 'user\.' of Users: the dot comes by itself, write 'user'"):
+    with pytest.raises(TypeError, match=r"the prefix 'user\.' of Users: polybus adds the dot, write 'user'"):
         bus.client(Users, "user.")
-    with pytest.raises(
-        TypeError, match=r"the prefix '//vehicle/users/1/' of Users: the slash comes by itself, write '//vehicle"
-    ):
+    with pytest.raises(TypeError, match=r"the prefix '//vehicle/users/1/' of Users: polybus adds the slash, write '//vehicle"):
         bus.client(Users, "//vehicle/users/1/")
-    with pytest.raises(TypeError, match=r"Users\.get would have the subject '_polybus\.get', .*belong to polybus"):
+    with pytest.raises(TypeError, match=r"Users\.get would have the invalid subject '_polybus\.get': .*belong to polybus"):
         bus.client(Users, "_polybus")
 
 
@@ -256,7 +254,7 @@ def test_a_decorator_stands_above_a_function() -> None:
 
 
 def test_a_method_is_marked_once() -> None:
-    with pytest.raises(TypeError, match=r"get has @method\(\.\.\.\) twice: write name and timeout into one"):
+    with pytest.raises(TypeError, match=r"get has @method\(\.\.\.\) twice: use one for name and timeout"):
 
         class Twice(Protocol):
             @method("one")
@@ -331,7 +329,7 @@ UNFIT: list[tuple[str, str]] = [
         "@property\ndef get(self) -> User:\n    return User(7)",
         r"get is .*User\(id=7\), and Users\.get is a method: write `async def get",
     ),
-    ("@method('get.one')\n" + GET, r"get has a @method or @notify of its own, .* Users\.get counts: move it there"),
+    ("@method('get.one')\n" + GET, r"get has its own @method or @notify: move it to Users\.get"),
     ("async def get(id: int) -> User: ...", r"get takes no body, and Users\.get takes 'id'"),
     ("async def get() -> User: ...", r"get shows no signature.*; write `async def get\(self, id: int\)`"),
     ("async def get(self) -> User: ...", r"get takes no body, and Users\.get takes 'id'"),
@@ -364,10 +362,10 @@ UNFIT: list[tuple[str, str]] = [
 ]
 """What a class that would fit otherwise has in place of one method, and what is said of it."""
 NO_IMPLEMENTATIONS: list[tuple[Any, str]] = [
-    (None, r"None implements nothing: an object with the methods of Users does"),
-    (Users, r"Users is a class, and its objects answer"),
-    (UsersInMemory, r"UsersInMemory is a class, and its objects answer: bus\.implement\(Users, UsersInMemory\(\), \.\.\.\)"),
-    (Incomplete(), r"Incomplete has no method 'watch', as Users has: write `async def watch\(self, id: int\)` with `yield`"),
+    (None, r"None does not implement Users: pass an object with its methods"),
+    (Users, r"Users is a class: pass an object"),
+    (UsersInMemory, r"UsersInMemory is a class: pass an object, bus\.implement\(Users, UsersInMemory\(\), \.\.\.\)"),
+    (Incomplete(), r"Incomplete has no method 'watch' of Users: write `async def watch\(self, id: int\)` with `yield`"),
     (Inherited(), r"Inherited\.watch is inherited from the contract, where it does nothing: write `async def watch"),  # type: ignore[abstract]
 ]
 
@@ -396,7 +394,7 @@ def test_a_default_of_the_contract_has_to_be_one_of_the_implementation_too() -> 
         async def greet(self, name: str) -> str:
             return name
 
-    with pytest.raises(TypeError, match=r"greet: 'name' has no default, as it has in Greets\.greet"):
+    with pytest.raises(TypeError, match=r"greet: 'name' has no default, but it has one in Greets\.greet"):
         Bus().implement(Greets, Demands())  # type: ignore[arg-type,unused-ignore]
 
 
@@ -489,7 +487,7 @@ def test_what_a_generic_implementation_leaves_open_is_as_the_contract_says() -> 
 def test_a_generic_contract_says_what_to_write_in_the_types_that_it_is_used_with() -> None:
     with pytest.raises(TypeError, match=r"RowsOfText\.put reads 'row' as str, and Rows\.put takes int"):
         Bus().implement(Rows[int], RowsOfText())  # type: ignore[arg-type,unused-ignore]
-    with pytest.raises(TypeError, match=r"has no method 'put', as Rows has: write `async def put\(self, row: int\)`"):
+    with pytest.raises(TypeError, match=r"has no method 'put' of Rows: write `async def put\(self, row: int\)`"):
         Bus().implement(Rows[int], object())  # type: ignore[arg-type,unused-ignore]
 
 

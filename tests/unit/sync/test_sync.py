@@ -412,7 +412,7 @@ def test_what_a_def_handler_raises_never_ends_the_server(error: type[BaseExcepti
 
 
 def test_a_bus_cannot_be_pickled_and_says_where_to_open_one(bus: sync.Bus) -> None:
-    with pytest.raises(TypeError, match="open one in the function"):
+    with pytest.raises(TypeError, match="open one in each process"):
         pickle.dumps(bus)
 
 

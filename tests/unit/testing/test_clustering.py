@@ -61,7 +61,7 @@ async def test_the_engine_may_be_one_that_the_test_has() -> None:
 
 @bounded
 async def test_a_bus_that_can_be_no_node_is_an_error_that_says_what_to_write() -> None:
-    with pytest.raises(LocalProtocolError, match=r"make it with Bus\(cluster='auto'\)"):
+    with pytest.raises(LocalProtocolError, match=r"create it with Bus\(cluster='auto'\)"):
         async with cluster(Bus(cluster="auto"), Bus()):
             raise AssertionError
     async with Bus(cluster="auto") as entered:
@@ -75,6 +75,6 @@ async def test_nodes_that_do_not_meet_are_an_error_and_no_wait_for_ever() -> Non
     one, stranger = Bus(cluster="auto"), Bus(cluster="auto")
     async with cluster(one), stranger:
         began = anyio.current_time()
-        with pytest.raises(TimeoutError, match="has not heard of 1 of 1 others in 30 s"):
+        with pytest.raises(TimeoutError, match="has not heard of 1 of 1 others within 30 s"):
             await met(one, stranger)
         assert anyio.current_time() - began >= 30

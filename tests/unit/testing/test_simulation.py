@@ -201,7 +201,7 @@ def test_a_seed_that_fails_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_seed_there_is_nothing_to_run() -> None:
-    with pytest.raises(ValueError, match="without a seed"):
+    with pytest.raises(ValueError, match="at least one seed"):
         simulated(seeds=[])
 
 

@@ -54,7 +54,7 @@ async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
         await bus.publish("news.today", 1)
         assert (await news.receive(BOUND)).body == 1
         assert client.peers[0].protocol == "nats"
-    with pytest.raises(LocalProtocolError, match=r"identity= and faults= have no place.*NatsEngine"):
+    with pytest.raises(LocalProtocolError, match=r"identity= and faults= do not apply.*NatsEngine"):
         async with pair(bus, protocol="nats", identity="ann"):
             pass
 

@@ -142,6 +142,6 @@ def test_a_client_of_a_router_serves_nowhere() -> None:
 
 
 def test_an_option_that_stands_there_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode stands there more than once"):
+    with pytest.raises(ValueError, match="mode occurs more than once"):
         resolve_url("up+zenoh://127.0.0.1:1?mode=peer&mode=client")
     resolve_url("up+ws://127.0.0.1:1?tag=a&tag=b")  # that is for the server
