@@ -204,7 +204,7 @@ class Operation:
 
 
 def operations_of(bus: Bus) -> tuple[Operation, ...]:
-    """Return the handlers, subscriptions and declared publications of a bus, without those that polybus itself adds.
+    """Return the application's handlers, subscriptions and declared publications of a bus.
 
     Can be called from any thread.
     """
@@ -248,7 +248,7 @@ def is_guarded(bus: Bus) -> bool:
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Return the names of handlers whose answers cannot be validated by their types, each with the reason."""
+    """Return the handlers with answers that cannot be validated by type: the reason by name."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 

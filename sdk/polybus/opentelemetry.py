@@ -97,7 +97,7 @@ class Telemetry:
 
     @property
     def kept(self) -> bool:
-        """True if spans or measurements are recorded: the API alone records none.
+        """True if spans or measurements are recorded, which needs more than the API.
 
         The check is cached: the library reads the environment each time, which costs more than everything else.
         """
@@ -150,11 +150,6 @@ class BoundedNames:
         return name
 
 
-def is_fault_of_server(code: Code) -> bool:
-    """True if a code means that the server failed, not its client."""
-    return code in _FAULTS_OF_THE_SERVER
-
-
 def type_of(error: BaseException, code: Code) -> str:
     """Type of a failure: its code if one was chosen deliberately, else its class."""
     error = only_of(error)
@@ -197,8 +192,11 @@ _HEADERS: Final = _AnyCase()
 
 
 @define(eq=False)
-class Handled:
-    """Attributes for all spans and successful measurements of one handler."""
+class Traced:
+    """Name, kind and attributes of all spans of one handler, or of one subject at one server.
+
+    `measured` are the attributes of successful measurements.
+    """
 
     name: str
     kind: SpanKind
@@ -211,16 +209,16 @@ class IncomingSpans:
     """Middleware: a span around each handler, as a child of the span in its message."""
 
     _telemetry: Telemetry
-    _calls: dict[str | int, Handled] = field(factory=dict, init=False)
+    _calls: dict[str | int, Traced] = field(factory=dict, init=False)
     """By the pattern of the handler."""
-    _publications: dict[str | int, Handled] = field(factory=dict, init=False)
+    _publications: dict[str | int, Traced] = field(factory=dict, init=False)
 
     def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
         if not message.headers and not self._telemetry.kept:
             return call_next(message)
         return self._within_a_span(self._handled(message, ctx.pattern), message, call_next)
 
-    async def _within_a_span(self, handled: Handled, message: Message, call_next: CallNext) -> Any:
+    async def _within_a_span(self, handled: Traced, message: Message, call_next: CallNext) -> Any:
         began = perf_counter()
         span: Span = INVALID_SPAN
         token, recording = None, False
@@ -253,19 +251,19 @@ class IncomingSpans:
             except Exception as failure:
                 self._telemetry.failed(failure)
 
-    def _measure(self, handled: Handled, kind: Kind, error: BaseException | None, seconds: float) -> dict[str, AttributeValue]:
+    def _measure(self, handled: Traced, kind: Kind, error: BaseException | None, seconds: float) -> dict[str, AttributeValue]:
         measured = handled.measured
         published = kind is Kind.PUBLISH
         if error is not None:
             code = told_code(error, kind)
             measured = dict(measured) if published else {**measured, "rpc.response.status_code": code.name}
-            if is_fault_of_server(code) or (published and isinstance(error, Exception)):  # a publisher gets no error
+            if code in _FAULTS_OF_THE_SERVER or (published and isinstance(error, Exception)):  # a publisher gets no error
                 measured["error.type"] = type_of(error, code)
         histogram = self._telemetry.process if published else self._telemetry.server_call
         histogram.record(seconds, measured)
         return measured
 
-    def _handled(self, message: Message, pattern: str | int) -> Handled:
+    def _handled(self, message: Message, pattern: str | int) -> Traced:
         known = self._publications if message.kind is Kind.PUBLISH else self._calls
         if (handled := known.get(pattern)) is None:
             make = _publication if message.kind is Kind.PUBLISH else _call
@@ -273,19 +271,19 @@ class IncomingSpans:
         return handled
 
 
-def _publication(pattern: str) -> Handled:
+def _publication(pattern: str) -> Traced:
     measured: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": "process",
         "messaging.destination.template": pattern,
     }
     facts = {**measured, "messaging.operation.type": "process"}
-    return Handled(f"process {pattern}", SpanKind.CONSUMER, facts, measured)
+    return Traced(f"process {pattern}", SpanKind.CONSUMER, facts, measured)
 
 
-def _call(pattern: str) -> Handled:
+def _call(pattern: str) -> Traced:
     facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": pattern}
-    return Handled(pattern, SpanKind.SERVER, facts, {**facts, "rpc.response.status_code": "OK"})
+    return Traced(pattern, SpanKind.SERVER, facts, {**facts, "rpc.response.status_code": "OK"})
 
 
 def _of_message(message: Message) -> dict[str, AttributeValue]:
@@ -302,21 +300,12 @@ def _of_message(message: Message) -> dict[str, AttributeValue]:
 
 
 @define(eq=False)
-class Leaving:
-    """Attributes for all spans and successful measurements of one subject at one server."""
-
-    name: str
-    facts: dict[str, AttributeValue]
-    measured: dict[str, AttributeValue]
-
-
-@define(eq=False)
 class OutgoingSpans:
     """Outgoing hook: a span until the answer arrives; its context is in the headers."""
 
     _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
-    _asked: dict[tuple[str | int, str | None], Leaving] = field(factory=dict, init=False)
+    _asked: dict[tuple[str | int, str | None], Traced] = field(factory=dict, init=False)
     """By subject, and the address of a server dialled by this bus."""
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
@@ -331,7 +320,7 @@ class OutgoingSpans:
             peer = message.peer
             server = peer.address if peer is not None and party_of(peer).link.upstream else None
             leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
-            span = telemetry.tracer.start_span(leaving.name, None, SpanKind.CLIENT, leaving.facts)
+            span = telemetry.tracer.start_span(leaving.name, None, leaving.kind, leaving.facts)
             if span.is_recording():
                 span.set_attribute("polybus.kind", kind_of(message))
                 if peer is not None:
@@ -342,10 +331,10 @@ class OutgoingSpans:
             telemetry.failed(failure)
             return None
 
-    def _leaving(self, message: Message, server: str | None) -> Leaving:
+    def _leaving(self, message: Message, server: str | None) -> Traced:
         name = self._names.of(message.subject)
         facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": name, **parts_of_address(server)}
-        leaving = Leaving(SYSTEM if name == OTHER else name, facts, {**facts, "rpc.response.status_code": "OK"})
+        leaving = Traced(SYSTEM if name == OTHER else name, SpanKind.CLIENT, facts, {**facts, "rpc.response.status_code": "OK"})
         if name != OTHER and len(self._asked) < MOST_NAMES:
             self._asked[message.subject, server] = leaving
         return leaving
@@ -369,7 +358,7 @@ class Asked:
 
     __slots__ = ("_began", "_counts", "_leaving", "_span", "_telemetry")
 
-    def __init__(self, telemetry: Telemetry, leaving: Leaving, span: Span, counts: bool) -> None:
+    def __init__(self, telemetry: Telemetry, leaving: Traced, span: Span, counts: bool) -> None:
         self._telemetry = telemetry
         self._leaving = leaving
         self._span = span

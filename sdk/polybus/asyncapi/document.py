@@ -19,7 +19,7 @@ from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _ALWAYS: Final[tuple[Code, ...]] = (Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
-"""Codes of the errors that any request may get, whatever its handler does."""
+"""Codes of the errors that any request may get."""
 _SUMMARIES: Final = {
     Code.CANCELLED: "the request was cancelled",
     Code.UNKNOWN: "the peer gave no details",
@@ -67,13 +67,13 @@ def document(
     The same source produces the same document on any machine. `to_text` writes the document as JSON.
 
     Args:
-        source: A `Bus`, of which the current handlers and `Bus.publishes` are described, or a contract (a Protocol class).
+        source: A `Bus`, with its current handlers and `Bus.publishes`, or a contract (a Protocol class).
         title: Title of the document.
         version: Version of the program that is described.
         description: Description in Markdown. The default is the docstring of the contract.
         prefix: Prefix of a contract, as for `Bus.implement`.
         servers: Maps server names to URLs: ``{"production": "ubre+wss://example.org/bus"}``
-        protocol: Protocol for which to write bindings if there are no servers.
+        protocol: Write bindings for this protocol if there are no servers.
 
     Raises:
         TypeError: The source is neither a bus nor a contract, or an argument has the wrong type.
@@ -111,7 +111,7 @@ def _reference(*path: str) -> dict[str, str]:
 
 @frozen
 class _Address:
-    """A subject or pattern in AsyncAPI's syntax, in which each wildcard is a parameter with a description."""
+    """A subject or pattern in AsyncAPI's syntax: each wildcard is a parameter with a description."""
 
     text: str
     parameters: dict[str, str]
@@ -289,7 +289,7 @@ class _Builder:
 
 
 def _tag(subject: str | int) -> str:
-    """Return the first word of a subject, by which operations are grouped."""
+    """Return the first word of a subject, which groups operations."""
     if isinstance(subject, int):
         return ""
     parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")

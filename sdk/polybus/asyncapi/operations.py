@@ -130,7 +130,7 @@ def server_of(url: str) -> dict[str, Any]:
     """Return the server object for a URL, without the URL's secrets.
 
     Raises:
-        ValueError: The URL is not that of a server.
+        ValueError: The URL does not belong to a server.
     """
     protocol, transport, address = _parts(url)
     parts = urlsplit(address)

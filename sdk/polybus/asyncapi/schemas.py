@@ -1,6 +1,6 @@
 """Creates JSON schemas of Python types in the dialect of AsyncAPI 3 (draft 07).
 
-msgspec creates the schemas, except for pydantic models, whose schemas pydantic creates.
+msgspec creates the schemas, and pydantic those of its models.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")
-"""Keywords whose values are values of the schema's type rather than schemas."""
+"""Keywords that contain values of the schema's type, not schemas."""
 
 
 def draft_07(schema: Any) -> Any:

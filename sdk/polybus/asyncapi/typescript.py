@@ -85,7 +85,7 @@ def _key(subject: str) -> str:
 
 
 class _Types:
-    """The TypeScript types for the schemas of a document, and those that have been requested."""
+    """The TypeScript types for the schemas of a document."""
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self._schemas = schemas

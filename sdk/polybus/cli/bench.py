@@ -1,4 +1,5 @@
-"""`polybus bench`: throughput of a wire, here or to the user's server."""
+"""`polybus bench`: throughput of a wire, to the user's server or to our own in another process, which is this module too:
+``python -m polybus.cli.bench LOOP URL...``"""
 
 from __future__ import annotations
 
@@ -7,23 +8,56 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import anyio
-from attrs import asdict, evolve
+import anyio.lowlevel
+from attrs import asdict, evolve, frozen
 
-from .. import Bus
+from .. import Bus, NoHandler, run
+from ..demo.children import leave_with_parent
 from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..plugins.tools import without_secrets
 from ..testing import pair
 from .options import Header, Tls, Wait, argument, connects, duration, flag, option
 from .problems import PeerError, UsageError, unwrapped
-from .rates import COUNT, ECHO, ONE_WAY, Load, Rates, make_bus, measure
 from .show import Printer
 from .values import connecting, json_line, parse_body, parse_subject
+
+ECHO = "bench.echo"
+ONE_WAY = "bench.one_way"
+COUNT = "bench.count"
+_WARM_UP = 50
+_TURN = 64
+_STANDSTILL = 0.5
+"""Seconds without progress after which missing publications count as lost."""
+
+
+@frozen(kw_only=True)
+class Load:
+    subject: str | int
+    body: Any
+    seconds: float
+    in_flight: int
+    timeout: float
+    any_answer: bool = False
+    """True if `NoHandler` counts as an answer: it has made the round trip."""
+
+
+@frozen(kw_only=True)
+class Rates:
+    round_trip_us: float
+    """Median of sequential requests, in microseconds."""
+    round_trip_p99_us: float
+    requests_per_s: float
+    """With many in flight."""
+    publications_per_s: float | None
+    """Counted by the server; None if it does not count."""
+    publications_lost: int | None
 
 
 @connects
@@ -92,8 +126,85 @@ async def _rates(bus: Bus, load: Load) -> Rates:
     return await measure(bus, load, (ONE_WAY, COUNT) if load.subject == ECHO else None)
 
 
-# -- our own server
-# --------------------------------------------------------------------------------------------------------------
+# -- measurements of one link --------------------------------------------------------------------------------------------
+
+
+async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
+    """Measure the only link of a bus; `counts` are the subjects to publish to and to request the count from."""
+    (peer,) = bus.peers
+
+    async def ask() -> None:
+        try:
+            await peer.request(load.subject, load.body, timeout=load.timeout)
+        except NoHandler:
+            if not load.any_answer:
+                raise
+
+    for _ in range(_WARM_UP):
+        await ask()
+    times = sorted(await _one_by_one(ask, load.seconds))
+    rate = await _at_once(ask, load.in_flight, load.seconds)
+    published, lost = (None, None) if counts is None else await _one_way(bus, *counts, load)
+    return Rates(
+        round_trip_us=times[len(times) // 2] * 1e6,
+        round_trip_p99_us=times[int(len(times) * 0.99)] * 1e6,
+        requests_per_s=rate,
+        publications_per_s=published,
+        publications_lost=lost,
+    )
+
+
+async def _one_by_one(ask: Callable[[], Awaitable[None]], seconds: float) -> list[float]:
+    times: list[float] = []
+    now = perf_counter()
+    end = now + seconds
+    while now < end:
+        began = now
+        await ask()
+        now = perf_counter()
+        times.append(now - began)
+    return times
+
+
+async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: float) -> float:
+    answered = 0
+    began = perf_counter()
+    end = began + seconds
+
+    async def go_on() -> None:
+        nonlocal answered
+        while True:  # at least once, on any machine
+            await ask()
+            answered += 1
+            if perf_counter() >= end:
+                return
+
+    async with anyio.create_task_group() as group:
+        for _ in range(in_flight):
+            group.start_soon(go_on)
+    return answered / (perf_counter() - began)
+
+
+async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[float | None, int | None]:
+    """Publish, and request the count behind that on the same link, until all are counted or progress stops."""
+    before = await bus.request(count, timeout=load.timeout, returns=int)
+    sent = 0
+    began = perf_counter()
+    end = began + load.seconds
+    while sent == 0 or perf_counter() < end:
+        for _ in range(_TURN):
+            await bus.publish(subject, load.body)
+        sent += _TURN
+        await anyio.lowlevel.checkpoint()
+    seen, counted = 0, perf_counter()
+    while seen < sent and perf_counter() - counted < _STANDSTILL:  # frames may be read before they are counted
+        now = await bus.request(count, timeout=load.timeout + load.seconds * 10, returns=int) - before
+        if now != seen:
+            seen, counted = now, perf_counter()
+    return seen / (counted - began), sent - seen
+
+
+# -- our own server ------------------------------------------------------------------------------------------------------
 
 
 def _split(protocol: str) -> tuple[str, dict[str, str]]:
@@ -111,7 +222,7 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
     """Run a process that serves at all addresses; yields its URLs."""
     name, _, options = protocol.partition("?")
     urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
-    command = [sys.executable, "-m", "polybus.cli.rates", loop, *urls]
+    command = [sys.executable, "-m", "polybus.cli.bench", loop, *urls]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -124,8 +235,34 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
             server.kill()
 
 
-# -- output
-# ----------------------------------------------------------------------------------------------------------------------
+def make_bus() -> Bus:
+    """Bus that echoes requests and counts publications."""
+    bus = Bus()
+    seen = 0
+
+    @bus.handle(ECHO)
+    async def echo(body: object) -> object:
+        return body
+
+    @bus.on(ONE_WAY, when_full="drop_newest", queue=100_000)
+    async def count(body: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    @bus.handle(COUNT)
+    async def counted() -> int:
+        return seen
+
+    return bus
+
+
+def main(loop: str, *urls: str) -> None:
+    """Serve until the parent process is gone."""
+    leave_with_parent()
+    run(make_bus(), *urls, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
+
+
+# -- output --------------------------------------------------------------------------------------------------------------
 
 
 def _result(results: dict[str, Rates], load: Load, loop: str) -> dict[str, Any]:
@@ -153,3 +290,7 @@ def _show(results: dict[str, Rates], load: Load, loop: str, *, local: bool) -> N
     where = "client and server on this machine, no network between" if local else "this side's share of the work included"
     printer.line("", f"{python}; {where}", style="dim")
     sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import anyio
@@ -51,23 +52,19 @@ async def _run(broker: Broker, drain: float) -> None:
             if broker.metrics_url is not None:
                 announce(f"metrics {broker.metrics_url}")
             async with anyio.create_task_group() as group:
-                group.start_soon(_closed, broker, group.cancel_scope)
+                group.start_soon(_first, group.cancel_scope, broker.wait_closed)
                 await anext(aiter(signals))
                 group.cancel_scope.cancel()
             if not broker.client_urls:
                 raise PeerError("a task of the broker failed and closed it: see the log")
             async with anyio.create_task_group() as group:
-                group.start_soon(_leave, broker, drain, group.cancel_scope)
+                group.start_soon(_first, group.cancel_scope, broker.drain, drain)
                 await anext(aiter(signals))
                 await broker.aclose()
                 group.cancel_scope.cancel()
 
 
-async def _closed(broker: Broker, scope: anyio.CancelScope) -> None:
-    await broker.wait_closed()
-    scope.cancel()
-
-
-async def _leave(broker: Broker, drain: float, scope: anyio.CancelScope) -> None:
-    await broker.drain(drain)
+async def _first(scope: anyio.CancelScope, function: Callable[..., Awaitable[object]], *args: float) -> None:
+    """Stop waiting for a signal when a function returns."""
+    await function(*args)
     scope.cancel()

@@ -37,7 +37,7 @@ _SHOWN: Final = 8
 
 @define(slots=False)
 class ClusterExamination(Examination):
-    """Examination of a cluster. The first steps are those of a NATS client."""
+    """Examination of a cluster, first as a NATS client."""
 
     cluster: Cluster = Cluster()
     name: str = ""

@@ -362,7 +362,7 @@ async def _failure(act: Awaitable[None]) -> BusError | None:
 
 
 async def _letters(place: Letters, numbers: list[int] | None, durable: str) -> AsyncGenerator[DeadLetter | BusError]:
-    """Yield letters: those with these numbers, with an error for a missing one, or all."""
+    """Yield the letters with these numbers, and an error for a missing one; without numbers all."""
     for number in numbers or ():
         found: DeadLetter | BusError
         try:

@@ -1,4 +1,4 @@
-"""Clients of a contract. A client is an object whose methods call a bus, a peer or a user.
+"""Clients of a contract: objects with methods that call a bus, a peer or a user.
 
 A stream is an async iterator that needs no enclosing block: it manages its own lifetime.
 """

@@ -37,7 +37,7 @@ class Extension:
         """The bus drains: take nothing new."""
 
     def last_turn(self) -> None:
-        """All requests are answered; runs in the event loop iteration in which the links say goodbye, before they do."""
+        """All requests are answered; called just before the links say goodbye, in the same event loop iteration."""
 
     async def finish(self, until: float) -> None:
         """The links have ended: finish the rest, until that time at most."""

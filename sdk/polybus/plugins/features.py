@@ -219,7 +219,7 @@ class SessionFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Session`."""
 
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
-    """``pieces(frame)`` splits a frame that holds very many messages into several frames, each of which takes a few
+    """``pieces(frame)`` splits a frame with very many messages into several frames that each take a few
     milliseconds. The bus runs other work in between."""
     confirm: Callable[[float], tuple[Any, Frames]] | None = None
     """``confirm(now)`` returns a key and a request. Its answer, `Confirmed` with that key, shows that the other end has handled

@@ -1,4 +1,4 @@
-"""Hello messages, with which two polybus peers identify themselves to each other over any protocol.
+"""Hello messages identify two polybus peers to each other over any protocol.
 
 A hello consists of a question and an answer, which must not be an echo of the question.
 """

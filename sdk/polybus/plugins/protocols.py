@@ -48,7 +48,7 @@ class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     answer_headers: bool = True
     """Answers carry headers. Otherwise the headers that a handler sets are omitted."""
     deadlines: bool = True
-    """A request carries the time for which its caller waits."""
+    """A request carries its caller's timeout."""
     extensions: bool = True
     """The session can send cancel, open, item, credit and end messages to a polybus peer."""
     built_in: bool = False
@@ -163,7 +163,7 @@ class Refused(Struct, frozen=True, weakref=True):
 
     Attributes:
         answer: An answer for the bus to send, unless a request or channel of the peer with the same id is in flight. For wires
-            on which the peer would mistake the answer for the one to that request.
+            where the peer would take it for the answer to that request.
     """
 
     error: RemoteProtocolError
@@ -400,7 +400,7 @@ class FrameField(Struct, frozen=True, weakref=True):
 class Dissector(Protocol):
     """Optional ability of an adapter to show frames field by field, in `polybus inspect` and similar tools.
 
-    It works on the bytes alone, so it also shows frames that cannot be decoded.
+    It needs only the bytes, so it also shows frames that cannot be decoded.
     """
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:

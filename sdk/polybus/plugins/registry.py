@@ -50,7 +50,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
 
     Args:
         url: ``<protocol>+<transport>://<address>``
-        takes_user: The user is for the protocol, whatever the transport.
+        takes_user: The protocol uses the URL's user.
 
     Raises:
         ValueError: No protocol, no transport, or no ``://``; the text shows the right form.

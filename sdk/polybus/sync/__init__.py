@@ -240,7 +240,7 @@ def cluster(
         backend: The event loop in the background: ``asyncio`` or ``trio``.
 
     Raises:
-        LocalProtocolError: `target` is ``auto``, but ``POLYBUS_CLUSTER`` is not set, so the bus would be alone.
+        LocalProtocolError: `target` is ``auto``, but ``POLYBUS_CLUSTER`` is not set, so there is no cluster to join.
         ConnectFailed: The engine could not be reached within `Cluster.wait`, which is 10 s.
         Unauthorized: The engine does not accept this user or token.
         ValueError: The target is not the URL of a NATS server.

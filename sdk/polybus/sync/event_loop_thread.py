@@ -138,7 +138,7 @@ class EventLoopThread:
             raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
         except CancelledError:
             self._sleep_at_exit()
-            raise RequestCancelled("the bus was closed meanwhile") from None
+            raise RequestCancelled("the bus was closed during the call") from None
         except BaseException:
             self._sleep_at_exit()
             if (scope := work.unwanted()) is not None:

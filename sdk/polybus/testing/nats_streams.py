@@ -53,6 +53,10 @@ class StoredMessage:
     at: float
     time: str
 
+    @property
+    def size(self) -> int:
+        return len(self.subject) + len(self.block) + len(self.payload)
+
 
 @define(eq=False)
 class Stream:
@@ -86,25 +90,29 @@ class Stream:
         id = "" if found is None else found[1].decode().strip()
         if id and id in self._ids:
             return {"stream": self.name, "seq": self._ids[id][1], "duplicate": True}
-        size = len(operation.subject) + len(block) + len(operation.payload) + _OUTER
-        full = self._full(size)
+        message = StoredMessage(self.last + 1, operation.subject, block, operation.payload, now, _now())
+        full = self._full(message.size)
         if full is not None and self.config.get("discard") == "new":
             return {"stream": self.name, "seq": 0, "error": {"code": 503, "err_code": 10077, "description": full}}
         while full is not None and self.messages:
             self.remove(next(iter(self.messages)))
-            full = self._full(size)
+            full = self._full(message.size)
         self.last += 1
-        self.messages[self.last] = StoredMessage(self.last, operation.subject, block, operation.payload, now, _now())
-        self._bytes += size
+        self.messages[self.last] = message
+        self._bytes += message.size + _OUTER
         if id:
             self._ids[id] = now, self.last
         return {"stream": self.name, "seq": self.last}
+
+    def overlaps(self, subject: str) -> bool:
+        """True if it stores some subjects of a pattern."""
+        return any(_overlap(subject, own) for own in self.config["subjects"])
 
     def _full(self, size: int) -> str | None:
         most, most_bytes = self.config.get("max_msgs", -1), self.config.get("max_bytes", -1)
         if len(self.messages) >= min(most if most > 0 else _MOST, _MOST):
             return "maximum messages exceeded"
-        return "maximum bytes exceeded" if 0 < most_bytes < self._bytes + size else None
+        return "maximum bytes exceeded" if 0 < most_bytes < self._bytes + size + _OUTER else None
 
     def _forget(self, now: float) -> None:
         window = self.config.get("duplicate_window", _WINDOW) / _NANOSECONDS
@@ -118,7 +126,7 @@ class Stream:
         """Remove a message; False if it does not exist."""
         message = self.messages.pop(number, None)
         if message is not None:
-            self._bytes -= len(message.subject) + len(message.block) + len(message.payload) + _OUTER
+            self._bytes -= message.size + _OUTER
         return message is not None
 
 
@@ -188,14 +196,14 @@ class PullConsumer:
     def deliver(self, now: float) -> None:
         """Deliver messages to waiting pull requests."""
         while self._pulls and (message := self._choose(now)) is not None:
-            pull, size = self._pulls[0], len(message.subject) + len(message.block) + len(message.payload)
-            if size > pull.bytes:
+            pull = self._pulls[0]
+            if message.size > pull.bytes:
                 self._pulls.popleft()
                 if message.number not in self._given:
                     self._next = message.number
                 self._end_pull(pull, "409 Message Size Exceeds MaxBytes")
                 continue
-            pull.bytes -= size
+            pull.bytes -= message.size
             before = self._given.get(message.number, (now, 0))
             times = before[1] + 1
             if self.config.get("ack_policy") != "none":
@@ -343,14 +351,14 @@ class NatsStreams:
         if word.startswith("CONSUMER.MSG.NEXT."):
             self._pulled(word.split(".")[3:], asked, operation.reply)
             return
-        act = next((act for name, act in _ACTS.items() if word == name or word.startswith(f"{name}.")), None)
+        verb = next((verb for verb in _ACTS if word == verb or word.startswith(f"{verb}.")), None)
         if operation.reply is None:
             return
-        if act is None:
+        if verb is None:
             self._hand(operation.reply, NatsOperation("PUB", operation.reply), _NOBODY)
             return
         try:
-            answer = act(self, word, asked)
+            answer = _ACTS[verb](self, word[len(verb) + 1 :].split("."), asked)
         except _Refused as error:
             answer = {"error": {"code": error.code, "err_code": error.number, "description": error.text}}
         self._answer(operation.reply, answer)
@@ -365,32 +373,32 @@ class NatsStreams:
         else:
             consumer.pull(inbox, asked, self._time())
 
-    def _stream(self, word: str, place: int = 2) -> Stream:
-        stream = self._streams.get(word.split(".")[place])
+    def _stream(self, names: list[str]) -> Stream:
+        stream = self._streams.get(names[0])
         if stream is None:
             raise _Refused(404, 10059, "stream not found")
         return stream
 
-    def _consumer(self, word: str) -> PullConsumer:
-        consumer = self._stream(word).consumers.get(word.split(".")[3])
+    def _consumer(self, names: list[str]) -> PullConsumer:
+        consumer = self._stream(names).consumers.get(names[1])
         if consumer is None:
             raise _Refused(404, 10014, "consumer not found")
         return consumer
 
-    def _info(self, word: str, asked: Any) -> dict[str, Any]:
+    def _info(self, names: list[str], asked: Any) -> dict[str, Any]:
         consumers = sum(len(stream.consumers) for stream in self._streams.values())
         return {"streams": len(self._streams), "consumers": consumers}
 
-    def _stream_info(self, word: str, asked: Any) -> dict[str, Any]:
-        stream = self._stream(word)
+    def _stream_info(self, names: list[str], asked: Any) -> dict[str, Any]:
+        stream = self._stream(names)
         state = stream.state
         if isinstance(asked, dict) and (wanted := asked.get("subjects_filter")):
             found = [one.subject for one in stream.messages.values() if covers(str(wanted), one.subject)]
             state["subjects"] = dict(Counter(found))
         return {"config": stream.config, "created": stream.created, "state": state}
 
-    def _create_stream(self, word: str, asked: Any) -> dict[str, Any]:
-        name = word.split(".")[2]
+    def _create_stream(self, names: list[str], asked: Any) -> dict[str, Any]:
+        name = names[0]
         there = self._streams.get(name)
         if there is not None and there.config != asked:
             raise _Refused(400, 10058, "stream name already in use with a different configuration")
@@ -398,15 +406,15 @@ class NatsStreams:
             if asked.get("num_replicas", 1) > 1:
                 raise _Refused(500, 10074, "replicas > 1 not supported in non-clustered mode")
             for subject in asked["subjects"]:
-                if any(_overlap(subject, other) for stream in self._streams.values() for other in stream.config["subjects"]):
+                if any(stream.overlaps(subject) for stream in self._streams.values()):
                     raise _Refused(400, 10065, "subjects overlap with an existing stream")
             there = self._streams[name] = Stream(name, asked)
             for subject in asked["subjects"]:
                 self._captures.add(subject, there)
         return {"config": there.config, "state": there.state}
 
-    def _delete_stream(self, word: str, asked: Any) -> dict[str, Any]:
-        stream = self._stream(word)
+    def _delete_stream(self, names: list[str], asked: Any) -> dict[str, Any]:
+        stream = self._stream(names)
         del self._streams[stream.name]
         for subject in stream.config["subjects"]:
             self._captures.remove(subject, stream)
@@ -414,20 +422,13 @@ class NatsStreams:
             consumer.end()
         return {"success": True}
 
-    def _names(self, word: str, asked: Any) -> dict[str, Any]:
-        wanted = asked.get("subject")
-        return _page(
-            "streams",
-            [
-                name
-                for name, stream in self._streams.items()
-                if not wanted or any(_overlap(wanted, subject) for subject in stream.config["subjects"])
-            ],
-            asked,
-        )
+    def _names(self, names: list[str], asked: Any) -> dict[str, Any]:
+        wanted = asked.get("subject", ">")
+        found = [stream.name for stream in self._streams.values() if stream.overlaps(wanted)]
+        return _page("streams", found, asked)
 
-    def _message(self, word: str, asked: Any) -> dict[str, Any]:
-        messages, wanted = self._stream(word, 3).messages, asked.get("next_by_subj")
+    def _message(self, names: list[str], asked: Any) -> dict[str, Any]:
+        messages, wanted = self._stream(names).messages, asked.get("next_by_subj")
         if wanted:
             following = (
                 one for number, one in messages.items() if number >= asked.get("seq", 1) and covers(wanted, one.subject)
@@ -444,20 +445,19 @@ class NatsStreams:
             members["data"] = base64.b64encode(message.payload).decode()
         return {"message": members}
 
-    def _delete_message(self, word: str, asked: Any) -> dict[str, Any]:
-        if not self._stream(word, 3).remove(asked.get("seq", 0)):
+    def _delete_message(self, names: list[str], asked: Any) -> dict[str, Any]:
+        if not self._stream(names).remove(asked.get("seq", 0)):
             raise _Refused(400, 10057, f"message [{asked.get('seq', 0)}] not found")
         return {"success": True}
 
-    def _consumers(self, word: str, asked: Any) -> dict[str, Any]:
-        return _page("consumers", [*self._stream(word).consumers], asked)
+    def _consumers(self, names: list[str], asked: Any) -> dict[str, Any]:
+        return _page("consumers", [*self._stream(names).consumers], asked)
 
-    def _consumer_info(self, word: str, asked: Any) -> dict[str, Any]:
-        return self._consumer(word).members
+    def _consumer_info(self, names: list[str], asked: Any) -> dict[str, Any]:
+        return self._consumer(names).members
 
-    def _create_consumer(self, word: str, asked: Any) -> dict[str, Any]:
-        place = 3 if word.startswith("CONSUMER.DURABLE.") else 2
-        stream, name = self._stream(word, place), word.split(".")[place + 1]
+    def _create_consumer(self, names: list[str], asked: Any) -> dict[str, Any]:
+        stream, name = self._stream(names), names[1]
         config, there = asked["config"], stream.consumers.get(name)
         if there is None:
             _check_for_work(stream, config)
@@ -469,8 +469,8 @@ class NatsStreams:
             there.config = config
         return there.members
 
-    def _delete_consumer(self, word: str, asked: Any) -> dict[str, Any]:
-        consumer = self._consumer(word)
+    def _delete_consumer(self, names: list[str], asked: Any) -> dict[str, Any]:
+        consumer = self._consumer(names)
         del consumer.stream.consumers[consumer.name]
         consumer.end()
         return {"success": True}
@@ -507,7 +507,7 @@ def _overlap(one: str, other: str) -> bool:
     return tokens_overlap(one.split("."), other.split("."))
 
 
-_ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {
+_ACTS: Final[dict[str, Callable[[NatsStreams, list[str], Any], dict[str, Any]]]] = {
     "INFO": NatsStreams._info,
     "STREAM.INFO": NatsStreams._stream_info,
     "STREAM.CREATE": NatsStreams._create_stream,

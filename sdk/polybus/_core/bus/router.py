@@ -206,7 +206,7 @@ class Router:
                 registered in that case.
             LocalProtocolError: A subject with the router's prefix is not valid.
         """
-        from ...contracts.implementation import handlers_of  # few programs have contracts
+        from ...contracts.contract import handlers_of  # few programs have contracts
 
         self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
 
