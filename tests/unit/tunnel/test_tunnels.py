@@ -418,8 +418,10 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
     front = echoing()
     front.handle_tunnels("plant", echoing(), protocol="csb")
     async with pair(front) as out:
-        negotiation = party_of(out.peers[0]).negotiation  # it is being asked, and does not answer
-        negotiation.speaks_extensions, negotiation.probe = None, ExtensionProbe(party_of(out.peers[0]), 0.0)
+        party = party_of(out.peers[0])
+        negotiation = party.negotiation  # it is being asked, and does not answer
+        negotiation.probe = ExtensionProbe(party.link.runtime.loop, "hello", Any, 0.0, 1.0, _peer=party)
+        negotiation.speaks_extensions = None
         with anyio.move_on_after(0.01) as scope:
             async with connect(out.tunnel("plant"), protocol="csb"):
                 pass

@@ -45,7 +45,7 @@ from ..rpc.loopback import HandlerParty
 from ..runtime.memory import AnswerSizes
 from ..runtime.via import TRACE, ViaHeader, depth_of_sender, too_far
 from ..tunnel import WINDOW, FrameChannel, too_large
-from ..tunnel.endpoint import Entrance, TunnelCall, hops_of
+from ..tunnel.endpoint import Entrance, hops_of, tunnel_call
 from .routes import Route
 
 if TYPE_CHECKING:
@@ -200,9 +200,9 @@ class RouteParty:
                 on_discard=lambda it: calls.pop(it, None),
             )
         elif message.kind is Kind.OPEN:
-            return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
+            return tunnel_call(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
         else:
-            call = BridgedCall(self, peer, message, deadline)
+            call = BridgedCall(self.here.services, peer.inbound, peer, self.requests, message, deadline, _route=self)
         self.calls[call] = None
         return call
 
@@ -472,15 +472,11 @@ class InnerRoute(RouteParty):
         return on
 
 
-class BridgedCall(Call):
+class BridgedCall(Call, eq=False, kw_only=True):
     """A request while the other bus answers it, or a notification until it is sent."""
 
-    __slots__ = ("_route",)
     forwards: ClassVar[bool] = True
-
-    def __init__(self, route: RouteParty, peer: PeerParty, message: Message, deadline: float) -> None:
-        super().__init__(route.here.services, peer.inbound, peer, route.requests, message, deadline)
-        self._route = route
+    _route: RouteParty
 
     @property
     def function(self) -> str:

@@ -42,11 +42,10 @@ _LONGEST = 30.0
 """Seconds that a publication to one peer waits for room."""
 
 
-class ToldReply(InternalReply):
+class ToldReply(InternalReply, eq=False, kw_only=True):
     """A reply with a callback in the turn of its end."""
 
-    __slots__ = ("ended",)
-    ended: Callable[[], None] | None
+    ended: Callable[[], None] | None = None
 
     def resolve(self, message: Message) -> None:
         if self.ended is not None:
@@ -212,8 +211,7 @@ class BusParts:
         peer, raw = self._inside, None if body is None else JSON.encode(body)
         runtime = peer.link.runtime
         now = runtime.time()
-        reply = ToldReply(runtime.loop, subject, Any, now, now + timeout)
-        reply.ended = ended
+        reply = ToldReply(runtime.loop, subject, Any, now, now + timeout, ended=ended)
         ttl = runtime.ttl(now, reply.deadline)
         peer.ask(Message(Kind.REQUEST, subject, None, raw, JSON, None, ttl, attributes={"to": to}), reply)
         return reply

@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 from ..._util.event_loop import wrong_event_loop
+from ..._util.typed_body import check_returns
 from ..._validation import seconds, shown
 from ...errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ...headers import check_headers
@@ -153,6 +154,8 @@ class BusVerbs(Router):
             check_subject(name)
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
+        if returns is not Any:
+            check_returns(returns, whole=True)
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         if retry is not None:
             return retried(

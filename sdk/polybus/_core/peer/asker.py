@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from ..._util.typed_body import check_returns
 from ..._validation import seconds
 from ...headers import check_headers
 from ...message import Kind
@@ -130,6 +131,8 @@ class PartyVerbs:
         if isinstance(subject, Subject):
             body = subject.given(body)
         timeout = seconds(timeout)
+        if returns is not Any:
+            check_returns(returns, whole=True)
         party = self._party
         services = party.services
         services.subjects.check(name)

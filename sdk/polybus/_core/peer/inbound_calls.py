@@ -15,7 +15,7 @@ from ...errors import Code
 from ...headers import VIA
 from ...message import Kind, Message
 from ...subjects import RESERVED_PREFIX
-from ..rpc.call import Call, RefusedCall
+from ..rpc.call import Call, refused_call
 from ..runtime.memory import LARGE, MemoryBudget, cost, trim
 from ..runtime.via import ViaHeader
 from . import authorization_queue
@@ -128,7 +128,7 @@ class InboundCalls:
         else:
             problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"
         if services.authorize is not None:
-            return RefusedCall(self, peer, message, deadline, *problem)
+            return refused_call(self, peer, message, deadline, *problem)
         services.counters.refused += 1
         send_error(peer, message, *problem)
         return None

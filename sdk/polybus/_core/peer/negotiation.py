@@ -33,15 +33,11 @@ HELLO_TIMEOUT: Final = 1.0
 """Seconds that a verb waits for the answer to a hello. A later answer still counts."""
 
 
-class ExtensionProbe(Reply[Any]):
+class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
     """A hello in flight. It belongs to the peer, and outlives the tasks that wait for it."""
 
-    __slots__ = ("_peer",)
     _tells_failure: ClassVar[bool] = False
-
-    def __init__(self, peer: PeerParty, now: float) -> None:
-        super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)
-        self._peer = peer
+    _peer: PeerParty
 
     def cancel(self) -> bool:
         return False
@@ -197,7 +193,7 @@ class Negotiation(Struct, eq=False):
         body = question_of(peer.id, **facts)
         runtime = link.runtime
         now = runtime.time()
-        probe = ExtensionProbe(peer, now)
+        probe = ExtensionProbe(runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT, _peer=peer)
         message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, probe.deadline))
         probe.on_cancel = peer.abandoned
         if link.upstream:

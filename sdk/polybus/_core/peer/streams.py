@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..._util.deadlines import Deadlines
 from ...errors import BusError, Code, Disconnected, TooManyRequests, Unsupported, another
 from ...message import Kind, Message
-from ..rpc.call import ChannelCall, RefusedCall
+from ..rpc.call import ChannelCall, refused_call
 from ..rpc.channel import CREDIT, Channel
 from ..runtime.memory import OVERHEAD, MemoryBudget, cost
 from .inbound_calls import DRAINING
@@ -155,7 +155,7 @@ class Streams:
         else:
             problem = _unanswerable(message.subject, mode, found)
             if services.authorize is not None:
-                inbound.start(RefusedCall(inbound, peer, message, deadline, *problem))
+                inbound.start(refused_call(inbound, peer, message, deadline, *problem))
                 return
         services.counters.refused += 1
         send_error(peer, message, *problem, kind=Kind.END)

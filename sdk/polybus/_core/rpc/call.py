@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import anyio
-from attrs import define
 from msgspec import Struct
 
 from ..._util.log_fields import log_fields
@@ -76,8 +75,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 _PLAIN: Final = frozenset({"inline", "thread"})
 
 
-@define(eq=False, repr=False, weakref_slot=False)
-class Call:
+class Call(Struct, eq=False):
     """A request on its way through a handler. A `workers.Job`."""
 
     forwards: ClassVar[bool] = False
@@ -264,17 +262,11 @@ class AwaitableResult(Struct, frozen=True):
         return self.outcome
 
 
-class RefusedCall(Call):
+class RefusedCall(Call, eq=False, kw_only=True):
     """A request without a handler. `authorize` runs first, so that strangers cannot probe for subjects."""
 
-    __slots__ = ("_outcome",)
     sizes_known: ClassVar[bool] = False
-
-    def __init__(
-        self, origin: ResponseSink, peer: CallingPeer, message: Message, deadline: float, code: Code, text: str
-    ) -> None:
-        super().__init__(peer.link.services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # no handler
-        self._outcome = RequestError(code, text)
+    outcome: RequestError
 
     @property
     def function(self) -> str:
@@ -285,13 +277,21 @@ class RefusedCall(Call):
             try:
                 await self._authorized(kind_of(self.message))
             except Forbidden as error:
-                self._outcome = error
+                self.outcome = error
             else:
                 self.services.counters.refused += 1
             if not self.ended:
-                self.origin.refuse(self, *failure(self._outcome, self.services, self.message))
+                self.origin.refuse(self, *failure(self.outcome, self.services, self.message))
         finally:
             self.end()
+
+
+def refused_call(
+    origin: ResponseSink, peer: CallingPeer, message: Message, deadline: float, code: Code, text: str
+) -> RefusedCall:
+    outcome = RequestError(code, text)
+    no_handler: Any = None
+    return RefusedCall(peer.link.services, origin, peer, no_handler, message, deadline, outcome=outcome)
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
@@ -320,32 +320,19 @@ def _skipped(services: Services, message: Message, why: Misfit) -> None:
     services.running.warnings.warn(logger, text, message.subject, sender, why.text, extra=fields)
 
 
-class ChannelCall(Call):
+class ChannelCall(Call, eq=False, kw_only=True):
     """The call of a stream or channel."""
 
-    __slots__ = ("_on_discard", "channel")
     of_channel: ClassVar[int] = 1
     sizes_known: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        services: Services,
-        origin: ResponseSink,
-        peer: CallingPeer | None,
-        handler: RequestHandler,
-        message: Message,
-        deadline: float,
-        places: Places | None = None,
-        *,
-        channel: Channel[Any, Any],
-        on_discard: Callable[[ChannelCall], object] | None = None,
-    ) -> None:
-        """Make the call; `on_discard` is called at its end, even if the peer leaves before the start."""
-        super().__init__(services, origin, peer, handler, message, deadline, places)
-        self._on_discard = on_discard
-        self.channel: Channel[Any, Any] = channel
-        channel.on_end = self.stop
-        channel.answers = True
+    channel: Channel[Any, Any]
+    on_discard: Callable[[ChannelCall], object] | None = None
+    """Called at the end, even if the peer leaves before the start."""
+
+    def __post_init__(self) -> None:
+        self.channel.on_end = self.stop
+        self.channel.answers = True
 
     async def _run(self) -> None:
         services, channel = self.services, self.channel
@@ -421,5 +408,5 @@ class ChannelCall(Call):
 
     def discard(self) -> None:
         self.channel.discard()
-        if self._on_discard is not None:
-            self._on_discard(self)
+        if self.on_discard is not None:
+            self.on_discard(self)

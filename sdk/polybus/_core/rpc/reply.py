@@ -17,7 +17,7 @@ from ..._util.event_loop import wrong_event_loop
 from ..._util.log_fields import log_fields
 from ..._util.misuse import awaited_first
 from ..._util.sources import sources
-from ..._util.typed_body import body_of, check_returns, misfit, typed_body
+from ..._util.typed_body import body_of, misfit, typed_body
 from ..._validation import check_type, type_name
 from ...errors import BadReply, BusError, Code, DeadlineExceeded, Disconnected, RequestCancelled, make_request_error
 from ...message import MISSING, Message
@@ -37,7 +37,7 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 
 @awaited_first
-class Reply(Generic[T_co]):
+class Reply(Struct, Generic[T_co], eq=False):
     """The future answer to a request, returned by `Bus.request`. Await it, any number of times and from any task.
 
     Awaiting returns the body of the answer, converted to ``returns=``. With ``returns=Message`` or ``Message[User]`` it returns
@@ -52,47 +52,26 @@ class Reply(Generic[T_co]):
         RequestCancelled: (on awaiting) The request was cancelled.
     """
 
-    __slots__ = (
-        "on_cancel",
-        "_error",
-        "_loop",
-        "_returns",
-        "_state",
-        "_value",
-        "_waiters",
-        "deadline",
-        "key",
-        "message",
-        "sent",
-        "started",
-        "subject",
-        "ttl",
-    )
-
     _tells_failure: ClassVar[bool] = True
     """True if a failure that is never awaited is logged."""
 
-    def __init__(
-        self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
-    ) -> None:
-        if returns is not Any:
-            check_returns(returns, whole=True)
-        self._loop = loop
-        self._returns = returns
-        self._state = _PENDING
-        self._value: Any = None
-        self._error: BusError | None = None
-        self._waiters: Any = None  # None, one waiter, or a list of them
-        self.on_cancel: Any = None
-        self.subject: str | int = subject
-        self.started: float = started
-        self.deadline: float = deadline
-        self.ttl: float | None = ttl
-        """The time that was sent to the peer, in seconds."""
-        self.sent: bool = False
-        self.key: Any = None
-        self.message: Message | None = None
-        """The answer as received."""
+    _loop: Loop
+    subject: str | int
+    _returns: Any
+    started: float
+    deadline: float
+    ttl: float | None = None
+    """The time that was sent to the peer, in seconds."""
+    _state: int = _PENDING
+    _value: Any = None
+    _error: BusError | None = None
+    _waiters: Any = None
+    """None, one waiter, or a list of them."""
+    on_cancel: Any = None
+    sent: bool = False
+    key: Any = None
+    message: Message | None = None
+    """The answer as received."""
 
     def done(self) -> bool:
         """Return True once the request has ended, successfully or not."""
@@ -253,16 +232,10 @@ def failed_reply(runtime: Runtime, subject: str | int, returns: Any, timeout: fl
     return reply
 
 
-class ObservedReply(Reply[T_co]):
+class ObservedReply(Reply[T_co], eq=False):
     """A reply that reports its end to the outgoing hooks."""
 
-    __slots__ = ("departure",)
-
-    def __init__(
-        self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
-    ) -> None:
-        super().__init__(loop, subject, returns, started, deadline, ttl)
-        self.departure: Departure | None = None
+    departure: Departure | None = None
 
     def _wake(self) -> None:
         super()._wake()
@@ -314,10 +287,9 @@ def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
 
 
-class InternalReply(Reply[Any]):
+class InternalReply(Reply[Any], eq=False):
     """A reply that nothing has to await: one for a bridge or a notification."""
 
-    __slots__ = ()
     _tells_failure: ClassVar[bool] = False
 
 

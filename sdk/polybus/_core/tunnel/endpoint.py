@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import anyio
 from msgspec import Struct
@@ -156,7 +156,7 @@ class Entrance:
 
     def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
         text = self._adapter.codec(self._inner.services.limits).writes == "text"
-        return TunnelCall(self, peer, message, deadline, self.channel_for(peer, message, text=text))
+        return tunnel_call(self, peer, message, deadline, self.channel_for(peer, message, text=text))
 
     @staticmethod
     def channel_for(peer: PeerParty, message: Message, *, text: bool) -> FrameChannel:
@@ -244,22 +244,23 @@ def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
+def tunnel_call(entrance: Any, peer: PeerParty, message: Message, deadline: float, channel: FrameChannel) -> TunnelCall:
+    services, no_handler = peer.link.services, cast("Any", None)
+    return TunnelCall(services, peer.inbound, peer, no_handler, message, deadline, _entrance=entrance, channel=channel)
+
+
 def hops_of(message: Message) -> int:
     """Tunnels and bridges that an open has passed: its own count, plus those of the delivering link."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
 
-class TunnelCall(Call):
+class TunnelCall(Call, eq=False, kw_only=True):
     """The admission of a tunnel, which itself occupies no request slot."""
 
-    __slots__ = ("_entrance", "channel")
     sizes_known: ClassVar[bool] = False
-
-    def __init__(self, entrance: Any, peer: PeerParty, message: Message, deadline: float, channel: FrameChannel) -> None:
-        super().__init__(peer.link.services, peer.inbound, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
-        self._entrance = entrance
-        self.channel: FrameChannel = channel
+    _entrance: Any
+    channel: FrameChannel
 
     @property
     def function(self) -> str:
@@ -290,7 +291,7 @@ class TunnelCall(Call):
 
     def expire(self) -> None:
         """Clear the deadline: it would end an open tunnel."""
-        self.deadline: float = math.inf
+        self.deadline = math.inf
 
     def stop(self) -> None:
         if not self.channel.accepted:
