@@ -48,6 +48,7 @@ class InboundCalls:
 
     __slots__ = (
         "_deadlines",
+        "_few",
         "_memory",
         "budget",
         "calls",
@@ -68,6 +69,9 @@ class InboundCalls:
         self.channel_calls: int = 0
         """Streams and channels among them."""
         self._deadlines = Deadlines()
+        limits = peer.link.runtime.limits
+        self._few = min(_most_running(peer.link), (limits.total_running + 1) // 2)
+        """A peer with fewer calls may start another one while at most `Runtime.few` run: no share is that small."""
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
         """Requests that wait for a slot, in order or by the wire's priorities."""
         self.held: int = 0
@@ -262,10 +266,12 @@ class InboundCalls:
             del calls[call.message.id]
             if call.of_channel:
                 self.channel_calls -= 1
-        if not call.started and self.waiting and call in self.waiting:
+        if call.started:
+            self.free_place(call)
+        elif self.waiting and call in self.waiting:
             self.waiting.remove(call)
             self.budget.release(cost(call.message))
-        elif call.places is not None and not call.started and call.places.drop(call):
+        elif call.places is not None and call.places.drop(call):
             self.held -= 1
             self.budget.release(cost(call.message))
         else:
@@ -307,13 +313,11 @@ class InboundCalls:
         """Start a call, queue it, or refuse it."""
         link = self.link
         runtime = link.runtime
-        waiting, total = self.waiting, runtime.limits.total_running
+        waiting = self.waiting
         taken = len(self.calls) - self.held + self.stopping - 1
-        most = runtime.limits.running if link.most_running is None else link.most_running
         if (
             not waiting
-            and taken < most
-            and ((16 * runtime.running <= total and 2 * taken < total) or _has_place(runtime, link, taken))  # inlined
+            and ((taken < self._few and runtime.running <= runtime.few) or _has_place(runtime, link, taken))
             and (link.outbox is None or self.may_begin())
             and (not call.sizes_known or not call.handler.answers.weight or self.memory.reserve_answer(call))
         ):
@@ -506,7 +510,8 @@ class InboundCalls:
             share.address.running += places
 
     def free_place(self, call: Call) -> None:
-        link, runtime = self.link, self.link.runtime
+        link = self.link
+        runtime = link.runtime
         runtime.running -= 1
         if (share := link.share) is not None:
             share.address.running -= 1
@@ -521,6 +526,10 @@ class InboundCalls:
             runtime.notifier.signal()
 
 
+def _most_running(link: Link) -> int:
+    return link.runtime.limits.running if link.most_running is None else link.most_running
+
+
 def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
     """Check whether a peer with `taken` slots may have one more.
 
@@ -528,12 +537,10 @@ def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
     without any. There are no shares if one peer may have all slots.
     """
     limits, share = runtime.limits, link.share
-    total, running = limits.total_running, runtime.running
-    if taken >= (limits.running if link.most_running is None else link.most_running):
+    total = limits.total_running
+    if taken >= _most_running(link):
         return False
-    if 16 * running <= total and 2 * taken < total:  # no share is that small
-        return True
-    free = total - running
+    free = total - runtime.running
     if free <= 0:
         return False
     if limits.running >= total:

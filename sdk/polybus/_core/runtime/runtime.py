@@ -123,6 +123,8 @@ class Runtime:
         self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
         """Applications with this bus, which may replace `Depends` functions."""
         self.running: int = 0
+        self.few: int = limits.total_running // 16
+        """While at most so many requests run, each peer may run half of all."""
         self.answering: int = 0
         """Requests with an ended handler and an answer that waits to be read."""
         self.stopping: int = 0
