@@ -164,7 +164,7 @@ $(DOCS_READY): pyproject.toml constraints.txt
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
 peers: $(WHOLE)
-	@scripts/debian-packages.sh node nats prometheus
+	@scripts/debian-packages.sh node nats prometheus systemd
 	@$(MAKE) --silent --no-print-directory $(WHEELS_READY) || { \
 		echo "the wheels for Pyodide cannot be had: without them the tests inside it cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \

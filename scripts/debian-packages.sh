@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [node] [web] [java] [nats] [prometheus] [valgrind]: installs what is missing of these, when run as
+# debian-packages.sh [python] [node] [web] [java] [nats] [prometheus] [systemd] [valgrind]: installs what is missing of these, when run as
 # root on a Debian; anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
@@ -33,11 +33,14 @@ for part in "${@:-python}"; do
         prometheus)
             command -v prometheus >/dev/null || packages+=(prometheus)
             ;;
+        systemd)
+            command -v systemd-analyze >/dev/null || packages+=(systemd)
+            ;;
         valgrind)
             command -v valgrind >/dev/null || packages+=(valgrind)
             ;;
         *)
-            echo "debian-packages.sh: unknown part '$part' (python, node, web, java, nats, prometheus, valgrind)" >&2
+            echo "debian-packages.sh: unknown part '$part' (python, node, web, java, nats, prometheus, systemd, valgrind)" >&2
             exit 2
             ;;
     esac

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[3] / "examples" / "grafana" / "polybus.json"
+FILE = Path(__file__).parents[3] / "examples" / "operate" / "grafana.json"
 
 
 def dashboard() -> Any:

@@ -1,4 +1,4 @@
-"""The dashboard of `examples/grafana`: by the schema of Grafana's own SDK, and by what a scrape really has."""
+"""The dashboard of `examples/operate`: by the schema of Grafana's own SDK, and by what a scrape really has."""
 
 from __future__ import annotations
 

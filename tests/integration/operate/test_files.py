@@ -1,0 +1,62 @@
+"""The files for operators, checked by the programs that read them in production."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import trustme
+
+from polybus.cli.app import run
+from tests.integration.interop.nats_servers import VERSIONS, binary_of
+
+from .tools import FILES, ROOT, accepted, tool
+
+UNITS = sorted((ROOT / "examples").rglob("*.service"))
+MANIFESTS = sorted(path for path in (ROOT / "examples").rglob("*.yaml"))
+PROMTOOL = "scripts/debian-packages.sh prometheus"
+
+
+def test_prometheus_reads_its_configuration_and_the_rules() -> None:
+    said = accepted(tool("promtool", PROMTOOL), "check", "config", "--lint-fatal", "prometheus.yml")
+    assert "1 rule files found" in said and "6 rules found" in said
+
+
+def test_each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_service() -> None:
+    accepted(tool("promtool", PROMTOOL), "test", "rules", "alerts.test.yml")
+    alerts = re.findall(r"alert: (\w+)", (FILES / "alerts.yml").read_text())
+    tests = (FILES / "alerts.test.yml").read_text()
+    fired = re.findall(r"alertname: (\w+),?\s+exp_alerts", tests)
+    quiet = re.findall(r"alertname: (\w+) }", tests)
+    assert len(alerts) == 6
+    assert ({*fired}, {*quiet}) == ({*alerts}, {*alerts})
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
+def test_kubernetes_knows_each_member_of_a_manifest(manifest: Path) -> None:
+    accepted(tool("kubernetes-validate", "make ready"), "--strict", "--quiet", manifest)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_accepts_a_unit(unit: Path, tmp_path: Path) -> None:
+    here = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text(), flags=re.M)  # theirs is not installed
+    (tmp_path / unit.name).write_text(here)
+    assert accepted(tool("systemd-analyze", "apt install systemd"), "verify", "--man=no", tmp_path / unit.name) == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nats_accepts_its_configurations(version: str, tmp_path: Path) -> None:
+    trustme.CA().issue_cert("node1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "node1.pem")
+    machine = (FILES / "nats.conf").read_text().replace("node1.key", "node1.pem").replace("/etc/nats", str(tmp_path))
+    pod = re.findall(r"nats\.conf: \|\n((?:    .*\n)+)", (FILES / "kubernetes" / "nats.yaml").read_text())
+    for configuration in (machine, *pod):
+        (tmp_path / "nats.conf").write_text(configuration)
+        accepted(binary_of(version), "-t", "-c", tmp_path / "nats.conf", NATS_TOKEN="s3cr3t", POD="nats-0")
+    assert len(pod) == 1
+
+
+def test_a_linter_finds_nothing_in_the_dockerfile(tmp_path: Path) -> None:
+    assert run(["new", str(tmp_path / "shop")]) == 0
+    accepted(tool("hadolint", "make ready"), tmp_path / "shop" / "Dockerfile")

@@ -1,0 +1,200 @@
+"""Two processes of `polybus new` behind nginx are replaced under load, as the page about deployment says."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import ssl
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+import trustme
+import websockets
+from attrs import define, field
+
+from polybus import Backoff, Bus, Retry, connect
+from polybus.cli.app import run
+from tests.integration.interop.nats_servers import nats_server
+from tests.integration.web.support import Program
+from tests.support import BOUND, eventually, free_port
+
+from .tools import FILES, tool
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+HOST = "shop.example"
+WHOLE = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/shop.conf;
+}}
+"""
+
+
+@define
+class Site:
+    """The service as deployed."""
+
+    port: int
+    tls: ssl.SSLContext
+    processes: dict[int, Program]
+    app: Path
+    cluster: str
+
+    def start(self, port: int) -> None:
+        environment = {"POLYBUS_CLUSTER": self.cluster, "ORIGINS": f"https://{HOST}:{self.port}"}
+        self.processes[port] = Program(self.app, PORT=str(port), **environment)
+
+    async def restart(self, port: int) -> None:
+        """What `systemctl restart` does, and the loop of the page."""
+        process = self.processes[port].process
+        process.send_signal(signal.SIGTERM)
+        assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
+        await anyio.to_thread.run_sync(self.start, port)
+        async with httpx.AsyncClient() as client:
+
+            async def ready() -> bool:
+                return (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+
+            await eventually(ready)
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, ports: tuple[int, int]) -> Iterator[tuple[int, ssl.SSLContext]]:
+    """nginx with the example's configuration; only ports and paths are those of the test."""
+    program, port, authority = tool("nginx", "make web"), free_port(), trustme.CA()
+    authority.issue_cert(HOST, "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "shop.pem")
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    text = (FILES / "nginx.conf").read_text().replace("listen 443", f"listen 127.0.0.1:{port}")
+    for theirs, ours in zip(("8001", "8002"), ports, strict=True):
+        text = text.replace(f"127.0.0.1:{theirs}", f"127.0.0.1:{ours}")
+    (folder / "shop.conf").write_text(text.replace("shop.key", "shop.pem").replace("/etc/nginx", str(folder)))
+    (folder / "nginx.conf").write_text(WHOLE.format(folder=folder))
+    with subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf"], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield port, tls
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    assert run(["new", str(tmp_path / "shop")]) == 0
+    ports = (free_port(), free_port())
+    with nats_server("wheel") as nats, nginx(tmp_path, ports) as (port, tls):
+        found = Site(port, tls, {}, tmp_path / "shop" / "app.py", f"{nats.url}/shop")
+        try:
+            for each in ports:
+                await anyio.to_thread.run_sync(found.start, each)
+            yield found
+        finally:
+            for program in found.processes.values():
+                program.kill()
+
+
+@define
+class Load:
+    """Clients that count what they have asked, and what has failed."""
+
+    site: Site
+    placed: Counter[str] = field(factory=Counter)
+    heard: list[Counter[str]] = field(factory=list)
+    failed: list[str] = field(factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"ubre+wss://127.0.0.1:{self.site.port}/bus"
+
+    async def goes_on(self) -> None:
+        """Wait for some more orders."""
+        before = self.placed.total()
+        await eventually(lambda: self.placed.total() > before + 50)
+
+    async def post(self, client: httpx.AsyncClient) -> None:
+        """A client of HTTP, which repeats nothing."""
+        for number in itertools.count(1):
+            answer = await client.post("/orders", json={"article": "by http", "pieces": number})
+            if answer.status_code == 200:
+                self.placed[answer.json()["id"]] += 1
+            else:
+                self.failed.append(f"{answer.status_code} {answer.text}")
+
+    async def ask(self, bus: Bus) -> None:
+        """A client of the bus, which repeats what has not run."""
+        for number in itertools.count(1):
+            answer = await bus.request("order.place", {"article": "by bus", "pieces": number}, retry=Retry(20))
+            self.placed[answer["id"]] += 1
+
+    async def hear(self, bus: Bus) -> None:
+        """A client of the bus that watches."""
+        heard: Counter[str] = Counter()
+        self.heard.append(heard)
+        async with bus.subscribe("order.placed", queue=100_000) as orders:
+            async for order in orders:
+                heard[order.body["id"]] += 1
+
+
+async def test_a_new_version_under_load_fails_no_request_and_loses_no_publication(site: Site) -> None:
+    load, soon = Load(site), Backoff(initial=0.02, maximum=0.2)
+    async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as hearers:
+        limits = httpx.Limits(max_keepalive_connections=2)
+        client = httpx.AsyncClient(base_url=f"https://127.0.0.1:{site.port}", verify=site.tls, limits=limits, timeout=BOUND)
+        await stack.enter_async_context(client)
+        buses = [await stack.enter_async_context(connect(load.url, tls=site.tls, backoff=soon)) for _ in range(4)]
+        for bus in buses:
+            hearers.start_soon(load.hear, bus)
+        await eventually(lambda: len(load.heard) == len(buses))
+        for bus in buses:  # subscribed, since a link is read in order
+            await bus.request("order.place", {"article": "first", "pieces": 1})
+        before = {program.process.pid for program in site.processes.values()}
+        async with anyio.create_task_group() as askers:
+            for bus in buses[:2]:
+                askers.start_soon(load.ask, bus)
+            for _ in range(3):
+                askers.start_soon(load.post, client)
+            for port in [*site.processes]:
+                await load.goes_on()
+                await site.restart(port)
+            await load.goes_on()
+            askers.cancel_scope.cancel()
+        assert not before & {program.process.pid for program in site.processes.values()}
+        assert load.failed == []
+        assert all(bus.stats().reconnects > 0 for bus in buses)
+        await eventually(lambda: all(load.placed.keys() <= heard.keys() for heard in load.heard))
+        assert {count for heard in load.heard for count in heard.values()} == {1}
+        hearers.cancel_scope.cancel()
+
+
+async def test_a_page_connects_through_the_proxy_and_the_metrics_stay_inside(site: Site) -> None:
+    with anyio.fail_after(BOUND):
+        page = websockets.connect(
+            f"wss://{HOST}:{site.port}/bus",
+            host="127.0.0.1",
+            ssl=site.tls,
+            origin=websockets.Origin(f"https://{HOST}:{site.port}"),
+            proxy=None,
+        )
+        async with page as socket:
+            await socket.send('{"request": "order.place", "body": {"article": "soup", "pieces": 2}, "id": 1}')
+            assert '"success":1' in str(await socket.recv()).replace(" ", "")
+        async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{site.port}", verify=site.tls) as client:
+            assert (await client.get("/metrics")).status_code == 403
+            assert (await client.get("/readyz")).status_code == 200
