@@ -41,7 +41,7 @@ for place in / /tmp /var /run /dev/shm /mnt/app /mnt/venv /mnt/sdk /mnt; do
     if mountpoint -q $place; then mount -o remount,bind,ro $place; fi
 done
 cd /mnt/app
-if touch /mnt/app/x /tmp/x /var/tmp/x 2>/dev/null; then exit 9; fi
+for place in /mnt/app /tmp /var/tmp; do if touch $place/x 2>/dev/null; then exit 9; fi; done
 exec setpriv --reuid "$USER_ID" --regid "$USER_ID" --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all \\
     env -i $ENVIRONMENT PYTHONPATH=/mnt/sdk "$@"
 """

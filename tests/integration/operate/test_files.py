@@ -46,10 +46,16 @@ def test_systemd_accepts_a_unit(unit: Path, tmp_path: Path) -> None:
     assert accepted(tool("systemd-analyze", "apt install systemd"), "verify", "--man=no", tmp_path / unit.name) == ""
 
 
+def test_systemd_waits_while_a_nats_server_sends_its_clients_away() -> None:
+    """After an `ExecStop=` that sends a signal and returns, systemd would send SIGTERM at once, which ends nats-server."""
+    settings = dict(line.split("=", 1) for line in (FILES / "nats.service").read_text().splitlines() if re.match(r"\w+=", line))
+    assert settings["KillSignal"] == "SIGUSR2" and "ExecStop" not in settings
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nats_accepts_its_configurations(version: str, tmp_path: Path) -> None:
     trustme.CA().issue_cert("node1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "node1.pem")
-    machine = (FILES / "nats.conf").read_text().replace("node1.key", "node1.pem").replace("/etc/nats", str(tmp_path))
+    machine = re.sub(r'"/.*/node1\.\w+"', f'"{tmp_path / "node1.pem"}"', (FILES / "nats.conf").read_text())
     pod = re.findall(r"nats\.conf: \|\n((?:    .*\n)+)", (FILES / "kubernetes" / "nats.yaml").read_text())
     for configuration in (machine, *pod):
         (tmp_path / "nats.conf").write_text(configuration)
