@@ -36,6 +36,10 @@ _LOGS: Final = ("uvicorn.access", "uvicorn.error")
 
 _OPEN: Final = 0o666
 """uvicorn's mode of a new Unix socket file."""
+_ACCEPTING: Final = 4
+"""Turns of the event loop until a connection that asyncio has accepted has its protocol: closing earlier would lose it."""
+_LAST_CONNECTIONS: Final = 0.5
+"""Seconds for the first requests of the last connections."""
 _DEPTH: Final = 20
 """Nesting of applications to search."""
 
@@ -131,8 +135,7 @@ class DrainingServer(uvicorn.Server):
         buses = self.buses = buses_here()
         if buses and not self.force_exit:
             logger.info("draining")
-            for server in self.servers:
-                server.close()
+            await self._stop_listening()
             with anyio.CancelScope() as self._farewell:
                 await _drain(buses, self._drain_seconds)
         await super().shutdown(sockets)
@@ -142,6 +145,35 @@ class DrainingServer(uvicorn.Server):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _stop_listening(self) -> None:
+        """Close the listening sockets, but serve the connections that clients have opened by then.
+
+        The kernel would reset those that are not accepted (uvloop accepts one per turn), and uvicorn would close those
+        without a request.
+        """
+        loop = asyncio.get_running_loop()
+        listening = [sock.fileno() for server in self.servers for sock in server.sockets] if os.name == "posix" else []
+        for descriptor in listening:
+            loop.remove_reader(descriptor)
+        for _ in range(_ACCEPTING if listening else 0):
+            await asyncio.sleep(0)
+        last = [connection for descriptor in listening for connection in _accepted(descriptor)]
+        for server in self.servers:
+            server.close()
+        with anyio.move_on_after(_LAST_CONNECTIONS):
+            served = (loop.connect_accepted_socket(self._protocol, sock, ssl=self.config.ssl) for sock in last)
+            await asyncio.gather(*served, return_exceptions=True)
+            while any(getattr(each, "cycle", each) is None for each in self.server_state.connections):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Protocol of a connection, as uvicorn makes it."""
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=self._loop
+        )
+        return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second stops at once."""
@@ -167,6 +199,15 @@ class DrainingServer(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _accepted(descriptor: int) -> Iterator[socket.socket]:
+    """Accept the connections that wait at a listening socket."""
+    with socket.socket(fileno=os.dup(descriptor)) as listening:
+        listening.setblocking(False)
+        with contextlib.suppress(OSError):  # there are no more
+            while True:
+                yield listening.accept()[0]
 
 
 def patience(config: uvicorn.Config, drain: float) -> float:

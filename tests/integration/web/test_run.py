@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -310,6 +311,43 @@ async def test_where_the_server_goes_on_whoever_comes_is_told_that_the_bus_has_f
             assert "its lifespan has failed" in answer.json()["detail"]
             answer = await client.get("/readyz")
             assert (answer.status_code, answer.text) == (503, "it does not take requests: its lifespan has failed\n")
+
+
+# -- new connections at the end ---------------------------------------------------------------------------------------------
+
+
+REQUEST = b"GET /ready HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+
+
+async def answered(client: socket.socket) -> bytes:
+    """The status line of the answer."""
+    reader, writer = await asyncio.open_connection(sock=client)
+    line = await reader.readline()
+    writer.close()
+    return line
+
+
+@bounded
+async def test_a_connection_that_the_system_has_accepted_before_the_signal_is_answered() -> None:
+    app, *_ = application()
+    async with serving(app) as (server, _):
+        client = socket.create_connection(server.servers[0].sockets[0].getsockname())
+        client.sendall(REQUEST)  # the event loop has not seen either
+        await server.shutdown()
+        assert await answered(client) == b"HTTP/1.1 404 Not Found\r\n"
+
+
+@bounded
+async def test_a_new_connection_has_a_moment_to_send_its_request_though_the_server_ends() -> None:
+    app, *_ = application()
+    async with serving(app) as (server, _):
+        client = socket.create_connection(server.servers[0].sockets[0].getsockname())
+        await eventually(lambda: server.server_state.connections)
+        ending = asyncio.ensure_future(server.shutdown())
+        await eventually(lambda: not server.servers[0].is_serving())
+        client.sendall(REQUEST)
+        assert await answered(client) == b"HTTP/1.1 404 Not Found\r\n"
+        await ending
 
 
 # -- SIGTERM --------------------------------------------------------------------------------------------------------------
