@@ -106,17 +106,14 @@ class _BrokerConnection:
         self._expires: float | None = None
         self._participant: Any = None
 
-    def send(self, frame: bytes, /) -> None:
-        self._transport.send(frame)
-
     def backlog(self) -> int:
         return self._transport.write_backlog()
 
     def close(self, code: int, reason: str, /) -> None:
         self._transport.close(code, reason)
 
-    def cut(self, code: int, reason: str) -> None:
-        self.abort(Closed(code, reason))
+    def cut(self, code: int, reason: str, /) -> None:
+        self._transport.abort(Closed(code, reason))
 
     def hold(self) -> None:
         TransportFeatures.of(self._transport).pause_reading()
@@ -131,9 +128,6 @@ class _BrokerConnection:
             if self._participant is not None:
                 self._side.send_away(self._participant, 4401, "the identity has expired: authenticate again")
 
-    def abort(self, why: Closed) -> None:
-        self._transport.abort(why)
-
     def joined(self, admission: Admission, expires: float | None) -> None:
         """Accept the connection until its identity expires."""
         self._expires = expires
@@ -147,7 +141,7 @@ class _BrokerConnection:
         except Exception:  # closes only this connection
             text = "a frame from %s could not be handled: its connection is closed"
             logger.exception(text, self.address, extra=log_fields(address=self.address, protocol="csb"))
-            self.abort(Closed(1011, "an internal error"))
+            self.cut(1011, "an internal error")
 
     def closed(self, why: Closed) -> None:
         if self._participant is not None:
@@ -181,12 +175,8 @@ class BrokerGate:
             return Unavailable("this broker is shutting down")
         refusal = self._admissions.knock(address, len(self.ends))
         if refusal is not None:
-            self.turned_away(address, refusal.text, "too many")
+            self._authority.turned_away(address, refusal.text, "too many")
         return refusal
-
-    def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log a client that was refused before `authenticate`."""
-        self._authority.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
         self._admissions.left(address)
@@ -213,9 +203,10 @@ class BrokerGate:
             self._admissions.gone(address)
             self._runtime.notifier.signal()
 
-    async def gone(self) -> None:
+    async def gone(self, seconds: float) -> None:
         """Wait until no connection is left."""
-        await self._runtime.notifier.until(lambda: not self.ends)
+        with anyio.move_on_after(seconds):
+            await self._runtime.notifier.until(lambda: not self.ends)
 
     def tick(self, now: float) -> None:
         """Check every connection; called about once a second."""
@@ -225,7 +216,7 @@ class BrokerGate:
             except Exception:
                 fields = log_fields(address=end.address, protocol="csb")
                 logger.exception("the connection of %s is closed after an internal error", end.address, extra=fields)
-                end.abort(Closed(1011, "an internal error"))
+                end.cut(1011, "an internal error")
 
 
 def _plain(text: str) -> str:
@@ -410,7 +401,7 @@ class Broker:
                 hosts=hosts,
                 tls=self._tls if transport.name in _SECURE else None,
                 private=not (self._insecure or self._authorities[side].authenticate is not None),
-                turned_away=self._gates[side].turned_away,
+                turned_away=self._authorities[side].turned_away,
             )
             listening = await transport.listen(address, options)
             self._listening.append(listening)
@@ -442,14 +433,10 @@ class Broker:
                 if before == counters.to_clients + counters.to_servers and not registry.busy():
                     break
         registry.drain()
-        await self._gone(self._gates[0])
+        await self._gates[0].gone(self.limits.close_timeout + 1)
         for end in list(self._gates[1].ends):
             end.close(1001, "the broker is shutting down")
-        await self._gone(self._gates[1])
-
-    async def _gone(self, gate: BrokerGate) -> None:
-        with anyio.move_on_after(self.limits.close_timeout + 1):
-            await gate.gone()
+        await self._gates[1].gone(self.limits.close_timeout + 1)
 
     async def aclose(self) -> None:
         """Close everything at once. You may call it at any time and more than once."""
@@ -466,9 +453,9 @@ class Broker:
             await self._metrics.aclose()
         for gate in self._gates:
             for end in list(gate.ends):
-                end.abort(Closed(1001, "the broker was closed"))
+                end.cut(1001, "the broker was closed")
         for gate in self._gates:
-            await self._gone(gate)
+            await gate.gone(self.limits.close_timeout + 1)
         await runtime.close()
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, self._new_recorder()

@@ -43,8 +43,6 @@ class Exchange:
         self.registry: ClientRegistry = registry
         self._most_for_server = most_for_server
 
-    # -- from servers ----------------------------------------------------------------------------------------------------
-
     def from_server(self, server: Server, given: Sequence[bytes]) -> None:
         """Forward a server's frames (steps 4.2, 5 and 7)."""
         if server not in self.registry.servers:  # already closing
@@ -101,8 +99,6 @@ class Exchange:
             self.registry.step(client, Event.SERVER_CLOSES, code, reason)
         else:
             self.registry.step(client, Event.SERVER_SPEAKS, frame=frame)
-
-    # -- from clients ----------------------------------------------------------------------------------------------------
 
     def from_client(self, client: BrokerClient, given: Sequence[bytes]) -> None:
         """Forward a client's frames (steps 4 and 5.2)."""
@@ -171,11 +167,12 @@ class Exchange:
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
         """Tell the end that waits for an answer that the frame is too large with the client number."""
         text = "too large to be forwarded with the number of the client, 4 bytes (Limits.message)"
+        answer = frames.refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
         self.registry.drop(client, "too_large", text)
         if frame[4:8] in _OF_CHANNELS:  # the other end would not notice the gap
             self.registry.send_away(client, 1009, text)
         elif frame[0] >> 4 == wire.REQUEST:
-            self.registry.send(client, frames.too_large(frame, text))
+            self.registry.send(client, answer)
         else:
             client.owes -= 1
-            client.server.send(client.prefix + frames.too_large(frame, text))
+            client.server.send(client.prefix + answer)

@@ -37,17 +37,9 @@ def introduction(frame: bytes) -> tuple[str, str] | None:
     return None
 
 
-def welcome(frame: bytes) -> bytes:
-    """Return the answer to an introduction."""
-    return _answer(frame, 0, {"v": 1})
-
-
-def taken(frame: bytes, text: str) -> bytes:
-    """Return the answer to an introduction whose id is already in use."""
-    return _answer(frame, _INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": text})
-
-
-def _answer(frame: bytes, result: int, said: Mapping[str, Any]) -> bytes:
+def welcome(frame: bytes, taken: str = "") -> bytes:
+    """Return the answer to an introduction; `taken` is the error text if its id is in use."""
+    result, said = (_INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": taken}) if taken else (0, {"v": 1})
     _, _, number, _ = wire.HEADER.unpack_from(frame, 4)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, wire.HELLO)
     return wire.CLIENT.pack(BROKER) + head + _encode(said)
@@ -58,11 +50,6 @@ def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reaso
     _, _, number, action = wire.HEADER.unpack_from(frame)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
     return head + _encode({"code": int(code), **reason, "text": text})
-
-
-def too_large(frame: bytes, text: str) -> bytes:
-    """Return the answer to a frame that is too large with the client number."""
-    return refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
 
 
 def closing(frame: bytes) -> tuple[int, str]:

@@ -156,11 +156,11 @@ class ClientRegistry:
         if said is None:
             self.drop(server, "unknown_client", "client number 0 belongs to the broker")
         elif server.id and server.clients and said[0] != server.id:
-            server.send(frames.taken(frame, f"this is {server.id!r}: it has clients, and cannot be renamed {said[0]!r} now"))
+            server.send(frames.welcome(frame, f"this is {server.id!r}: it has clients, and cannot be renamed {said[0]!r} now"))
             self.counters.drop("refused")
         elif not self._name(server, *said):
             text = f"the server id {said[0]!r} is in use by another server"
-            server.send(frames.taken(frame, text))
+            server.send(frames.welcome(frame, text))
             self.counters.drop("refused")
             self.expel(server, 1008, text)
         else:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import anyio
 from attrs import define, field
@@ -74,13 +74,11 @@ class ParkedPublications:
     _bytes: int = field(default=0, init=False)
     _reservation: Reservation | None = field(default=None, init=False)
 
-    pattern: str | int = field(default=">", init=False)
-    group: str | None = field(default=None, init=False)
     queue: int = field(default=0, init=False)
-    local: bool = field(default=True, init=False)
-    leads_on: bool = field(default=False, init=False)
-    peers: bool = field(default=True, init=False)
-    full: bool = field(default=False, init=False)
+    pattern: ClassVar[str | int] = ">"
+    group: ClassVar[str | None] = None
+    local = peers = True
+    leads_on = full = False
 
     def __attrs_post_init__(self) -> None:
         self.queue = self._parts.services.limits.outbox
@@ -220,8 +218,6 @@ class Arrivals:
     def busy(self) -> bool:
         return len(self._clients) > 0
 
-    # -- new clients on wires without subscriptions ------------------------------------------------------------------------
-
     def came(self, peer: PeerParty) -> None:
         """Hold all publications for a new client without subscriptions: another node may hand over the same ones."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
@@ -249,8 +245,6 @@ class Arrivals:
             for pattern in _EVERYTHING:
                 self._parts.remove_queue(pattern, held)
         return held
-
-    # -- messages of clients -------------------------------------------------------------------------------------------------
 
     def returns(self, peer: PeerParty, token: str) -> None:
         """Hold publications for a client that shows another node's token."""
@@ -297,8 +291,6 @@ class Arrivals:
         for peer in [*self._clients, *self._newcomers]:
             self.forget(peer)
 
-    # -- taking over -------------------------------------------------------------------------------------------------------
-
     async def _take_over(self, bus: str, coming: dict[Returning, None]) -> None:
         """Take over the clients of one bus, in groups."""
         try:
@@ -334,7 +326,7 @@ class Arrivals:
                 await self._parts.interest_known()
             if await self._claim(splice):
                 await self._mark(splice)
-                joined = await self._ask(splice.node, "hand_over", splice.mark, HANDING) is True
+                joined = await self._parts.ask_inside(ToNode(splice.node), "hand_over", splice.mark, HANDING) is True
         except BusError as error:
             logger.info("node %s hands over none of the %d clients that come from it: %s", splice.node, len(clients), error)
         finally:
@@ -344,15 +336,12 @@ class Arrivals:
                     returning.held.drop_unless(splice.marked.__contains__)
                 self._let_go(returning)
 
-    async def _ask(self, node: str, what: str, body: Any, seconds: float = PATIENCE) -> Any:
-        return await self._parts.ask_inside(ToNode(node), what, body, seconds)
-
     async def _claim(self, splice: Splice) -> bool:
         """Claim the clients, and release those that the other node refuses. Returns False if none is left."""
         # Recordings redact the field "token".
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
-        given = await self._ask(splice.node, "claim", body)
+        given = await self._parts.ask_inside(ToNode(splice.node), "claim", body, PATIENCE)
         names = {name for name in given if isinstance(name, str)} if isinstance(given, list) else set[str]()
         for returning in splice.clients:
             if returning.name not in names:

@@ -69,17 +69,13 @@ def _open(folder: Path) -> int:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            return lock
+        os.close(lock)
+        why = "it cannot be written to"
     except OSError as error:
         why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
-        raise _unusable(folder, why) from None
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        os.close(lock)
-        raise _unusable(folder, "it cannot be written to")
-    return lock
-
-
-def _unusable(folder: Path, why: str) -> LocalProtocolError:
-    return LocalProtocolError(f"{STORE}={folder}: stores cannot be kept there: {why}; use a folder that this user may write to")
+    raise LocalProtocolError(f"{STORE}={folder}: stores cannot be kept there: {why}; use a folder that this user may write to")
 
 
 class Child(subprocess.Popen[bytes]):

@@ -87,8 +87,6 @@ class ClientHandover:
     def busy(self) -> bool:
         return self.arrivals.busy
 
-    # -- clients -----------------------------------------------------------------------------------------------------------
-
     def token(self, peer: PeerParty) -> str | None:
         """Return the token that a client sends when it reconnects; None if this node keeps no publications for it."""
         link = peer.link
@@ -116,8 +114,6 @@ class ClientHandover:
         """Forget a disconnected client, but not the publications kept for it."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
-
-    # -- the end of a drain ------------------------------------------------------------------------------------------------
 
     def park(self) -> None:
         """From now on keep publications for the subscribed clients instead of sending them."""
@@ -166,8 +162,6 @@ class ClientHandover:
             self._end(mark)
         for parked in list(self._parked.values()):
             self._give_up(parked)
-
-    # -- requests of other nodes -------------------------------------------------------------------------------------------
 
     def answer(self, message: Message) -> bool:
         """Answer another node. Returns False if the subject is not part of a handover."""

@@ -41,8 +41,6 @@ class Queries:
     _parts: BusParts
     _known: Backbone
 
-    # -- asking ----------------------------------------------------------------------------------------------------------
-
     async def nodes(self) -> Survey[Node]:
         clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
         found = [Node("", self._parts.services.id, "", len(self._parts.clients), here=True)]
@@ -119,8 +117,6 @@ class Queries:
             for node in bodies:
                 group.start_soon(ask, node)
         return [one for node in bodies for one in found.get(node, ())], silent
-
-    # -- answering -------------------------------------------------------------------------------------------------------
 
     def answer(self, message: Message) -> None:
         if message.kind is not Kind.REQUEST:

@@ -280,29 +280,19 @@ class Supervisor:
             if self._binary is not None:
                 self._engine = NatsServer(self._children, self._binary, self._cluster, self._lifeline)
                 await group.start(self._engine.run)
+            group.start_soon(self._announce)
             async with anyio.create_task_group() as workers:
                 for slot in self._slots:
                     workers.start_soon(self._keep, slot)
-                workers.start_soon(self._announce)
             group.cancel_scope.cancel()
 
     async def _announce(self) -> None:
         """Print the addresses once all workers serve."""
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._until_stopping, scope)
-                for slot in self._slots:
-                    await slot.served.wait()
-                group.cancel_scope.cancel()
-            for url in self._slots[0].urls:
-                logger.info("%d workers serve %s", self._count, url, extra=log_fields(address=url))
-                print(f"serving {url}", flush=True)
-
-    async def _until_stopping(self, scope: anyio.CancelScope) -> None:
-        await self._stopping.wait()
-        scope.cancel()
-
-    # -- a worker
+        for slot in self._slots:
+            await slot.served.wait()
+        for url in () if self._stopping.is_set() else self._slots[0].urls:
+            logger.info("%d workers serve %s", self._count, url, extra=log_fields(address=url))
+            print(f"serving {url}", flush=True)
 
     async def _keep(self, slot: Slot) -> None:
         attempt = 0
@@ -389,8 +379,6 @@ class Supervisor:
         own = child.status if child.status > 0 else 128 - child.status
         self._status = self._status or (own if self._forced is None else 128 + self._forced)
 
-    # -- signals
-
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         async for number in signals:
             if number == signal.SIGCHLD:
@@ -427,8 +415,6 @@ class Supervisor:
     @property
     def _living(self) -> list[Child]:
         return [slot.child for slot in self._slots if slot.child is not None]
-
-    # -- health
 
     async def _states(self) -> dict[str, str]:
         states = {slot.name: "" for slot in self._slots}

@@ -29,7 +29,6 @@ class StoreState:
     """The state of a store.
 
     Attributes:
-        name: Name of the store.
         patterns: Subjects that it keeps, without the cluster's prefix.
         publications: Number of stored publications.
         bytes: Size of the stored publications.

@@ -87,6 +87,8 @@ class Consumer(ABC):
     """Its name in the engine."""
     title: str = field(default="", init=False)
     """Its description for people."""
+    _wanted: str = field(default="", init=False)
+    """The arguments of the application, for error texts."""
     ack_wait: float = field(default=math.inf, init=False)
     """Seconds until an unacknowledged publication is redelivered."""
 
@@ -113,11 +115,6 @@ class Consumer(ABC):
             raise LocalProtocolError(
                 f"{self._wanted} of {self._pattern!r} cannot be made: {error.text}{_WORK.get(error.number, '')}"
             ) from None
-
-    @property
-    @abstractmethod
-    def _wanted(self) -> str:
-        """The arguments of the application, for error texts."""
 
     @abstractmethod
     async def _prepare(self, found: FoundStreams) -> None: ...
@@ -160,11 +157,7 @@ class DurableConsumer(Consumer):
     def __attrs_post_init__(self) -> None:
         self._beginning = beginning_of(self._spec.start)  # now: a timedelta counts from here
         self.name, self.ack_wait = self._spec.name, self._spec.ack_wait
-        self.title = f"the durable handler {self.name}"
-
-    @property
-    def _wanted(self) -> str:
-        return f"durable={self.name!r}"
+        self.title, self._wanted = f"the durable handler {self.name}", f"durable={self.name!r}"
 
     async def _prepare(self, found: FoundStreams) -> None:
         stream, spec, wanted = found.whole, self._spec, _members(self._spec, self.subject)
@@ -223,10 +216,7 @@ class ReplayConsumer(Consumer):
 
     def __attrs_post_init__(self) -> None:
         self.title = f"the subscription to {self._pattern!r} with start="
-
-    @property
-    def _wanted(self) -> str:
-        return f"a subscription with start={shown(self._spec.start)}"
+        self._wanted = f"a subscription with start={shown(self._spec.start)}"
 
     async def _prepare(self, found: FoundStreams) -> None:
         await self.remove()

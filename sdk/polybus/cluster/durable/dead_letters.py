@@ -17,7 +17,7 @@ from ...message import Kind, Message
 from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import covers, escape_subject, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
-from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of, is_stream_name
+from .jetstream import NANOSECONDS, JetStream, JetStreamError, again, config_of, count_of, is_stream_name
 from .stores import Stores, copy_of, stream_name
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ WHOLE: Final = "Polybus-Whole"
 Its subject there is ``<cluster>.dead.<durable>``, which no pattern of letters matches.
 """
 _LEFT_OUT: Final = "Polybus-Left-Out"
+_REST: Final = 30 * 86_400.0
+"""Seconds until redelivery of a publication with an incomplete letter, in a store that removes acknowledged ones."""
 _RESTS: Final = "; its letter is incomplete, so the publication stays stored until the letter is retried or dropped"
 OVER: Final = "+TERM"
 """Acknowledgement that ends redelivery. Newer servers accept a reason after it."""
@@ -55,10 +57,8 @@ class Death:
 
     Attributes:
         attempts: Number of deliveries to a handler.
-        reason: The reason for people.
         error_id: Id of the last failure in the log; empty if a worker never answered.
-        stream: The stream that stores it.
-        number: Its number there.
+        number: Its number in the stream.
         id: The id that its handlers saw.
         readable: False if its headers could not be read, or if nothing of it arrived.
         block: Unreadable headers as received; empty if nothing arrived.
@@ -81,21 +81,6 @@ class Death:
         return self.readable or bool(self.block)
 
 
-@frozen
-class Burial:
-    """The result of storing a dead letter.
-
-    Attributes:
-        note: Suffix for the reason in the log.
-        word: Acknowledgement that ends redelivery.
-        rests: The publication has to stay in its store, because no complete copy exists.
-    """
-
-    note: str
-    word: str
-    rests: bool = False
-
-
 class Graveyard(Protocol):
     """Stores dead letters: `DeadLetters`; for external streams `foreign.NoLetters` and `foreign.ForeignLetters`."""
 
@@ -107,8 +92,10 @@ class Graveyard(Protocol):
     async def prepare(self, stream: str) -> None:
         """Create or find the store for letters of a stream's publications."""
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
         """Store as much of a dead letter as possible. An `ordered` handler waits while a publication is undecided.
+
+        Returns a suffix for the reason in the log, and the acknowledgement that ends redelivery.
 
         Raises:
             BusError: Nothing could be stored.
@@ -148,7 +135,8 @@ class LetterWriter:
             facts[ID] = death.id
         at = f"{self.prefix}.{durable}.{escape_subject(message.subject)}"
         id, deadline = f"{death.stream}.{death.created}.{durable}.{death.number}", now + _PATIENCE
-        if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
+        whole = message.with_headers({**_headers(message), **facts})
+        if death.readable and await self._fits(whole, id, deadline, at) is not None:
             return True
         kept = None
         if death.all_came:  # without an id, which may not fit; a second copy is harmless
@@ -205,7 +193,7 @@ class DeadLetters:
                 f"{self._writer.prefix}.>: a store of another cluster has that name; rename one of them"
             )
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
         """Store a dead letter, as `Graveyard.bury`. Creates their store again if it is gone."""
         try:
             whole = await self._writer.write(message, durable, death, now)
@@ -217,7 +205,7 @@ class DeadLetters:
             members = {"retention": "limits", "storage": "file", "max_age": _AGE}
             subject = f"{self._cluster}.p.{escape_subject(message.subject)}"
             stays = await self._stores.copy_one(death.stream, death.number, subject, members)
-        return Burial("" if stays else _RESTS, OVER, rests=not stays)
+        return ("", OVER) if stays else (_RESTS, again(_REST))
 
 
 async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
@@ -240,10 +228,6 @@ async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> d
     return await count_letters(jetstream, stream, prefix) if count_of(state, "num_subjects") <= _SUBJECTS else None
 
 
-def _whole(message: Message, facts: dict[str, str]) -> Message:
-    return message.with_headers({**_headers(message), **facts})
-
-
 def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
     """Return letters that leave out more and more of the publication."""
     headers, smallest = _headers(message), "headers, body"
@@ -264,8 +248,6 @@ def _headers(message: Message) -> dict[str, str]:
     headers = (message.headers or {}).items()
     return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
 
-
-# -- reading and retrying letters -------------------------------------------------------------------------------------------
 
 _GONE: Final = (10037, 10043, 10057)
 """Error numbers of a removal: no such message."""
@@ -304,15 +286,12 @@ class DeadLetter:
     Attributes:
         number: Its number in the store of dead letters.
         at: Time of its death, as the engine writes it.
-        durable: The durable handler that failed.
-        subject: Subject of the publication.
         attempts: Number of deliveries to a handler.
         death: Reason why there are no more attempts.
         error_id: Id of the last failure in the log; or empty.
         origin: Stream and number of the publication.
         id: The id that its handler saw.
         headers: Headers of the application.
-        body: Body of the publication.
         octets: The body is bytes, even if it looks like JSON.
         left_out: ``headers``, ``body`` or both, if they did not fit into the letter.
         whole: Number of the complete publication in the store of dead letters; 0 if it is not there.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from attrs import define, evolve, field
@@ -15,11 +13,11 @@ from ...outcomes import Misfit, described
 from ...plugins.tools import check_given, in_one_line, log_fields, seconds, without_secrets
 from ...retry import pause_after
 from .dead_letters import Death
-from .jetstream import NANOSECONDS
+from .jetstream import again
 from .storage import check_pause
 
 if TYPE_CHECKING:
-    from ...integrations import Handler, HandlerExecutor, IteratedQueue, Services
+    from ...integrations import Handler, IteratedQueue, Services
     from ...message import Message
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
@@ -30,11 +28,6 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _DONE: Final = "+ACK"
 GIVEN_BACK: Final = "-NAK"
-_REST: Final = 30 * 86_400.0
-"""Seconds until redelivery of a publication with an incomplete letter, in a store that removes acknowledged ones.
-
-An ordered handler would wait for it. For those the engine makes a copy, if possible.
-"""
 _AGAIN: Final = 5.0
 """Minimum seconds until redelivery if the dead letter could not be stored."""
 _UNKNOWN: Final = "no worker finished it or could store its letter"
@@ -93,7 +86,8 @@ class Fate:
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
         fields = log_fields(message=message, handler=self.name)
         try:
-            burial = await self._graveyard.bury(message, durable, death, services.running.time(), ordered=self.spec.ordered)
+            now, ordered = services.running.time(), self.spec.ordered
+            note, word = await self._graveyard.bury(message, durable, death, now, ordered=ordered)
         except BusError as error:
             said = f"{reason}; the letter cannot be stored, so the publication is redelivered: {error}"
             warnings, facts = services.running.warnings, (message.subject, durable, attempts, said)
@@ -103,9 +97,9 @@ class Fate:
             self._ends[to.number] = attempts, reason, error_id
             return
         self._ends.pop(to.number, None)
-        logger.error(text, message.subject, durable, attempts, f"{reason}{burial.note}", extra=fields)
+        logger.error(text, message.subject, durable, attempts, f"{reason}{note}", extra=fields)
         services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
-        delivery.end(again(_REST) if burial.rests else burial.word)
+        delivery.end(word)
 
 
 @define(eq=False)
@@ -151,8 +145,6 @@ class Delivery:
             self._decided = "was given back when its subscription was left"
             self.end(GIVEN_BACK)
 
-    # -- methods of the message --------------------------------------------------------------------------------------------
-
     def taken(self) -> None:
         """Note that the iteration has returned it."""
         self.read = True
@@ -195,11 +187,6 @@ class Delivery:
         return self._fate
 
 
-def again(pause: float) -> str:
-    """Return the acknowledgement that requests redelivery after `pause` seconds."""
-    return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
-
-
 _TEXT: Final = 200
 """Characters of an error in its dead letter."""
 
@@ -208,17 +195,13 @@ _TEXT: Final = 200
 class HandlerTaker:
     """Runs a handler for each publication. Implements `reader.Taker`."""
 
-    _services: Services
+    services: Services
     handler: Handler
     fate: Fate
     full = False
 
-    @property
-    def executor(self) -> HandlerExecutor:
-        return self._services.executor
-
     def take(self, delivery: Delivery) -> None:
-        self._services.running.workers.submit(_Job(self, delivery))
+        self.services.running.workers.submit(_Job(self, delivery))
 
     def stop(self) -> None:
         """Do nothing: running handlers finish."""
@@ -227,11 +210,11 @@ class HandlerTaker:
         hopeless = self.fate.hopeless(delivery)
         if hopeless is not None and await self.fate.is_over(delivery, *hopeless):
             return
-        executor, message, name = self.executor, delivery.message, self.handler.name
+        executor, message, name = self.services.executor, delivery.message, self.handler.name
         try:
             await executor.run(self.handler, message, None)
         except Misfit as error:
-            self._services.counters.failed += 1
+            self.services.counters.failed += 1
             await self.fate.bury(delivery, delivery.to.attempt, f"it does not fit {name}: {error.text}")
         except BaseException as error:
             if executor.is_own_cancellation(error, scope) or executor.must_propagate(error, scope):
@@ -271,11 +254,8 @@ class _Job:
     def party(self) -> tuple[object, object]:
         return self._taker, self._taker
 
-    def run(self) -> Coroutine[Any, Any, None]:
-        return self._run()
-
-    async def _run(self) -> None:
-        executor, delivery = self._taker.executor, self._delivery
+    async def run(self) -> None:
+        executor, delivery = self._taker.services.executor, self._delivery
         try:
             await self._taker.handle(delivery, self.scope)
         except BaseException as error:

@@ -15,7 +15,7 @@ from ...integrations import parts_of
 from ...plugins.tools import tokens_overlap
 from ...protocols.nats.checks import local_pattern
 from .consumers import find_streams
-from .dead_letters import OVER, Burial, Death, Graveyard, LetterPlace, Letters, LetterWriter
+from .dead_letters import OVER, Death, Graveyard, LetterPlace, Letters, LetterWriter
 from .jetstream import Advice, EngineLink, JetStream, JetStreamError, StoredPublishing
 from .readers import StoreReaders
 
@@ -62,11 +62,11 @@ class NoLetters:
     async def prepare(self, stream: str) -> None:
         """Do nothing: there is no store."""
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return what ends redelivery, and a note with the place of the publication."""
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
+        """Return a note with the place of the publication, and what ends redelivery."""
         note = f"; it is not redelivered, and without dead_letters= no letter is kept: it was {death.number} of {death.stream}"
         word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
-        return Burial(note, word)
+        return note, word
 
 
 @define(eq=False)
@@ -87,11 +87,11 @@ class ForeignLetters:
         prefix = self._writer.prefix
         self.place = await _stream_of_letters(self._jetstream, prefix), prefix
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
         """Store a dead letter, as `LetterWriter.write`."""
         whole = await self._writer.write(message, durable, death, now)
         note = "" if whole else f"; its letter is incomplete: it was {death.number} of {death.stream}"
-        return Burial(note, OVER)
+        return note, OVER
 
 
 async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:

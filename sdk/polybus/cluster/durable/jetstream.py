@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from contextlib import suppress
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ...nodes import Store
 
 NANOSECONDS: Final = 1_000_000_000
-"""In a second, the unit of the engine's times."""
+"""Nanoseconds, the unit of the engine's times, in a second."""
 _EACH: Final = 2.0
 """Seconds for an answer before the question is repeated: servers without a leader are silent."""
 _PAUSE: Final = 0.25
@@ -76,19 +77,11 @@ class EngineLink(Protocol):
 
 @frozen
 class Advice:
-    """Advice in error texts, which depends on who owns the engine.
-
-    Attributes:
-        keeps_nothing: The engine has no JetStream.
-        no_store: No store keeps a pattern; formatted with the pattern.
-        gone: No store keeps a published subject; formatted with the subject.
-        full: The store is full.
-        forbidden: The engine refused this user; may be empty.
-    """
+    """Advice in error texts, which depends on who owns the engine."""
 
     keeps_nothing: str
-    no_store: str
-    gone: str
+    no_store: str  # formatted with the pattern
+    gone: str  # formatted with the subject
     full: str
     forbidden: str = ""
 
@@ -105,6 +98,11 @@ OF_CLUSTER: Final = Advice(
     ),
     full="the store is full (max_bytes=), or the server or its account has reached a limit",
 )
+
+
+def again(pause: float) -> str:
+    """Return the acknowledgement that requests redelivery after `pause` seconds."""
+    return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
 
 
 def config_of(answer: dict[str, Any]) -> dict[str, Any]:

@@ -191,8 +191,6 @@ class StoreReader:
         """True while publications are in progress that have to be acknowledged."""
         return self._taker.fate is not None and bool(self._running or self._waiting)
 
-    # -- life ----------------------------------------------------------------------------------------------------------------
-
     async def prepare(self) -> None:
         """Find the consumer or create it, as `Consumer.prepare`."""
         await self._consumer.prepare()
@@ -317,8 +315,6 @@ class StoreReader:
         session: Any = peer.link.session
         largest: int = session.server.max_payload
         return max(self.services.limits.queue_bytes, 2 * largest)
-
-    # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, to: ToReader) -> None:
         if self._forbidden:  # the engine redelivers it to other workers

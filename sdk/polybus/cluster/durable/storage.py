@@ -117,8 +117,12 @@ def reading_of(
         raise ValueError(f"concurrency={concurrency}: at most {MOST} with durable=, for all of its workers together")
     if ordered and concurrency > 1:
         raise ValueError(f"ordered=True handles one publication at a time: leave out concurrency={concurrency}")
-    if of_handler is not None:
-        _check_no_effect(durable, *of_handler)
+    for name, value, usual in zip(("queue", "when_full"), of_handler or (), (None, "drop_oldest"), strict=False):
+        if value != usual:
+            raise ValueError(
+                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= limits how many publications this "
+                "worker takes at once, and the others wait in the store"
+            )
     return DurableSpec(durable, RETRY if retry is None else _retry(retry, durable), wait, _start(start), ordered)
 
 
@@ -128,16 +132,6 @@ def check_durable_name(durable: object) -> None:
         raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
     if not _NAME.fullmatch(durable):
         raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
-
-
-def _check_no_effect(durable: str, queue: int | None, when_full: str) -> None:
-    """Raise ValueError for arguments that have no effect on a durable handler."""
-    for name, value, usual in (("queue", queue, None), ("when_full", when_full, "drop_oldest")):
-        if value != usual:
-            raise ValueError(
-                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= limits how many publications this "
-                "worker takes at once, and the others wait in the store"
-            )
 
 
 def check_pause(pause: float, name: str) -> None:
@@ -220,8 +214,6 @@ class StoredReading(Extension):
     def busy(self) -> bool:
         return any(engine.busy for engine in self.engines)
 
-    # -- life of the bus ---------------------------------------------------------------------------------------------------
-
     async def begin(self) -> None:
         for engine in self.engines:
             engine.begin()
@@ -240,8 +232,6 @@ class StoredReading(Extension):
         self._streams.clear()
         self._taken.clear()
         self._readers.clear()
-
-    # -- links -------------------------------------------------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         if (streams := self._streams.get(link)) is not None:
@@ -353,8 +343,6 @@ class StoredReading(Extension):
             with anyio.move_on_after(patience):
                 await link.runtime.notifier.until(lambda: not engine.busy)
             engine.give_back()
-
-    # -- subscriptions and publications --------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
         """Deliver stored publications to a subscription until `unsubscribe`.

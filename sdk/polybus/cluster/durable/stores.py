@@ -217,16 +217,10 @@ def check_same(
     arguments: Mapping[str, str],
     readable: Callable[[str, Any], str],
 ) -> None:
-    """Compare an existing stream or consumer with the wanted one.
+    """Compare an existing stream or consumer with the wanted one. The application calls it `what`, the engine `place`.
 
-    Args:
-        what: The stream or consumer as the application names it.
-        place: The same as the engine names it.
-        wanted: The wanted configuration.
-        there: The existing one.
-        required: Members without an argument, with the values that lose no publication.
-        arguments: Members with the name of their argument.
-        readable: Converts the value of such a member to its argument.
+    `required` has the values of members without an argument that lose no publication. `arguments` has the names of arguments by
+    member, and `readable` converts the values of these.
 
     Raises:
         LocalProtocolError: They differ.
