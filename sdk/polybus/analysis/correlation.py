@@ -46,7 +46,7 @@ class MatchTimeouts:
 
     def __attrs_post_init__(self) -> None:
         if self.horizon < self.timeout:
-            raise ValueError(f"horizon={self.horizon} is shorter than timeout={self.timeout}: no answer could be late")
+            raise ValueError(f"horizon={self.horizon} is shorter than timeout={self.timeout}: it must be at least as long")
 
     @property
     def timeout_ns(self) -> int:
@@ -166,7 +166,7 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
                     select *, case when side = 1 then 'left' else kind end as said,
                         {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns
                     from (
-                        -- Either side ends a stream: it answers what the other one has opened, or leaves what is its own.
+                        -- Either side may end a stream: the other side's (an answer), or its own.
                         select *, explode(sequence(0, cast(kind = 'end' as int))) as side from {{events}}
                         where kind in ('request', 'response', 'cancel', 'stream', 'item', 'end') and correlation_id is not null
                     ) as sided
@@ -215,7 +215,7 @@ def _compared(turns: str) -> str:
     lags = (f"lag(last_{one}) ignore nulls over earlier as before_{name}" for name, one in before.items())
     return f"""
         select *, is_request and not again as starts from (
-            -- The same bytes once more while there is no answer and the first are still waited for: a further attempt.
+            -- The same bytes again, before an answer and within the allowance of the first: a further attempt.
             select *, is_request and not broken and before_asks and same as again from (
                 select *, request_seq is not null as is_request, last_is_request is null as is_note,
                     last_is_request is not null and coalesce(since > before_linger, true) as broken,
@@ -323,13 +323,13 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
 _EXCHANGES: Final = f"""
     select capture_id, conn_id, direction, protocol, kind, subject, correlation_id, request_seq, response_seq, request_time_ns,
         latency_ns,
-        -- Of a delivery the engine knows how long it waits, and gives it out again.
+        -- The engine delivers a publication again on its own schedule.
         case when taken and took > allowance_ns and stored is distinct from 'delivery' then 'late'
             when taken and coalesce(code, 0) = 0 then 'ok'
             when taken then 'error'
             when given_up then 'cancelled'
             when answers > 0 or cancelled_ns is not null then 'timeout'
-            -- Whose id was another's by then, had been given up before: a run may have settled it meanwhile.
+            -- The id was reused, so the request had been given up before.
             when id_is_another then case when asked_ns is not null then 'timeout' else 'unanswered' end
             when hole_ns <= request_mono_ns + allowance_ns and coalesce(hole_ns <= closed_ns, true) then 'unseen'
             when closed_ns < due_ns then 'lost'
@@ -348,7 +348,7 @@ _EXCHANGES: Final = f"""
         select *, case when kind = 'stream' and items > 0 then first_item_ns - request_mono_ns
             when taken then took end as latency_ns
         from (
-            -- Who has given it up gets no answer any more, and one that says no more than that nobody waits is none.
+            -- Answers after a cancel do not count, nor those that only report a deadline or a cancel.
             select *, answers > 0 and not (given_up and coalesce(cancelled_ns <= response_mono_ns, true)) and not (
                 coalesce(code, 0) in ({_EXCEEDED}, {_CANCELLED}) and (
                     coalesce(response_mono_ns >= due_ns, false) or cancelled_ns is not null
@@ -357,7 +357,7 @@ _EXCHANGES: Final = f"""
             ) as taken
             from (
                 select *, response_mono_ns - request_mono_ns as took, coalesce(cancelled_ns < due_ns, false) as given_up,
-                    -- None is waited for any more to an id that was given to the next request, however soon the recording ends.
+                    -- After its id was reused, a request no longer waits.
                     {_WAITED} or id_is_another as waited
                 from (
                     select *, coalesce(reused, false) as id_is_another, request_mono_ns + allowance_ns - case

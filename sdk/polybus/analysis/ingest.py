@@ -168,7 +168,7 @@ def _send(ask: IO[str], line: dict[str, Any]) -> None:
 
 def _result(line: str) -> IngestResult:
     if not line:
-        raise CaptureError("a process that decodes has ended before its work was done, perhaps for want of memory: run again")
+        raise CaptureError("a decoding process ended early, perhaps because of too little memory: run again")
     given = json.loads(line)
     if "failed" in given:
         raise (OSError if given["system"] else CaptureError)(given["failed"])

@@ -145,8 +145,8 @@ class PipelineStep:
         now = self._recording(last.end)
         if now != last.recording and None not in (now, last.recording):
             raise CaptureError(
-                f"{self._path} is not the capture any more that was analysed into {self.storage.inside('')}: its segment "
-                f"{last.end.segment} is of the recording {now}, and was of {last.recording}; analyse into a new folder"
+                f"{self._path} is another capture than the one analysed into {self.storage.inside('')}: its segment "
+                f"{last.end.segment} belongs to recording {now}, not {last.recording}; analyse into a new folder"
             )
         return last.end
 
@@ -168,7 +168,7 @@ class PipelineStep:
         for segment in segments:
             if is_written(self._capture, segment):
                 raise CaptureError(
-                    f"{segment.path} is still written, so its recording is not over: settle it when the recorder has ended"
+                    f"{segment.path} still has a writer, so its recording is incomplete: settle it when the recorder has ended"
                 )
         torn = [stretch for stretch in self._capture.reader(segments[-1]).all_damage() if stretch.torn]
         losses = [{"segment": segments[-1].number, **attrs.asdict(stretch)} for stretch in torn]
@@ -221,7 +221,7 @@ class PipelineStep:
             raise CaptureError(
                 f"{self._path}: {counted(sum(done.lost for done in taken), 'stretch')} cannot be read, the first in segment "
                 f"{lost[0]['segment']} at byte {lost[0]['offset']}: `polybus capture verify` names them all; without --strict "
-                "they are counted and passed by"
+                "they are counted and skipped"
             )
 
     def _move_in(self, prefix: str, taken: list[IngestResult]) -> list[ResultFile]:

@@ -58,9 +58,7 @@ class ReadWindow:
     def check(self) -> None:
         """Raise ValueError if the window is empty."""
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
-            raise ValueError(
-                f"nothing lies from start {self.start_ns} to end {self.end_ns} (ns since 1970): end has to be later"
-            )
+            raise ValueError(f"start {self.start_ns} is not before end {self.end_ns} (ns since 1970): choose a later end")
 
     @property
     def columns(self) -> set[str]:
@@ -106,8 +104,8 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
     everything = capture.segments()
     if everything[-1].number < start.segment:
         raise CaptureError(
-            f"{capture.path} ends with segment {everything[-1].number}, and was read up to {start.segment}: it is not the same "
-            "capture any more; begin anew, with another folder of results or another checkpoint"
+            f"{capture.path} ends with segment {everything[-1].number}, but was read up to {start.segment} before: it is "
+            "another capture; use a new folder of results or a new checkpoint"
         )
     segments = [segment for segment in everything if segment.number >= start.segment]
     for segment in segments:
@@ -212,12 +210,14 @@ def nanoseconds(text: str, name: str = "time") -> int:
     """
     if text.isdecimal():
         if 0 < int(text) < FIRST_NS:
-            raise ValueError(f"{name}={text!r}: nanoseconds since 1970 have 19 digits; or say a time as 2026-11-21T08:00:00Z")
+            raise ValueError(
+                f"{name}={text!r}: nanoseconds since 1970 have 19 digits; or pass a time such as 2026-11-21T08:00:00Z"
+            )
         return min(int(text), LAST_NS)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{name}={text!r}: a time as 2026-11-21T08:00:00Z, or nanoseconds since 1970") from None
+        raise ValueError(f"{name}={text!r}: pass a time such as 2026-11-21T08:00:00Z, or nanoseconds since 1970") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     whole = moment.replace(microsecond=0)

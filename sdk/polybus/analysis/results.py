@@ -105,11 +105,11 @@ class Output:
         self.storage = storage
         names = storage.names()
         if "_manifest" in names:
-            raise CaptureError(f"{storage.inside('')} was made by an older polybus: analyse into a new folder")
+            raise CaptureError(f"{storage.inside('')} was written by an older polybus: analyse into a new folder")
         if names and LOG not in names and not set(names) <= {STAGING, STATE, "_checkpoint", *TABLES}:
             raise CaptureError(
-                f"{storage.inside('')} is not empty, and what is in it was not made from a capture "
-                f"({', '.join(names[:3])}, ...): name a folder with results of polybus analyse, or a new one"
+                f"{storage.inside('')} contains other files than results of polybus analyse ({', '.join(names[:3])}, ...): "
+                "choose another folder, or a new one"
             )
         self.last: ResultsState | None = None
         """State after the newest run; None before the first."""
@@ -129,7 +129,7 @@ class Output:
         """Open a folder with results; CaptureError if there are none."""
         output = cls(TableStorage(out))
         if output.last is None:
-            raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+            raise CaptureError(f"{os.fspath(out)} has no results: create them with `polybus analyse` or Pipeline.run")
         return output
 
     @property
@@ -172,12 +172,11 @@ class Output:
         if last is None:
             return
         if last.capture != capture:
-            raise CaptureError(f"{here} holds the results of {last.capture}: choose another folder")
+            raise CaptureError(f"{here} has the results of {last.capture}: choose another folder")
         for name, value in settings.items():
             before = last.settings.get(name)
             if before != value:
-                again = "use that again, or analyse into a new folder"
-                raise CaptureError(f"{here} was made with {name} {before}, not {value}: {again}")
+                raise CaptureError(f"{here} has results with {name} {before}, not {value}: use {before}, or a new folder")
 
     def clean(self) -> None:
         """Remove leftovers of a killed run, and files that the last run has replaced."""
@@ -275,7 +274,7 @@ def _parts_of(file: ResultFile) -> dict[str, str | None]:
 
 def _checked(name: str, row: dict[str, Any]) -> ResultFile:
     if _FILE.fullmatch(name) is None:
-        raise ValueError(f"{name!r:.200} is no file of a table")
+        raise ValueError(f"{name!r:.200} is not a file of a table")
     return ResultFile(name, int(row["num_records"]), row["partition.provisional"])
 
 
@@ -288,11 +287,11 @@ def _state_of(note: dict[str, Any]) -> ResultsState:
     """Parse a commit's note; CaptureError if it is of another version, other errors if it is damaged."""
     if (version := note.pop("version")) != _VERSION:
         raise CaptureError(
-            f"the results have version {version!r:.40}, and this polybus makes version {_VERSION}: analyse into a new folder"
+            f"the results have version {version!r:.40}, and this polybus writes version {_VERSION}: analyse into a new folder"
         )
     state = msgspec.convert(note, ResultsState)
     if state.folder is not None and _STATE_FOLDER.fullmatch(state.folder) is None:
-        raise ValueError(f"{state.folder!r:.200} is no folder of a run")
+        raise ValueError(f"{state.folder!r:.200} is not a folder of a run")
     return state
 
 

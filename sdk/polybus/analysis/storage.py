@@ -131,7 +131,7 @@ class TableStorage:
         found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
         columns = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))]
         if column not in columns:
-            raise CaptureError(f"{self.inside(path)} has no column {column}: polybus analyse has not made it")
+            raise CaptureError(f"{self.inside(path)} has no column {column}: polybus analyse did not write it")
         place = columns.index(column)
         for number in range(file.num_row_groups):
             statistics = file.row_group(number).column(place).statistics
@@ -146,7 +146,7 @@ class TableStorage:
     def names(self) -> list[str]:
         """Return the names at the root; CaptureError if it is a file."""
         if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
-            raise CaptureError(f"{self._root} is a file, and results need a folder: choose another place")
+            raise CaptureError(f"{self._root} is a file, and results need a folder: choose another path")
         found = self.filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         return sorted(info.base_name for info in found)
 

@@ -142,7 +142,7 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
     try:
         given = json.loads(options) if options else None
         if given is not None and not isinstance(given, dict):
-            raise ValueError(f"the options are no object: {options:.80}")
+            raise ValueError(f"the options are not an object: {options:.80}")
         chosen = dict(given or {})
         chosen.pop(MARK, None)
         actions = chosen.pop("actions", None)
@@ -220,7 +220,7 @@ class _BatchDecoder:
                 data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
                 fields = EventFields("close", datacontenttype="application/json", data=data, code_name=str(mark.get("code")))
         except (ValueError, KeyError, TypeError, RecursionError):
-            self._bad.append((row, "malformed", "a row without a frame that is neither a gap nor about a connection", None))
+            self._bad.append((row, "malformed", "the row has no frame, and is not about a gap or a connection", None))
             return
         self.take(row, fields)
 

@@ -321,7 +321,7 @@ class _Player:
     ) -> None:
         peer = link.peer
         if peer is None:
-            raise Unsupported("a server behind a broker asks nobody")
+            raise Unsupported("a server behind a broker cannot send requests")
         again = Message(Kind.REQUEST, subject, None, headers=message.headers)
         if message.raw is not None and link.adapter.name == recorded.protocol:  # keeps its format
             again.raw, again.format, again.checked = message.raw, message.format, message.checked

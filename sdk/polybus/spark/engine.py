@@ -108,7 +108,7 @@ def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
     """Return the schema of a table or of some columns in that order; ValueError for an unknown table or column."""
     schema = _SCHEMAS.get(table)
     if schema is None:
-        raise ValueError(f"there is no table {table!r}; there are {', '.join(_SCHEMAS)}")
+        raise ValueError(f"unknown table {table!r}; known are {', '.join(_SCHEMAS)}")
     if columns is None:
         return schema
     unknown = [name for name in columns if name not in schema.names]
@@ -135,7 +135,7 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
     """
     output = Output.of(out)
     if table not in TABLES:
-        raise ValueError(f"there is no table {table!r} of results; there are {', '.join(TABLES)}")
+        raise ValueError(f"unknown table of results {table!r}; known are {', '.join(TABLES)}")
     return SparkEngine(spark).read(output.storage, table, output.files(table), TABLES[table])
 
 

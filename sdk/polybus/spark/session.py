@@ -46,7 +46,7 @@ def check_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:
-        raise SparkUnavailable(f"Spark needs Java {JAVA_NEEDED} or newer, and there is no `java` on the PATH: {_ADVICE}")
+        raise SparkUnavailable(f"Spark needs Java {JAVA_NEEDED} or newer, and the PATH has no `java`: {_ADVICE}")
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:

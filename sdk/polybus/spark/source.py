@@ -80,10 +80,10 @@ class Options:
         # Spark adds options with dots in their names when a table uses the source.
         unknown = [name for name in given if name not in KNOWN and "." not in name]
         if unknown:
-            raise ValueError(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
+            raise ValueError(f"unknown option {unknown[0]!r}; known are {', '.join(KNOWN)}")
         path = given.get("path")
         if not path:
-            raise ValueError("where is the capture? .load(path), of one path")
+            raise ValueError("no capture given: pass one path, .load(path)")
         table = given.get("table", "events")
         if table not in (*READABLE, PLACES):
             raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
@@ -91,7 +91,7 @@ class Options:
         names = [name.strip() for name in columns.split(",")] if columns else None
         arrow_schema(table, names)
         if names and len(set(names)) < len(names):
-            raise ValueError(f"columns={columns!r}: one of them is there twice")
+            raise ValueError(f"columns={columns!r}: a column is repeated")
         start, end = (option(given, name, nanoseconds, None) for name in ("start", "end"))
         window = ReadWindow(start, end, given.get("connection"))
         window.check()
@@ -284,8 +284,8 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
             return [CapturePartition(Range(ReadPosition(**end), None))] if ReadPosition(**end) > begin else []
         if begin.segment < (first := capture.segments()[0].number):
             raise CaptureError(
-                f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before "
-                f"{first}: begin anew with another checkpoint, or record with a larger max_bytes and max_age"
+                f"{capture.path}: the stream stopped in segment {begin.segment}, and retention has removed all before {first}: "
+                "use a new checkpoint, and record with a larger max_bytes and max_age"
             )
         return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
 
@@ -327,9 +327,9 @@ class _Publishing:
         options = {name.lower(): value for name, value in given.items()}
         url = options.get("path") or options.get("url")
         if not url:
-            raise ValueError("where to? .save('ubre+tcp://host:port')")
+            raise ValueError("no URL given: .save('ubre+tcp://host:port')")
         if "subject" not in columns or not {"body", "data"} & set(columns):
-            raise ValueError(f"a publication needs the columns subject, and body or data; there are {', '.join(columns)}")
+            raise ValueError(f"publishing needs the columns subject, and body or data; given are {', '.join(columns)}")
         self._url = url
         self._id_header = options.get("idheader", ID_HEADER)
         self._run = options.get("run", run)
@@ -358,7 +358,7 @@ class BusWriter(_Publishing, DataSourceArrowWriter):
         known = [name.lower() for name in _PUBLISHED]
         unknown = [name for name in options if name.lower() not in known and "." not in name]
         if unknown:
-            raise ValueError(f"there is no option {unknown[0]!r} to publish with; there are {', '.join(_PUBLISHED)}")
+            raise ValueError(f"unknown option {unknown[0]!r} for publishing; known are {', '.join(_PUBLISHED)}")
         # All tasks get this object, so a repeated one has the same run, and another publishing has another.
         super().__init__(options, columns, uuid.uuid4().hex[:12])
 
@@ -413,7 +413,7 @@ class BusDataSource(ds.DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         if overwrite:
-            raise ValueError("mode('overwrite'): what was published cannot be taken back, so there is only mode('append')")
+            raise ValueError("mode('overwrite'): a publication cannot be replaced; use mode('append')")
         return BusWriter(dict(self.options), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:

@@ -138,7 +138,7 @@ def _java(folder: Path, says: str) -> None:
 def test_no_java_and_wrong_java_are_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SparkUnavailable, match="there is no `java` on the PATH: on a Debian"):
+    with pytest.raises(SparkUnavailable, match="the PATH has no `java`: on a Debian"):
         check_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(SparkUnavailable, match=r"from JAVA_HOME\) does not run"):

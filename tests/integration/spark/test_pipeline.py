@@ -351,10 +351,10 @@ def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: Sp
     capture, out = thinned.capture, thinned.out
     shutil.rmtree(capture)
     _write_segments(capture, "d", range(2))
-    with pytest.raises(CaptureError, match="ends with segment 1, and was read up to 5: it is not the same"):
+    with pytest.raises(CaptureError, match="ends with segment 1, but was read up to 5 before: it is another"):
         Pipeline(spark).run(capture, out, report=False)
     _write_segments(capture, "d", range(2, 7))
-    with pytest.raises(CaptureError, match="its segment 5 is of the recording d, and was of c; analyse into a new folder"):
+    with pytest.raises(CaptureError, match="its segment 5 belongs to recording d, not c; analyse into a new folder"):
         Pipeline(spark).run(capture, out, report=False)
 
 
@@ -372,15 +372,15 @@ def _write_strange(capture: Path, number: int) -> None:
 
 def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("")
-    with pytest.raises(CaptureError, match="is not empty"):
+    with pytest.raises(CaptureError, match="contains other files than results"):
         Pipeline(spark).run(recorded.path, tmp_path)
-    with pytest.raises(CaptureError, match="is no capture"):
+    with pytest.raises(CaptureError, match="is not a capture"):
         Pipeline(spark).run(tmp_path, tmp_path / "out")
-    with pytest.raises(CaptureError, match="made with timeout 30.0, not 5"):
+    with pytest.raises(CaptureError, match="has results with timeout 30.0, not 5"):
         Pipeline(spark, timeout=5).run(recorded.path, recorded.out)
     other = tmp_path / "other"
     shutil.copytree(recorded.path, other)
-    with pytest.raises(CaptureError, match="holds the results of"):
+    with pytest.raises(CaptureError, match="has the results of"):
         Pipeline(spark).run(other, recorded.out)
 
 
@@ -389,17 +389,17 @@ def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recor
     [
         ({"table": "nothing"}, "one of events, exchanges, quarantine, raw"),
         ({"columns": "kind, colour"}, "has no column 'colour'"),
-        ({"start": "yesterday"}, "a time as 2026"),
+        ({"start": "yesterday"}, "pass a time such as 2026"),
         ({"start": "20261121"}, "nanoseconds since 1970 have 19 digits"),
         ({"end": "1763711999"}, "end='1763711999': nanoseconds since 1970 have 19 digits"),
-        ({"start": "2026-11-21", "end": "2026-11-21T00:00Z"}, "end has to be later"),
+        ({"start": "2026-11-21", "end": "2026-11-21T00:00Z"}, "choose a later end"),
         ({"rowsPerPartition": "0"}, "a whole number, 1 or more"),
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many': a whole number"),
         ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
         ({"timeout": "nan"}, "seconds, more than 0"),
         ({"columns": "kind,seq,kind"}, "twice"),
-        ({"tabel": "raw"}, "there is no option 'tabel'; there are path, table"),
-        ({"path": ""}, "where is the capture"),
+        ({"tabel": "raw"}, "unknown option 'tabel'; known are path, table"),
+        ({"path": ""}, "no capture given"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], problem: str) -> None:
@@ -420,5 +420,5 @@ def test_times_are_read_and_those_beyond_all_recordings_are_their_ends() -> None
     assert nanoseconds("1970-01-01T01:00:00+01:00") == 0
     assert nanoseconds("9999-12-31") == nanoseconds("9" * 30) == 2**63 - 1
     assert nanoseconds("0001-01-01") == 1 - 2**63
-    with pytest.raises(ValueError, match="--start='²': a time as 2026"):
+    with pytest.raises(ValueError, match="--start='²': pass a time such as 2026"):
         nanoseconds("²", "--start")

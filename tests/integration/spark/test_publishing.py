@@ -79,17 +79,17 @@ def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: Sp
 
 
 def test_what_a_publication_needs_is_said() -> None:
-    with pytest.raises(ValueError, match="where to"):
+    with pytest.raises(ValueError, match="no URL given"):
         BusDataSource({}).writer(_schema("subject string, body string"), overwrite=False)
-    with pytest.raises(ValueError, match=r"there is only mode\('append'\)"):
+    with pytest.raises(ValueError, match=r"use mode\('append'\)"):
         BusDataSource({"path": "ubre+tcp://h:1"}).writer(_schema("subject string, body string"), overwrite=True)
     for options, problem in (
-        ({"runn": "monday"}, "there is no option 'runn' to publish with; there are path, url, idHeader, run, timeout"),
+        ({"runn": "monday"}, "unknown option 'runn' for publishing; known are path, url, idHeader, run, timeout"),
         ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
     ):
         with pytest.raises(ValueError, match=problem):
             BusDataSource({"path": "ubre+tcp://127.0.0.1:1", **options}).writer(_schema("subject string, data string"), False)
-    with pytest.raises(ValueError, match="needs the columns subject, and body or data; there are subject, colour"):
+    with pytest.raises(ValueError, match="needs the columns subject, and body or data; given are subject, colour"):
         BusDataSource({"path": "ubre+tcp://127.0.0.1:1"}).writer(_schema("subject string, colour string"), overwrite=False)
 
 

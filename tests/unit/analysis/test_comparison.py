@@ -76,7 +76,7 @@ def test_planted_changes_are_told_with_both_numbers_and_compared_with_what_the_l
         ("new", "door.close"),
     ]
     texts = [text for _, text in told]
-    assert texts[0] == "tank.get fails more than before: 34 of 101 requests (34 %), before 0 of 101 requests (0 %)."
+    assert texts[0] == "tank.get fails more often: 34 of 101 requests (34 %), before 0 of 101 requests (0 %)."
     for text, numbers in zip(texts[1:], ("20 of 100", "before 100", "before 20", "half of 100", "before none"), strict=True):
         assert numbers in text
     html = (out / "report.html").read_text()
@@ -97,7 +97,7 @@ def test_a_day_like_the_one_before_has_not_changed_and_one_that_was_mended_is_ca
     metrics = day.analysed(tmp_path, before=earlier["good"]).metrics
     [(about, text)] = _told(metrics)
     assert about == "same"
-    assert text.startswith("Nothing has changed beyond chance since the earlier capture: 401 requests from 2023-11-14 ")
+    assert text.startswith("No significant changes since the earlier capture: 401 requests from 2023-11-14 ")
     assert metrics["verdict"][0]["about"] == "fine"
     with DuckEngine(threads=1) as engine:
         metrics = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", before=earlier["broken"]).metrics
@@ -113,7 +113,7 @@ def test_a_day_like_the_one_before_has_not_changed_and_one_that_was_mended_is_ca
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, r"holds no metrics.json to compare with: `polybus analyse CAPTURE --out .*` makes it"),
+        (None, r"has no metrics.json to compare with: `polybus analyse CAPTURE --out .*` writes it"),
         ("{", "is of another version of polybus, or damaged .*: analyse that capture again, into a new folder"),
         ('{"capture":"c","begin_ns":0,"end_ns":"soon"}', "is of another version of polybus, or damaged"),
         ("[" * 100_000, "is of another version of polybus, or damaged"),
@@ -133,7 +133,7 @@ def test_what_cannot_be_compared_with_is_said_before_anything_is_done(tmp_path: 
 
 def test_results_are_not_compared_with_themselves(tmp_path: Path) -> None:
     for before, out in ((tmp_path / "out", f"{tmp_path}/out/"), ("s3://bucket/out/", "s3://bucket/out")):
-        with pytest.raises(CaptureError, match="is the folder of these results themselves"):
+        with pytest.raises(CaptureError, match="is the folder of these results: choose"):
             read_earlier(before, out)
 
 

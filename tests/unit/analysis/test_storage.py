@@ -170,7 +170,7 @@ def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(
 
 def test_results_of_an_older_version_are_refused_and_what_to_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "_manifest").mkdir()
-    with pytest.raises(CaptureError, match="was made by an older polybus: analyse into a new folder"):
+    with pytest.raises(CaptureError, match="was written by an older polybus: analyse into a new folder"):
         Output(TableStorage(tmp_path))
     with pytest.raises(CaptureError, match="does not find folders with %.. in their names: choose another one"):
         Output(TableStorage(tmp_path / "100%41"))

@@ -63,7 +63,7 @@ def test_what_duckdb_puts_aside_goes_with_the_engine_and_not_into_the_folder_of_
 
 
 def test_a_folder_without_results_has_no_tables_and_the_next_step_is_said(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="holds no results: `polybus analyse` makes them"):
+    with pytest.raises(CaptureError, match="has no results: create them with `polybus analyse`"):
         open_tables(tmp_path)
 
 

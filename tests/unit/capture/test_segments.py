@@ -191,12 +191,12 @@ def test_an_unknown_version_is_an_error_that_names_it(tmp_path: Path, monkeypatc
 
 
 def test_a_folder_without_segments_is_no_capture(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="is empty: nothing has been recorded"):
+    with pytest.raises(CaptureError, match="is empty: the recorder has written nothing"):
         Capture(tmp_path)
-    with pytest.raises(CaptureError, match="is no capture"):
+    with pytest.raises(CaptureError, match="is not a capture"):
         Capture(tmp_path / "nowhere")
     (tmp_path / "letter.txt").write_text("Dear Ann")
-    with pytest.raises(CaptureError, match="is no capture"):
+    with pytest.raises(CaptureError, match="is not a capture"):
         Capture(tmp_path)
     with pytest.raises(CaptureError):
         Capture("nothing://here")

@@ -87,7 +87,7 @@ def test_a_recording_of_no_connection_is_no_riddle(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(of_nothing, "c")
     status, text = one_line(capsys, *command.split())
-    assert (status, "c is empty: nothing has been recorded in it" in text) == (1, True), text
+    assert (status, "c is empty: the recorder has written nothing" in text) == (1, True), text
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
@@ -139,10 +139,10 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(
 @pytest.mark.parametrize(
     ("arguments", "says", "expected"),
     [
-        (["capture", "info", "nowhere"], "is no capture: there is no such folder", 1),
-        (["replay", "nowhere", "ubre+tcp://127.0.0.1:1"], "is no capture: there is no such folder", 1),
+        (["capture", "info", "nowhere"], "is not a capture: the folder does not exist", 1),
+        (["replay", "nowhere", "ubre+tcp://127.0.0.1:1"], "is not a capture: the folder does not exist", 1),
         (["replay", "s3://bucket/captures", "ubre+tcp://127.0.0.1:1"], "--record DIR, a folder on this machine", 2),
-        (["analyse", "nowhere", "--out", "x"], "is no capture: there is no such folder", 1),
+        (["analyse", "nowhere", "--out", "x"], "is not a capture: the folder does not exist", 1),
         (["analyse", "nowhere", "--out", "x", "--names", "none.toml"], "--names none.toml: No such file or directory", 2),
         (["analyse", "nowhere", "--out", "x", "--routes", "none.toml"], "--routes none.toml: No such file or directory", 2),
         (["journey", "nowhere"], "which request? Give --id ID", 2),
@@ -158,9 +158,9 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(
             "s3://b/c",
             2,
         ),
-        (["record", "jrep+http://127.0.0.1:1/x", "x"], "a proxy records no HTTP", 2),
-        (["record", "up+zenoh://127.0.0.1:1", "x"], "a proxy records no fabric, which has no two ends", 2),
-        (["record", "jrep+http://127.0.0.1:1/x", "x", "--listen", "jrep+tcp://127.0.0.1:0"], "a proxy records no HTTP", 2),
+        (["record", "jrep+http://127.0.0.1:1/x", "x"], "a proxy cannot record HTTP", 2),
+        (["record", "up+zenoh://127.0.0.1:1", "x"], "a proxy cannot record a fabric, which does not have two ends", 2),
+        (["record", "jrep+http://127.0.0.1:1/x", "x", "--listen", "jrep+tcp://127.0.0.1:0"], "a proxy cannot record HTTP", 2),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
@@ -212,7 +212,7 @@ def test_a_journey_is_shown_by_id_subject_or_time_and_where_there_is_none_it_is_
     status, text = one_line(capsys, "journey", out, "--id", "of nobody")
     assert (status, text) == (1, f"{out}: no request matches; its table exchanges has all ids, subjects and times")
     status, text = one_line(capsys, "journey", out, "--start", "2030-01-01T00:00:00Z", "--end", "2020-01-01T00:00:00Z")
-    assert "end has to be later" in text
+    assert "choose a later end" in text
 
 
 def test_an_analysis_of_a_time_without_frames_is_status_1_and_says_so(

@@ -99,10 +99,10 @@ def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
     """Read the metrics in `before` to compare the results `out` with; CaptureError if there are none, or of another version."""
     path = os.fspath(before)
     if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
-        raise CaptureError(f"{path} is the folder of these results themselves: name that of an earlier capture")
+        raise CaptureError(f"{path} is the folder of these results: choose the results of an earlier capture")
     storage = TableStorage(before)
     if _FILE not in storage.names():
-        raise CaptureError(f"{path} holds no {_FILE} to compare with: `polybus analyse CAPTURE --out {path}` makes it")
+        raise CaptureError(f"{path} has no {_FILE} to compare with: `polybus analyse CAPTURE --out {path}` writes it")
     text = storage.read(_FILE)
     try:
         measured = msgspec.json.decode(text, type=Measured)
@@ -273,7 +273,7 @@ def changed(metrics: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(about, f"{len(found) - NAMED:,} further subjects {others}.", TITLE)
     if not rows:
         told = f"{counted(before['exchanges'], 'request')} from {moment(before['begin_ns'])} to {moment(before['end_ns'])}"
-        yield Finding("same", f"Nothing has changed beyond chance since the earlier capture: {told}.", TITLE)
+        yield Finding("same", f"No significant changes since the earlier capture: {told}.", TITLE)
 
 
 def _ended(name: str, words: str) -> Any:
@@ -300,21 +300,21 @@ def _what(row: dict[str, Any], n: int) -> str:
 
 
 _TOLD: Final = (
-    ("failed more", "failed", _ended("failed", "fails more than before"), "fail more than before"),
-    ("lost more", "missing", _ended("lost", "is left without an answer more than before"), "are left without an answer more"),
-    ("gone", "missing", lambda row: f"is gone: not one, before {_what(row, row['n_before'])}.", "are gone"),
+    ("failed more", "failed", _ended("failed", "fails more often"), "fail more often"),
+    ("lost more", "missing", _ended("lost", "gets no answer more often"), "get no answer more often"),
+    ("gone", "missing", lambda row: f"is gone: none, before {_what(row, row['n_before'])}.", "are gone"),
     (
         "fewer",
         "missing",
         lambda row: f"has become rare: {_what(row, row['n'])}, before {_what(row, row['n_before'])}.",
         "have become rare",
     ),
-    ("late more", "slow", _ended("late", "is answered too late more than before"), "are answered too late more"),
+    ("late more", "slow", _ended("late", "is answered too late more often"), "are answered too late more often"),
     ("slower", "slow", _took("has become slower", slower=True), "have become slower"),
     ("new", "new", lambda row: f"is new: {_what(row, row['n'])}, before none.", "are new"),
-    ("failed less", "better", _ended("failed", "fails less than before"), "fail less than before"),
-    ("lost less", "better", _ended("lost", "is left without an answer less than before"), "are left without an answer less"),
-    ("late less", "better", _ended("late", "is answered too late less than before"), "are answered too late less"),
+    ("failed less", "better", _ended("failed", "fails less often"), "fail less often"),
+    ("lost less", "better", _ended("lost", "gets no answer less often"), "get no answer less often"),
+    ("late less", "better", _ended("late", "is answered too late less often"), "are answered too late less often"),
     ("faster", "better", _took("has become faster", slower=False), "have become faster"),
 )
 """By kind of change: the finding's topic, the sentence about one subject, and the words for further subjects."""

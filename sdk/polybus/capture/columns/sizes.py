@@ -59,7 +59,7 @@ def check_groups(
         except (IndexError, RecursionError, ValueError):
             raise CaptureError(f"{path} is damaged: a page of {chunk.path_in_schema} cannot be read") from None
         if sum(page for _, page in found) > chunk.total_uncompressed_size:
-            raise CaptureError(f"{path} is damaged: pages of {chunk.path_in_schema} unpack to more than it says")
+            raise CaptureError(f"{path} is damaged: pages of {chunk.path_in_schema} unpack to more than the file states")
         longest = max((page for kind, page in found if kind == _DICTIONARY_PAGE), default=0)
         if chunk.physical_type == "BYTE_ARRAY" and longest * chunk.num_values > MOST_OF_GROUP:
             many[chunk.path_in_schema] = None
@@ -69,9 +69,8 @@ def check_groups(
 def check_size(size: int, groups: int, path: str) -> None:
     if size > MOST_OF_GROUP * groups:
         raise CaptureError(
-            f"{path}: {groups} groups of rows unpack to {size >> 20} MiB or more, the limit is {MOST_OF_GROUP >> 20} MiB for "
-            "each: no recording or decoding of one is that large. Remove the decoded or analysed files, and create them "
-            "again"
+            f"{path}: {groups} groups of rows unpack to {size >> 20} MiB or more, the limit is {MOST_OF_GROUP >> 20} MiB each, "
+            "more than any recording needs: remove the decoded or analysed files, and create them again"
         )
 
 

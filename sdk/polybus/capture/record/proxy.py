@@ -94,19 +94,19 @@ class RecordingProxy:
         self._reads = find_reader(self._adapter.name, self._adapter.url_options)  # a proxy refuses nothing
         self._own, self._transport, self._address = resolve_url(listen)
         if self._own.name != self._adapter.name:
-            raise ValueError(f"{listen}: the server speaks {self._adapter.name}, and a proxy does not translate")
+            raise ValueError(f"{listen}: the server uses {self._adapter.name}, and a proxy does not translate protocols")
         for one in (url, listen):
             if one.partition("+")[2].startswith("http"):
-                raise Unsupported(f"{one}: a proxy records no HTTP, where protocols carry more than frames: {_AT_THE_ENDS}")
+                raise Unsupported(f"{one}: a proxy cannot record HTTP, which carries more than frames: {_AT_THE_ENDS}")
             if one.partition("+")[2].startswith("zenoh"):
-                raise Unsupported(f"{one}: a proxy records no fabric, which has no two ends to stand between: {_AT_THE_ENDS}")
+                raise Unsupported(f"{one}: a proxy cannot record a fabric, which does not have two ends: {_AT_THE_ENDS}")
         check_tls(tls)
         check_tls(listen_tls, serves=True)
         self._tls, self._listen_tls = tls, listen_tls
         self._private = not insecure
         if self._private and not self._transport.is_private(self._address):
             raise LocalProtocolError(
-                f"{listen} can be reached from other machines and everybody is let in: bind to 127.0.0.1, or say insecure=True"
+                f"{listen} is reachable from other machines, without authentication: bind to 127.0.0.1, or pass insecure=True"
             )
         self._limits = Limits()
         self._sides: dict[_Side, None] = {}
@@ -198,7 +198,7 @@ class RecordingProxy:
             transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
             self._runtime.warnings.warn(logger, "%s", error)
-            decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not there: {error}"))
+            decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not reachable: {error}"))
             return
         self._dialled[id(handshake)] = transport
         decided(plugins.Admission(plugins.Identity(), handshake))

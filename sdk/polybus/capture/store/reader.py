@@ -82,9 +82,9 @@ class Capture:
         """True for a folder on this machine."""
         if not self.segments(complete=False):
             if self.filesystem.get_file_info(pafs.FileSelector(self._folder)):
-                what = "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
+                what = "is not a capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
             else:
-                what = "is empty: nothing has been recorded in it, for example because no connection was made meanwhile"
+                what = "is empty: the recorder has written nothing, for example because no connection was opened"
             raise CaptureError(f"{self.path} {what}")
 
     def segments(self, *, complete: bool = True) -> list[Segment]:
@@ -99,9 +99,9 @@ class Capture:
         try:
             infos = self.filesystem.get_file_info(pafs.FileSelector(self._folder))
         except (FileNotFoundError, NotADirectoryError):
-            raise CaptureError(f"{self.path} is no capture: there is no such folder") from None
+            raise CaptureError(f"{self.path} is not a capture: the folder does not exist") from None
         except OSError as error:
-            raise CaptureError(f"{self.path} is no capture: {error}") from error
+            raise CaptureError(f"{self.path} is not a capture: {error}") from error
         found: dict[int, Segment] = {}
         for info in infos:
             if info.type == pafs.FileType.File and (known := segment_number(info.base_name)) is not None:
@@ -119,8 +119,8 @@ class Capture:
             if after != before + 1:
                 which = f"segment {before + 1} is" if after == before + 2 else f"segments {before + 1} to {after - 1} are"
                 raise CaptureError(
-                    f"{self.path}: {which} missing between {before} and {after}: put them back, or give them "
-                    "up with `polybus capture recover`"
+                    f"{self.path}: {which} missing between {before} and {after}: restore them, or continue "
+                    "without them: `polybus capture recover`"
                 )
 
     def batches(
@@ -185,7 +185,7 @@ class Capture:
                 return file.read_buffer()
         except FileNotFoundError:
             if sealed:
-                raise CaptureError(f"{path} is not there any more: retention has removed it") from None
+                raise CaptureError(f"{path} no longer exists: retention has removed it") from None
         except OSError as error:
             raise CaptureError(f"{path} cannot be read: {error}") from error
         return self._bytes(path.removesuffix("open") + "arrows", True)  # sealed since it was listed

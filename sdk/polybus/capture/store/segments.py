@@ -280,7 +280,7 @@ class SegmentReader:
         if size > MOST_BYTES:
             raise CaptureError(
                 f"{self._name}: batch {message.batch} of {message.size} bytes unpacks to {size >> 20} MiB, the limit is "
-                f"{MOST_BYTES >> 20} MiB: no recorder writes such batches, so this is no honest recording"
+                f"{MOST_BYTES >> 20} MiB: a recorder does not write such batches, so do not trust this file"
             )
         places = [place for place, name in enumerate(self._schema.names) if name in names]
         stream = pa.py_buffer(b"".join((_head(self._schema), message.data)))
@@ -290,9 +290,9 @@ class SegmentReader:
             batch = pa.ipc.open_stream(stream, options=options).read_next_batch()
             batch.validate(full=True)
         except (pa.ArrowException, OSError) as error:
-            raise CaptureError(f"{self._name}: batch {message.batch} is no batch of a capture: {error}") from error
+            raise CaptureError(f"{self._name}: batch {message.batch} is not a batch of a capture: {error}") from error
         if batch.num_rows != message.rows:
-            raise CaptureError(f"{self._name}: batch {message.batch} has {batch.num_rows} rows, and says {message.rows}")
+            raise CaptureError(f"{self._name}: batch {message.batch} has {batch.num_rows} rows, but claims {message.rows}")
         return batch
 
     def _report(self, lost: ArrowMessage | None, following: ArrowMessage) -> None:
