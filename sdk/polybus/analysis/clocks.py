@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -123,12 +123,12 @@ class Watermarks:
         for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
             if (name := row["capture_id"]) is None:  # without a recording, so nothing is compared with it
                 continue
-            self.ends[name] = max(min(int(row["mono_ns_max"] or 0), FARTHEST_NS), self.ends.get(name, 0))
-            self.seen[name] = max(int(row["time_ns_max"] or 0), self.seen.get(name, 0))
+            end, seen = max(0, min(int(row["mono_ns_max"] or 0), FARTHEST_NS)), max(0, int(row["time_ns_max"] or 0))
+            self.add({name: end}, {name: seen})
 
-    def later(self, others: Iterable[Self]) -> Watermarks:
-        every = [self, *others]
-        return Watermarks(_latest(one.ends for one in every), _latest(one.seen for one in every))
+    def add(self, ends: Mapping[str, int], seen: Mapping[str, int]) -> None:
+        for known, given in ((self.ends, ends), (self.seen, seen)):
+            known.update({name: max(at, known.get(name, at)) for name, at in given.items()})
 
     def only(self, names: set[str]) -> Watermarks:
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
@@ -145,10 +145,3 @@ class Watermarks:
             for (begin, _), (behind, at) in pairwise(edges):
                 rows.append((name, end, silent, name in ended, begin, behind, at))
         return pa.Table.from_pylist([dict(zip(CLOCKS.names, row, strict=True)) for row in rows], CLOCKS)
-
-
-def _latest(every: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for clocks in every:
-        found |= {name: max(value, found.get(name, value)) for name, value in clocks.items()}
-    return found

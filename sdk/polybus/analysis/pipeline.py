@@ -96,13 +96,15 @@ class PipelineStep:
         taken = [self._gone(start), *self._decode(start, end, staging), torn]
         self._check(taken)
         moved = self._move_in(prefix, taken)
-        before = Watermarks(last.ends, last.seen) if last is not None else Watermarks()
-        clocks = before.later(Watermarks(done.ends, done.seen) for done in taken)
+        ends = last.ends if last is not None else {}
+        clocks = Watermarks(dict(ends), dict(last.seen) if last is not None else {})
+        for done in taken:
+            clocks.add(done.ends, done.seen)
         counts = sum(taken, RunCounts())
         if last is None and not counts.frames:
             self._check_connection()
         events = self._engine.read(self.storage, "events", [file.name for file in moved if file.table == "events"], EVENTS)
-        holes = joined((done.holes for done in taken), (done.ends for done in taken), before.ends)
+        holes = joined((done.holes for done in taken), (done.ends for done in taken), ends)
         ended = set(clocks.ends) if settle else _ended(taken)
         now = clocks.table(all_read=self._is_all(end), ended=ended, holes=holes)
         folded = self._fold(staging, events, last.folder if last is not None else None, now)
@@ -414,15 +416,10 @@ class Pipeline:
             return _done(step.out, step.output, added, self._reported(step.output, earlier))
 
     def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
-        """Write metrics and report of the existing tables, without new records.
-
-        Args:
-            capture: As for `run`.
-            out: As for `run`.
-            before: As for `run`.
+        """Write metrics and report of the existing tables, without new records; the arguments are those of `run`.
 
         Raises:
-            CaptureError: `out` holds something else, or nothing; `before` as for `run`.
+            CaptureError: `out` has no results; `before` as for `run`.
         """
         earlier = read_earlier(before, out) if before is not None else None
         storage = TableStorage(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from polybus.capture.decoding import Decoded, decoded, frame_columns
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store.reader import Capture, Segment
-from polybus.capture.store.segments import Stretch, lock
+from polybus.capture.store.segments import Stretch, locked
 
 from ..capture.store.compute import pc
 from .clocks import LAST_NS, NEEDED, Holes
@@ -133,14 +132,10 @@ def is_written(capture: Capture, segment: Segment) -> bool | None:
     if not capture.local:
         return None
     try:
-        file = os.open(segment.path, os.O_RDWR)
+        with locked(segment.path) as (_, ours):
+            return None if ours is None else not ours
     except OSError:
         return True  # sealed just now: left for the next time
-    try:
-        locked = lock(file)
-        return None if locked is None else not locked
-    finally:
-        os.close(file)
 
 
 def plan(capture: Capture, start: ReadPosition, stop: ReadPosition | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:

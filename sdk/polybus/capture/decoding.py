@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -91,8 +90,14 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
     """Join batches of frames into larger ones and decode them, with some or all columns of the events."""
     for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
-        with _collection_paused():
+        # Decoding creates no cycles, but hundreds of thousands of objects that the collector would search.
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
             made = decode(rows, columns=columns)
+        finally:
+            if enabled:
+                gc.enable()
         yield made
 
 
@@ -111,18 +116,6 @@ def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -
             rows = size = 0
     if waiting:
         yield pa.concat_batches(waiting)
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Pause the garbage collector. Decoding creates no cycles, but hundreds of thousands of objects that it would search."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 # -- frames --------------------------------------------------------------------------------------------------------------

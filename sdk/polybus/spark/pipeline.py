@@ -24,12 +24,7 @@ class SparkPipeline(AnyPipeline):
 
     Args:
         spark: The session, on any master. A remote master needs paths that all machines reach.
-        timeout: Seconds after which an answer is late, unless the request has its own timeout.
-        horizon: Seconds before an id is forgotten; ten timeouts when None. See `MatchTimeouts`.
-        strict: Fail if a part of the capture cannot be read, instead of counting it.
-        delta: Keep a Delta Lake log beside each table; an existing one is kept in any case.
-        progress: Called with the name of each stage when it begins.
-        names: Display names of subjects in metrics and report, in addition to the protocols' own.
+        timeout, horizon, strict, delta, progress, names: As for `polybus.analysis.Pipeline`.
 
     Raises:
         ValueError: The timeout is not positive, or the horizon is shorter.

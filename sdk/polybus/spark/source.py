@@ -352,22 +352,11 @@ class _Publishing:
 
 
 class BusWriter(_Publishing, DataSourceArrowWriter):
-    """Publishes a DataFrame; ValueError if an option or a column is missing."""
-
-    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
-        known = [name.lower() for name in _PUBLISHED]
-        unknown = [name for name in options if name.lower() not in known and "." not in name]
-        if unknown:
-            raise ValueError(f"unknown option {unknown[0]!r} for publishing; known are {', '.join(_PUBLISHED)}")
-        # All tasks get this object, so a repeated one has the same run, and another publishing has another.
-        super().__init__(options, columns, uuid.uuid4().hex[:12])
+    """Publishes a DataFrame."""
 
 
 class BusStreamWriter(_Publishing, DataSourceStreamArrowWriter):
-    """Publishes the batches of a stream; ValueError if an option or a column is missing."""
-
-    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
-        super().__init__(options, columns, "run")
+    """Publishes the batches of a stream."""
 
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -379,7 +368,7 @@ class BusDataSource(ds.DataSource):
     Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (names with commas: Spark does not tell a
     Python source the columns of a query), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``, ``segments``
     (numbers with commas), ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also
-    ``maxRowsPerTrigger``. A writer takes the URL of a bus as its path, see `polybus.spark.sink`.
+    ``maxRowsPerTrigger``. A writer takes the URL of a bus as its path.
 
     Raises:
         ValueError: By its methods: an option is wrong, or an option or a column to publish is missing.
@@ -414,10 +403,15 @@ class BusDataSource(ds.DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         if overwrite:
             raise ValueError("mode('overwrite'): a publication cannot be replaced; use mode('append')")
-        return BusWriter(dict(self.options), schema.names)
+        known = [name.lower() for name in _PUBLISHED]
+        unknown = [name for name in self.options if name.lower() not in known and "." not in name]
+        if unknown:
+            raise ValueError(f"unknown option {unknown[0]!r} for publishing; known are {', '.join(_PUBLISHED)}")
+        # All tasks get this object: a repeated task has the same run, another publishing has another.
+        return BusWriter(dict(self.options), schema.names, uuid.uuid4().hex[:12])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:
-        return BusStreamWriter(dict(self.options), schema.names)
+        return BusStreamWriter(dict(self.options), schema.names, "run")
 
 
 SCANNED: Final = ("events", "quarantine")

@@ -103,8 +103,8 @@ def test_a_day_like_the_one_before_has_not_changed_and_one_that_was_mended_is_ca
         metrics = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", before=earlier["broken"]).metrics
     better = [text for about, text in _told(metrics) if about == "better"]
     assert [text.split(":")[0] for text in better] == [
-        "tank.get fails less than before",
-        "pump.stop is left without an answer less than before",
+        "tank.get fails less often",
+        "pump.stop gets no answer less often",
         "valve.set has become faster",
     ]
     assert metrics["verdict"][0]["about"] == "missing", "door.close is gone"

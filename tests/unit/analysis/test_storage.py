@@ -117,7 +117,7 @@ def _logged(out: Path, text: bytes | list[dict[str, Any]]) -> Output:
         (lambda log: b"\xff", "is damaged"),
         (lambda log: log[1:], "is damaged"),
         (lambda log: [{"commitInfo": {}}, *log[1:]], "is damaged"),
-        (lambda log: _noting(log, version=0), " have version 0, and this polybus makes version 4"),
+        (lambda log: _noting(log, version=0), " have version 0, and this polybus writes version 4"),
         (lambda log: _noting(log, end={"segment": "x"}), "is damaged"),
         (lambda log: _noting(log, counts={"frames": "many"}), "is damaged"),
         (lambda log: _noting(log, folder="../photos"), "is damaged"),

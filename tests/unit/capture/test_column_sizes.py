@@ -55,10 +55,10 @@ def _patched(path: Path, old: bytes, new: bytes) -> Path:
 
 HEAD = rb"\x15\x00\x15[\x80-\xff][\x80-\xff][\x00-\x7f]\x15"
 BOMBS: list[tuple[Callable[[Path], Path], str]] = [
-    (_once_for_all, "unpack to .* MiB or more, the limit is 512 MiB for each"),
-    (_once_in_lists, "unpack to .* MiB or more, the limit is 512 MiB for each"),
-    (_zeros, "unpack to .* MiB or more, the limit is 512 MiB for each"),
-    (lambda path: _patched(path, HEAD, b"\x15\x00\x15\xfe\xff\x7f\x15"), "damaged: pages of data unpack to more than the file states"),
+    (_once_for_all, "unpack to .* MiB or more, the limit is 512 MiB each"),
+    (_once_in_lists, "unpack to .* MiB or more, the limit is 512 MiB each"),
+    (_zeros, "unpack to .* MiB or more, the limit is 512 MiB each"),
+    (lambda path: _patched(path, HEAD, b"\x15\x00\x15\xfe\xff\x7f\x15"), "damaged: pages of data unpack to more than the file"),
     (lambda path: _patched(path, HEAD, b"\x15\x00\x15\x01\x00\x00\x15"), "damaged: a page of data cannot be read"),
     (lambda path: _patched(path, HEAD, b"\x1c" * 7), "damaged: a page of data cannot be read"),
 ]

@@ -147,7 +147,7 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(
         (["analyse", "nowhere", "--out", "x", "--routes", "none.toml"], "--routes none.toml: No such file or directory", 2),
         (["journey", "nowhere"], "which request? Give --id ID", 2),
         (["journey", "nowhere", "--id", "7"], "nowhere", 1),
-        (["journey", "nowhere", "--start", "soon"], "--start='soon': a time as", 2),
+        (["journey", "nowhere", "--start", "soon"], "--start='soon': pass a time such as", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "ubre+tcp://0.0.0.0:0"], "--insecure", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "csb+tcp://127.0.0.1:0"], "does not translate", 2),

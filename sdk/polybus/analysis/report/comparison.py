@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from math import sqrt
 from typing import Any, Final
 
@@ -164,12 +164,13 @@ def _key(row: dict[str, Any]) -> _Key:
 
 def _requests(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
     ours, theirs = _by_subject(now.latency), _by_subject(before.latency)
-    whole = _Whole.of(now, before, now.latency, before.latency)
+    share = _share(now, before)
     for key in {**ours, **theirs}:
         one, other = ours.get(key, _NONE), theirs.get(key, _NONE)
+        came = _came(one.n, other.n, share, now.latency, before.latency)
         yield {
             **{"kind": "request", "protocol": key[0], "subject": key[1]},
-            "change": ", ".join([*whole.came(one.n, other.n), *_ends(one, other), *_pace(one, other)]) or None,
+            "change": ", ".join([*came, *_ends(one, other), *_pace(one, other)]) or None,
             **{"n": one.n, "n_before": other.n, "failed": one.error, "failed_before": other.error},
             **{"lost": one.missing, "lost_before": other.missing, "late": one.late, "late_before": other.late},
             **{"p50_ns": one.p50_ns, "p50_before_ns": other.p50_ns, "p95_ns": one.p95_ns, "p95_before_ns": other.p95_ns},
@@ -178,10 +179,10 @@ def _requests(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
 
 def _publications(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
     ours, theirs = _by_topic(now.topics), _by_topic(before.topics)
-    whole = _Whole.of(now, before, now.topics, before.topics)
+    share = _share(now, before)
     for protocol, subject in {**ours, **theirs}:
         n, n_before = ours.get((protocol, subject), 0), theirs.get((protocol, subject), 0)
-        change = ", ".join(whole.came(n, n_before)) or None
+        change = ", ".join(_came(n, n_before, share, now.topics, before.topics)) or None
         said = {"kind": "publish", "protocol": protocol, "subject": subject, "change": change}
         yield said | {"n": n, "n_before": n_before}
 
@@ -200,28 +201,20 @@ def _by_topic(rows: Iterable[TopicRow]) -> dict[tuple[str | None, str | None], i
     return found
 
 
-class _Whole:
-    """Compares two captures as a whole: the share of the earlier one to expect in this one."""
+def _share(now: Measured, before: Measured) -> float:
+    """Return the share of the earlier messages to expect now, by the lengths of the captures."""
+    length, length_before = now.end_ns - now.begin_ns, before.end_ns - before.begin_ns
+    return min(1.0, length / length_before) if length_before > 0 else 1.0
 
-    def __init__(self, share: float, all_now: bool, all_before: bool) -> None:
-        self._share = share
-        self._all_now, self._all_before = all_now, all_before
 
-    @classmethod
-    def of(cls, now: Measured, before: Measured, ours: list[Any], theirs: list[Any]) -> _Whole:
-        length, length_before = now.end_ns - now.begin_ns, before.end_ns - before.begin_ns
-        share = min(1.0, length / length_before) if length_before > 0 else 1.0
-        # A subject beyond the longest list may be neither gone nor new.
-        return cls(share, len(ours) < MANY, len(theirs) < MANY)
-
-    def came(self, n: int, n_before: int) -> list[str]:
-        expected = n_before * self._share
-        if not n:
-            return ["gone"] if self._all_now and expected >= EXPECTED else []
-        if not n_before:
-            return ["new"] if self._all_before else []
-        fewer = n * TIMES <= expected and expected - n > ERRORS * sqrt(expected + n)
-        return ["fewer"] if fewer else []
+def _came(n: int, n_before: int, share: float, ours: Sized, theirs: Sized) -> list[str]:
+    """Compare numbers of messages. A subject that is missing in a full list may be neither gone nor new."""
+    expected = n_before * share
+    if not n:
+        return ["gone"] if len(ours) < MANY and expected >= EXPECTED else []
+    if not n_before:
+        return ["new"] if len(theirs) < MANY else []
+    return ["fewer"] if n * TIMES <= expected and expected - n > ERRORS * sqrt(expected + n) else []
 
 
 def _ends(one: SubjectRow, other: SubjectRow) -> list[str]:

@@ -377,14 +377,12 @@ class Journeys:
             asked = messages.get(_asked(row))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
-        journeys = _distinct(
-            (
-                (row["why"], row, _followed(row, [other for other in near if other["story"] == place], within[place]))
-                for place, row in enumerate(chosen)
-            ),
-            shown,
-        )
-        ways = [_Way(why, row, hops, messages) for why, row, hops in journeys]
+        found = []
+        for place, row in enumerate(chosen):
+            some = [other for other in near if other["story"] == place]
+            every = len(some) <= _NEAR and within[place] == _AROUND_NS
+            found.append((row["why"], row, follow(row, some[:_NEAR], all_near=every)))
+        ways = [_Way(why, row, hops, messages) for why, row, hops in _distinct(found, shown)]
         self._carry(events, ways)
         return [way.told() for way in ways]
 
@@ -428,10 +426,6 @@ def _asked(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _answered(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["capture_id"], row["response_seq"], row["correlation_id"], "response"
-
-
-def _followed(row: dict[str, Any], near: Rows, within_ns: int) -> list[Hop]:
-    return follow(row, near[:_NEAR], all_near=len(near) <= _NEAR and within_ns == _AROUND_NS)
 
 
 def _distinct(

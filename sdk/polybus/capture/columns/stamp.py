@@ -148,9 +148,5 @@ def decoder_version(protocol: str) -> str | None:
 
 
 def _is_current(versions: Mapping[str, str | None]) -> bool:
-    """True if each decoder has this version here, or is not installed."""
-    for protocol, version in versions.items():
-        here = decoder_version(protocol)
-        if here is not None and here != version:
-            return False
-    return True
+    """Return True if each decoder has this version here, or is not installed."""
+    return all(decoder_version(protocol) in (None, version) for protocol, version in versions.items())

@@ -22,7 +22,7 @@ from ..errors import CaptureError
 from ..store.compute import pc
 from ..store.filesystems import AnyPath, naming
 from ..store.reader import Capture, Segment
-from ..store.segments import SegmentReader, lock
+from ..store.segments import SegmentReader, lock, locked
 from .reader import SegmentColumns
 from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path, decoder_version, gap_rows, rows_of
 
@@ -142,17 +142,10 @@ def _tidy(folder: Path, numbers: set[int]) -> None:
     for table in TABLES:
         whole = {Path(columns_path(str(folder), table, number)).name for number in numbers}
         for path in folder.glob(f"{table}/*segment-*"):
-            if path.name in whole:
-                continue
-            try:
-                file = os.open(path, os.O_RDWR)
-            except FileNotFoundError:  # another decoder was faster, or has renamed it
-                continue
-            try:
-                if lock(file):
-                    path.unlink(missing_ok=True)
-            finally:
-                os.close(file)
+            if path.name not in whole:
+                with suppress(FileNotFoundError), locked(path) as (_, ours):  # another decoder may be faster, or rename it
+                    if ours:
+                        path.unlink(missing_ok=True)
 
 
 @define

@@ -18,7 +18,7 @@ from ..errors import CaptureError
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
 from .compute import pc
 from .filesystems import AnyPath
-from .segments import END_OF_STREAM, SegmentReader, SegmentWriter, lock, segment_name, segment_number
+from .segments import END_OF_STREAM, SegmentReader, SegmentWriter, locked, segment_name, segment_number
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _ATTEMPTS: Final = 1000
@@ -128,9 +128,8 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
 
 def seal_left_open(path: Path) -> int | None:
     """Seal a segment without a writer. Returns the bytes lost at its end; None if it has a writer, or is of another version."""
-    file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-    try:
-        if not lock(file):
+    with locked(path) as (file, ours):
+        if not ours:
             return None
         data = path.read_bytes()
         try:
@@ -145,8 +144,6 @@ def seal_left_open(path: Path) -> int | None:
         number, _ = segment_number(path.name) or (0, False)
         path.rename(path.with_name(segment_name(number, sealed=True)))
         return len(data) - size
-    finally:
-        os.close(file)
 
 
 def new_folder(out: AnyPath) -> Path:

@@ -16,6 +16,7 @@ import re
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -77,6 +78,16 @@ def lock(file: int, *, wait: bool = False) -> bool | None:
     except OSError:
         return None
     return True
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[tuple[int, bool | None]]:
+    """Open a file and lock it; yields its number and the result of `lock`."""
+    file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    try:
+        yield file, lock(file)
+    finally:
+        os.close(file)
 
 
 class SegmentWriter:
