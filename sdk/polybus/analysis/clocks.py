@@ -77,9 +77,7 @@ class Holes:
 def joined(
     parts: Iterable[Holes], ends: Iterable[Mapping[str, int]], before: Mapping[str, int]
 ) -> dict[str, list[tuple[int, int]]]:
-    """Join the holes within and between consecutive tasks, by recording: ascending numbers and moments. `ends` has the last
-    moments of each part, and `before` those before the first part.
-    """
+    """Join the holes within and between tasks, by recording: ascending numbers and moments. `ends` are their last moments."""
     moments, after, found = dict(before), dict[str, int](), dict[str, set[tuple[int, int]]]()
     for part, last in zip(parts, ends, strict=True):
         jumps = [[name, first, None] for name, first in part.first.items() if first > after.get(name, first)]

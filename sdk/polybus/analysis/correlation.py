@@ -205,14 +205,8 @@ def fold(engine: Engine, turns: Iterable[Any], timeouts: MatchTimeouts, clocks: 
 
 
 def _compared(turns: str) -> str:
-    before = {
-        "asks": "is_request",
-        "linger": "linger_ns",
-        "digest": "digest",
-        "subject": "subject",
-        "allowance": "allowance_ns",
-    }
-    lags = (f"lag(last_{one}) ignore nulls over earlier as before_{name}" for name, one in before.items())
+    of = {"asks": "is_request", "linger": "linger_ns", "digest": "digest", "subject": "subject", "allowance": "allowance_ns"}
+    lags = (f"lag(last_{one}) ignore nulls over earlier as before_{name}" for name, one in of.items())
     return f"""
         select *, is_request and not again as starts from (
             -- The same bytes again, before an answer and within the allowance of the first: a further attempt.

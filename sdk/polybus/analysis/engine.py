@@ -218,9 +218,7 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
 def exchanges(
     capture: Capture, window: ReadWindow, timeout: float, segments: Collection[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the exchanges with requests in a window, unordered, of all `recordings` or some; CaptureError if a segment is
-    missing.
-    """
+    """Yield the exchanges of all `recordings` or some, with requests in a window; CaptureError if a segment is missing."""
     timeouts = MatchTimeouts(timeout)
     asked_before = LAST_NS if window.end_ns is None else window.end_ns
     if window.end_ns is not None:  # an answer, or the id again, may come later

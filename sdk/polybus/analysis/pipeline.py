@@ -44,8 +44,8 @@ from .report.metrics import measure, shaped, write_tables
 from .report.names import Names
 from .report.sums import note_merged
 from .report.verdict import verdict
-from .results import STAGING, STATE, TABLES, Output, ResultFile, ResultsState, keep_logs, run_prefix
-from .storage import BY_DATE, PartitionWriter, TableStorage, absolute, rows_of
+from .results import STAGING, STATE, Output, ResultFile, ResultsState, keep_logs, merge_small, run_prefix
+from .storage import BY_DATE, TableStorage, absolute
 
 Progress = Callable[[str], None]
 _NAMED: Final = 5
@@ -126,7 +126,7 @@ class PipelineStep:
             losses=[*losses, *(row for done in taken for row in done.losses)][:SAMPLES],
             recording=self._recording(end),
         )
-        merged = self._merge(prefix, staging)
+        merged = merge_small(self.output, prefix, staging)
         before_them = [name for names in merged.values() for name in names]
         replaced = self.output.commit(state, [*moved, *exchanges, *orphans, *merged], before_them)
         note_merged(self.storage, {file.name: names for file, names in merged.items()})
@@ -268,22 +268,6 @@ class PipelineStep:
         # Carried-over orphans are not events of this run, so each is in the table once.
         self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, BY_DATE)
         return self._place(staged, "orphans", prefix)
-
-    def _merge(self, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
-        """Merge the small files in folders with many: each run adds some."""
-        crowded, writer = self.output.crowded(), PartitionWriter(self.storage, f"{staging}/merged")
-        for folder, names in crowded.items():
-            table = folder.partition("/")[0]
-            schema = pa.schema([field for field in TABLES[table] if field.name not in BY_DATE])
-            for name in names:
-                self.storage.check(name)
-            for rows in rows_of(self.storage, table, names, schema).to_batches():
-                writer.add(folder, rows, ())
-        writer.close()
-        merged = {ResultFile(f"{place}/{prefix}merged.parquet", rows): crowded[place] for place, _, rows in writer.files}
-        for file, (_, staged, _) in zip(merged, writer.files, strict=True):
-            self.storage.move(staged, file.name)
-        return merged
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
         """Read parts by folder, so that Spark knows how few orphans there are, and does not sort all events; None if empty."""
@@ -434,7 +418,6 @@ class Pipeline:
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
 
     def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
-        """Return the existing metrics if they are up to date, or new ones."""
         metrics = _metrics_of(output, str(self._names))
         if metrics is None:
             return self._measured(output, earlier)

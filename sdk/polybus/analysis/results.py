@@ -32,7 +32,7 @@ from polybus.capture.store.filesystems import AnyPath
 
 from .ingest import RunCounts
 from .ranges import ReadPosition
-from .storage import BY_DATE, ROWS_AT_ONCE, TableStorage, values_of
+from .storage import BY_DATE, ROWS_AT_ONCE, PartitionWriter, TableStorage, rows_of, values_of
 
 LOG: Final = "_delta_log"
 STAGING: Final = "_staging"
@@ -151,14 +151,6 @@ class Output:
     def named(self, table: str) -> list[ResultFile]:
         return [file for file in self._files if file.table == table]
 
-    def crowded(self) -> dict[str, list[str]]:
-        """Return the small files of each folder that has too many."""
-        found = dict[str, list[str]]()
-        for file in self._files:
-            if not file.provisional and file.rows < SMALL:
-                found.setdefault(file.name.rpartition("/")[0], []).append(file.name)
-        return {folder: names for folder, names in found.items() if len(names) >= MANY_SMALL}
-
     def files(self, table: str) -> list[str]:
         """Return the names of a table's files; CaptureError if one unpacks to too much, since results may come from others."""
         names = [file.name for file in self.named(table)]
@@ -190,13 +182,34 @@ class Output:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
-        """Commit a run: add files, remove provisional and `merged` ones, and return their names; CaptureError if another run
-        was first.
-        """
+        """Commit a run: add files, remove provisional and `merged` ones (returned); CaptureError if another run was first."""
         replaced = [*merged, *(file.name for file in self._files if file.provisional)]
         made = {file.name: (file.rows, _parts_of(file)) for file in added}
         self._log.change(_FILES, made, replaced, {"version": _VERSION, **msgspec.to_builtins(state)})
         return replaced
+
+
+def merge_small(output: Output, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
+    """Merge the small files of folders with many, since each run adds some; returns the new files with the old names."""
+    storage, crowded, merged = output.storage, dict[str, list[str]](), dict[ResultFile, list[str]]()
+    for file in (file for table in TABLES for file in output.named(table)):
+        if not file.provisional and file.rows < SMALL:
+            crowded.setdefault(file.name.rpartition("/")[0], []).append(file.name)
+    writer = PartitionWriter(storage, f"{staging}/merged")
+    for folder, names in crowded.items():
+        if len(names) >= MANY_SMALL:
+            table = folder.partition("/")[0]
+            schema = pa.schema([field for field in TABLES[table] if field.name not in BY_DATE])
+            for name in names:
+                storage.check(name)
+            for rows in rows_of(storage, table, names, schema).to_batches():
+                writer.add(folder, rows, ())
+    writer.close()
+    for folder, staged, count in writer.files:
+        file = ResultFile(f"{folder}/{prefix}merged.parquet", count)
+        storage.move(staged, file.name)
+        merged[file] = crowded[folder]
+    return merged
 
 
 def keep_logs(output: Output, *, begin: bool) -> None:
@@ -279,7 +292,6 @@ def _checked(name: str, row: dict[str, Any]) -> ResultFile:
 
 
 def _described(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with their descriptions as Delta Lake comments."""
     return pa.schema([field.with_metadata({"comment": (field.metadata or {}).get(b"doc", b"")}) for field in schema])
 
 

@@ -166,8 +166,6 @@ def _count(plan: Iterator[RecordedMessage], report: Replayed) -> None:
 
 
 class _Client:
-    """A new connection for a recorded client; an async context manager that may be left early."""
-
     def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
         self.bus = Bus()
         if recorder is not None:
@@ -338,7 +336,6 @@ class _Player:
                 await self._answers(all_of_them=True)
 
     async def _answers(self, *, all_of_them: bool = False) -> None:
-        """Count finished answers, or wait for all."""
         for client in list(self._open):
             await self._answers_of(client, all_of_them=all_of_them)
         await self._leave()
@@ -464,9 +461,7 @@ class _Recording:
         return None if row is None else (row["ts_ns"], row["mono_ns"])
 
     def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
-        """Yield rows without gap rows, each with its time: the monotonic clock plus `ahead` ns. `skipped` counts unreadable
-        rows.
-        """
+        """Yield rows with their time, the monotonic clock plus `ahead` ns; `skipped` counts unreadable ones."""
         return ((row["mono_ns"] + ahead, row) for row in self._read(skipped))
 
     def _read(self, skipped: Counter[str], columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:

@@ -397,7 +397,7 @@ def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recor
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many': a whole number"),
         ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
         ({"timeout": "nan"}, "seconds, more than 0"),
-        ({"columns": "kind,seq,kind"}, "twice"),
+        ({"columns": "kind,seq,kind"}, "a column is repeated"),
         ({"tabel": "raw"}, "unknown option 'tabel'; known are path, table"),
         ({"path": ""}, "no capture given"),
     ],

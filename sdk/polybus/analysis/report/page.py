@@ -102,13 +102,8 @@ def templates() -> jinja2.Environment:
     }
     limits = {name: getattr(comparison, name) for name in ("ENOUGH", "TIMES", "LEAST_NS", "ERRORS", "EXPECTED")}
     made.globals |= limits | {"FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
-    made.globals |= {
-        "columns_of": _columns_of,
-        "by_kind": _by_kind,
-        "bars": _bars,
-        "connection": _connection,
-        "drawing": _drawing,
-    }
+    made.globals |= {"columns_of": _columns_of, "by_kind": _by_kind, "bars": _bars}
+    made.globals |= {"connection": _connection, "drawing": _drawing}
     return made
 
 

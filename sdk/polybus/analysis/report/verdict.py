@@ -73,9 +73,8 @@ def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _buried(metrics: dict[str, Any]) -> Iterator[Finding]:
-    rows = metrics.get("store_letters", ())
-    if letters := sum(row["n"] for row in rows):
-        told = [(f"{row['durable']}: {row['reason']}", row["n"]) for row in rows]
+    told = [(f"{row['durable']}: {row['reason']}", row["n"]) for row in metrics.get("store_letters", ())]
+    if letters := sum(n for _, n in told):
         yield Finding("failed", f"{counted(letters, 'dead letter')} in stores: {_most(told, letters)}.", "Stores")
 
 
@@ -152,14 +151,11 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     counts = metrics["counts"]
     if bad := counts["quarantined"]:
         told = [(f"{row['protocol'] or 'no protocol'}: {row['reason']}", row["n"]) for row in metrics["quarantine"]]
-        yield Finding(
-            "unseen", f"{part_of(bad, counts['frames'], 'frame')} could not be read: {_most(told, bad)}.", "Quarantine"
-        )
+        text = f"{part_of(bad, counts['frames'], 'frame')} could not be read: {_most(told, bad)}."
+        yield Finding("unseen", text, "Quarantine")
     if counts["gaps"] or counts["lost"]:
-        text = (
-            f"The recording has holes: {counted(counts['gaps'], 'gap')}, and {counted(counts['lost'], 'unreadable stretch')}."
-        )
-        yield Finding("unseen", text, "Gaps")
+        gaps, lost = counted(counts["gaps"], "gap"), counted(counts["lost"], "unreadable stretch")
+        yield Finding("unseen", f"The recording is incomplete: {gaps}, {lost}.", "Gaps")
     for name, what in _NOT_SEEN.items():
         if n := metrics["totals"]["outcomes"].get(name, 0):
             told = [(_subject(row), row[name]) for row in metrics["latency"]]
@@ -169,8 +165,8 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _unheard(metrics: dict[str, Any]) -> Iterator[Finding]:
-    if lost := sum(row["n"] for row in metrics["unheard"]):
-        told = [(_subject(row), row["n"]) for row in metrics["unheard"]]
+    told = [(_subject(row), row["n"]) for row in metrics["unheard"]]
+    if lost := sum(n for _, n in told):
         text = f"{lost:,} publications arrived without a subscribed client: {_most(told, lost)}."
         yield Finding("unheard", f"{text} Only the recorded program itself can have handled them.", "Throughput")
 

@@ -85,9 +85,7 @@ class DecodingProcess:
 
 
 def _begin_interpreter(folder: str) -> subprocess.Popen[bytes]:
-    """Start a process that calls `main` with the same modules, outside the terminal's process group; `sys.argv` has this
-    process's id and the folder from the second on.
-    """
+    """Start a process with the same modules, outside the terminal's group; `sys.argv` has this process's id and the folder."""
     arguments = json.dumps([str(one) for one in sys.path]), str(os.getpid()), folder
     command = [sys.executable, "-I", "-c", _PROGRAM.format(__name__), *arguments]
     # Without standard error, the first file opened there would take its place.

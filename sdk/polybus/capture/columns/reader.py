@@ -55,9 +55,7 @@ class SegmentColumns:
     def read(
         self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of groups that match an Arrow expression, with all columns or some; CaptureError if they unpack to too
-        much.
-        """
+        """Yield columns of a table's rows that match an Arrow expression; CaptureError if they unpack to too much."""
         wanted = set(map(id, groups))
         numbers = [
             events if table == "events" else quarantined

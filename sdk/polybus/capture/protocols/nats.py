@@ -115,7 +115,6 @@ def event(message: Message) -> list[Any]:
 
 
 def _read(message: Message) -> _Facts | None:
-    """Return the special fields of a message; None without any."""
     subject, reply = str(message.subject), message.reply_to
     if message.kind is Kind.RESPONSE:
         return _answer(message)

@@ -251,9 +251,7 @@ def _unquoted(raw: bytes) -> str:
 
 
 def _found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
-    """Find the positions of values next to a secret name, and the text before each of their quotes; `close` returns the closing
-    quote of the string that begins at a position.
-    """
+    """Find values next to a secret name, with the text before each quote; `close` returns a string's closing quote."""
     found: set[tuple[int, bytes]] = set()
     for start, end in parts:
         named = _NAMED.finditer(data, start, end)

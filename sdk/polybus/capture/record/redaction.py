@@ -45,9 +45,7 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """Return the frames to write, flags to add (None for nothing), and the number of blanked ones; `numbers` index their
-        headers.
-        """
+        """Return the frames to write, flags to add or None, and the number of blanked ones; `numbers` index the headers."""
         flags = np.zeros(len(frames), np.int32)
         if frames.nbytes > self._longest:
             frames = self._cut(frames, flags)

@@ -48,7 +48,6 @@ class ConnectionTap:
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
-        """Write a row without a frame about the connection."""
         options = json.dumps({**self._options, "link": what}, separators=(",", ":"))
         self.recorder.take((evolve(self._outgoing, options=options), monotonic_ns(), None, None))
 

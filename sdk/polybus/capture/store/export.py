@@ -28,9 +28,6 @@ _BYTES_OF_GROUP: Final = 64 << 20
 """Maximum number of bytes that wait to be written, plus one batch. A single row may have megabytes."""
 
 
-def _quietly(rows: int) -> None: ...
-
-
 def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) -> list[Path]:
     """Write the frames of a capture to a few large Parquet files, and return their paths.
 
@@ -90,7 +87,7 @@ def export(
         raise ValueError(f"table={table!r}: one of {', '.join(_SCHEMAS)}")
     if format not in ("parquet", "jsonl"):
         raise ValueError(f"format={format!r}: parquet or jsonl")
-    folder, progress = new_folder(out), progress or _quietly
+    folder, progress = new_folder(out), progress or (lambda rows: None)
     with naming(folder):
         return _written(capture, folder, format, table, progress)
 

@@ -32,9 +32,7 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a path or URI (also Spark's ``s3a://``), and the path in it; CaptureError if it is not
-    reachable.
-    """
+    """Return the file system of a path or URI (also ``s3a://``), and the path in it; CaptureError if it is unreachable."""
     if "://" not in path:
         return pafs.LocalFileSystem(), os.path.abspath(path)
     try:

@@ -66,8 +66,6 @@ def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None 
 
 
 class _Left(NamedTuple):
-    """A recording without an end."""
-
     metadata: Mapping[str, str]
     seq: int
     """Number of its next frame."""

@@ -269,9 +269,7 @@ class SegmentReader:
                 yield message.batch, self.rows(message)
 
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the rows of a batch. Columns that are left out are not decompressed: six columns take a third of the time of
-        all.
-        """
+        """Return the rows of a batch. Other columns are not decompressed: six take a third of the time of all."""
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
         batch = self._read(message, wanted.names)
         if batch.schema.names == wanted.names and self._schema is FRAMES:
@@ -464,8 +462,9 @@ def unpacked_size(message: pa.Message, schema: pa.Schema, names: Collection[str]
     """Return the unpacked bytes of some columns of a record batch with a verified flatbuffer. Each compressed buffer begins
     with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow reserves that much.
     """
-    batch = _Table.root(memoryview(message.metadata)).table(2)
-    buffers, compressed = batch.pairs(2), batch.has(3)
+    data = memoryview(message.metadata)
+    batch = _followed(data, _field(data, _followed(data, 0), 2))
+    buffers, compressed = _pairs(data, _field(data, batch, 2)), bool(_field(data, batch, 3))
     body = memoryview(message.body) if message.body is not None else memoryview(b"")
     size = 0
     for field in schema:
@@ -497,37 +496,22 @@ def _buffers(kind: pa.DataType) -> int:
     return 3 if varies else 2
 
 
-class _Table:
-    """A table of a flatbuffer; another table has the positions of its fields."""
+def _field(data: memoryview, table: int, number: int) -> int:
+    """Return the position of a field in a table of a flatbuffer; 0 if it is missing."""
+    fields, entry = table - struct.unpack_from("<i", data, table)[0], 4 + 2 * number
+    (size,) = struct.unpack_from("<H", data, fields)
+    place = int(struct.unpack_from("<H", data, fields + entry)[0]) if entry < size else 0
+    return table + place if place else 0
 
-    def __init__(self, data: memoryview, start: int) -> None:
-        self._data, self._start = data, start
-        self._fields = start - struct.unpack_from("<i", data, start)[0]
 
-    @staticmethod
-    def root(data: memoryview) -> _Table:
-        return _Table(data, struct.unpack_from("<I", data)[0])
+def _followed(data: memoryview, place: int) -> int:
+    return place + int(struct.unpack_from("<I", data, place)[0])
 
-    def _place(self, field: int) -> int:
-        (size,) = struct.unpack_from("<H", self._data, self._fields)
-        entry = 4 + 2 * field
-        return int(struct.unpack_from("<H", self._data, self._fields + entry)[0]) if entry < size else 0
 
-    def has(self, field: int) -> bool:
-        return bool(self._place(field))
-
-    def _followed(self, field: int) -> int:
-        place = self._start + self._place(field)
-        return place + int(struct.unpack_from("<I", self._data, place)[0])
-
-    def table(self, field: int) -> _Table:
-        return _Table(self._data, self._followed(field))
-
-    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
-        """Yield the structs of a vector, two 64-bit numbers each."""
-        if not self.has(field):
-            return
-        place = self._followed(field)
-        (count,) = struct.unpack_from("<I", self._data, place)
+def _pairs(data: memoryview, place: int) -> Iterator[tuple[int, int]]:
+    """Yield the structs of a vector, two 64-bit numbers each."""
+    if place:
+        start = _followed(data, place)
+        (count,) = struct.unpack_from("<I", data, start)
         for number in range(count):
-            yield struct.unpack_from("<qq", self._data, place + 4 + 16 * number)
+            yield struct.unpack_from("<qq", data, start + 4 + 16 * number)
