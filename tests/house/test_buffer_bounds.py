@@ -43,12 +43,11 @@ BOUNDS = {
         protocols.up.services.methods protocols.up.services.topics transports.zenoh.node.came_by
         transports.zenoh.node._subscribers
     """,
-    "1,024 addresses, then it is emptied": "protocols.up.names.subjects",
     "1,024 answers for each peer, then it is emptied": "runtime.access.grants",
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        bus.forwarding._known protocols.csb.reader._subjects protocols.csb.writer._names
+        bus.forwarding._known protocols.csb.reader._subjects
         protocols.up.session._methods protocols.up.session._topics
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",

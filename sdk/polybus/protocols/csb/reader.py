@@ -15,7 +15,8 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import FrameField
 from ...plugins.hello import HELLO
-from .._rules import MODES, fault_in_subject
+from .._memo import remember
+from .._rules import fault_in_subject
 from . import wire
 from .bodies import LAST_USER, RESULTS, WIRE_RULES, fill_error, payload_readers, refuse
 
@@ -194,11 +195,7 @@ class CsbReader:
 
     def _open(self, encoding: int, id: int, frame: bytes) -> Message:
         message, extras = self._with_more(Message(Kind.OPEN, "", id), encoding, frame, id)
-        if extras.mode not in MODES:
-            raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
-        credit = WIRE_RULES.read_count(extras.n, "n", id, most=0xFFFFFFFF)
-        hops = WIRE_RULES.read_count(extras.hops, "hops", id, most=0xFFFFFFFF)
-        message.attributes.update(mode=extras.mode, credit=credit, hops=hops)
+        message.attributes.update(WIRE_RULES.read_opening(extras.mode, extras.n, extras.hops, id, most=0xFFFFFFFF))
         return message
 
     def _with_more(self, message: Message, encoding: int, frame: bytes, id: int | None) -> tuple[Message, CsbExtras]:
@@ -273,10 +270,7 @@ class CsbReader:
         fault = fault_in_subject(subject, self._limits.subject)
         if fault is not None:
             raise refuse(fault, "invalid_subject", id)
-        if len(self._subjects) >= _CACHED:
-            self._subjects.clear()
-        self._subjects[text] = subject
-        return subject
+        return remember(self._subjects, text, subject, _CACHED)
 
     def _extras(self, frame: bytes, start: int, size: int, id: int | None) -> CsbExtras:
         if not size:
@@ -293,7 +287,8 @@ class CsbReader:
 _NOTHING: Final = CsbExtras()
 
 
-_ENCODINGS: Final[Mapping[int, str]] = {number: word for word, number in wire.ENCODINGS.items()}
+# -- for people ----------------------------------------------------------------------------------------------------------
+
 _ACTION_NAMES: Final[Mapping[int, str]] = dict(
     enumerate(
         "hello/subscribe/unsubscribe/publish/request by name/request with extras/publish with extras/open/cancel/item/credit/"
@@ -307,6 +302,7 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[FrameField]:
+    """Yield the fields of any bytes."""
     start = 0
     if wrapped:
         if len(frame) < 4:
@@ -322,7 +318,7 @@ def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[F
     first, result, number, action = wire.HEADER.unpack_from(frame, start)
     kind, encoding = first >> 4, first & 15
     yield FrameField(start, 1, "kind", f"{kind:#x}", wire.KIND_WORDS.get(kind, "not defined") + " (high four bits)")
-    yield FrameField(start, 1, "encoding", f"{encoding:#x}", _ENCODINGS.get(encoding, "not defined") + " (low four bits)")
+    yield FrameField(start, 1, "encoding", f"{encoding:#x}", _WORDS.get(encoding, "not defined") + " (low four bits)")
     yield FrameField(start + 1, 1, "result code", f"{result:#04x}", _result_word(kind, result))
     yield FrameField(start + 2, 2, "message id", str(number))
     yield FrameField(start + 4, 4, "action id", f"{action:#010x}", _ACTION_NAMES.get(action) or names.get(action, ""))
@@ -375,6 +371,6 @@ def _subject_fields(frame: bytes, at: int, more: bool) -> Generator[FrameField, 
 
 def _shown_payload(payload: bytes, encoding: int) -> str:
     shown = payload[:_SHOWN]
-    if encoding == wire.BINARY or encoding not in _ENCODINGS:
+    if encoding == wire.BINARY or encoding not in _WORDS:
         return shown.hex(" ")
     return shown.decode(errors="replace")

@@ -31,7 +31,7 @@ from ...plugins import (
     SessionOutput,
 )
 from ...plugins.hello import HELLO, is_answer, question_of
-from .._rules import too_large
+from .._rules import refusal, too_large
 from . import wire
 from .bodies import refuse
 from .codec import CsbCodec, unwrap
@@ -222,9 +222,7 @@ class CsbSession(QuietSession):
                 party.answered(error.reply_id)
         answer: Message | None = None
         if error.answer_id is not None:
-            code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
-            facts = {"text": error.text, "reason": error.reason}
-            answer = Message(_ERROR, "", error.answer_id, code=code, attributes=facts)
+            answer = refusal(error, error.answer_id)
             if error.answer_id >> 16 == wire.OPEN:
                 answer.kind = Kind.END
         # Not written here, because a running request may have the same id.

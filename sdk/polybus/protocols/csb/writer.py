@@ -14,7 +14,8 @@ from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins.hello import HELLO
-from .._rules import fault_in_subject, milliseconds
+from .._memo import Memo
+from .._rules import fault_in_subject, milliseconds, opening_facts
 from . import wire
 from .bodies import FORMATS, NUMBERS, WIRE_RULES, error_payload
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
@@ -47,7 +48,7 @@ class CsbWriter:
     def __init__(self, limits: Limits, actions: Mapping[str, int]) -> None:
         self._limits = limits
         self._actions = actions
-        self._names: dict[str | int, tuple[int, bytes]] = {}
+        self._names: Memo[str | int, tuple[int, bytes]] = Memo(self._name, _CACHED)
 
     # -- requests and publications ---------------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class CsbWriter:
                 raise Unsupported("this peer is not a polybus: CSB has no place for headers")
             ttl = message.ttl
             if headers or ttl is not None:
-                size, name = self._names.get(subject) or self._name(subject)
+                size, name = self._names[subject]
                 more = self._headers(headers) if headers else b""
                 wait = NO_TTL if ttl is None else int(ttl * 1000 + 0.5) if 0.0 <= ttl < 4e6 else _wait(ttl)
                 head = _pack_more(first, 0, number, wire.REQUEST_MORE, size, len(more), wait)
@@ -83,13 +84,13 @@ class CsbWriter:
             return _pack(first, 0, number, action) + raw, action
         if subject == HELLO:
             return _pack(first, 0, number, wire.HELLO) + raw, wire.HELLO
-        size, name = self._names.get(subject) or self._name(subject)
+        size, name = self._names[subject]
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
         """Write a publication. Those of a polybus have number 0 and get no answer. `bare`: without headers."""
         first, raw = self._body(message, _AS_REQUEST)
-        size, name = self._names.get(message.subject) or self._name(message.subject)
+        size, name = self._names[message.subject]
         if message.headers and not bare:
             more = self._headers(message.headers)
             return b"".join((_pack_more(first, 0, 0, wire.PUBLISH_MORE, size, len(more), NO_TTL), name, more, raw))
@@ -97,9 +98,8 @@ class CsbWriter:
 
     def open(self, message: Message, number: int) -> bytes:
         first, raw = self._body(message, _AS_REQUEST)
-        size, name = self._names.get(message.subject) or self._name(message.subject)
-        given = message.attributes
-        members = {"mode": given.get("mode", "channel"), "n": given.get("credit", 0), "hops": given.get("hops", 0)}
+        size, name = self._names[message.subject]
+        members: dict[str, Any] = dict(zip(("mode", "n", "hops"), opening_facts(message), strict=True))
         if message.headers:
             self._headers(message.headers)
             members["headers"] = message.headers
@@ -157,7 +157,7 @@ class CsbWriter:
         if kind is _PUBLISH:
             return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
-            size, name = self._names.get(message.subject) or self._name(message.subject)
+            size, name = self._names[message.subject]
             number = 0 if id is None else _checked_id(id) & 0xFFFF
             return _pack_named(_AS_REQUEST, 0, number, _ACTIONS[kind], size) + name
         if kind is Kind.CONTROL and message.subject == DEADLINE_WORD:
@@ -202,18 +202,13 @@ class CsbWriter:
         if type(subject) is int:
             if not 0 <= subject <= 0xFFFFFFFF:
                 raise LocalProtocolError(f"action {subject}: an action is a number of 32 bits", protocol="csb")
-            found = NUMBERED, wire.NUMBER.pack(subject)
-        else:
-            fault = fault_in_subject(subject, min(self._limits.subject, NUMBERED - 1))
-            if fault is not None:
-                raise LocalProtocolError(fault, protocol="csb")
-            action = self._actions.get(subject)  # type: ignore[arg-type]
-            name = str(subject).encode()
-            found = (NUMBERED, wire.NUMBER.pack(action)) if action is not None else (len(name), name)
-        if len(self._names) >= _CACHED:
-            self._names.clear()
-        self._names[subject] = found
-        return found
+            return NUMBERED, wire.NUMBER.pack(subject)
+        fault = fault_in_subject(subject, min(self._limits.subject, NUMBERED - 1))
+        if fault is not None:
+            raise LocalProtocolError(fault, protocol="csb")
+        action = self._actions.get(subject)  # type: ignore[arg-type]
+        name = str(subject).encode()
+        return (NUMBERED, wire.NUMBER.pack(action)) if action is not None else (len(name), name)
 
     def _headers(self, headers: dict[str, str]) -> bytes:
         WIRE_RULES.check_local_headers(headers, min(self._limits.headers, 0x8000))

@@ -17,7 +17,7 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import Code, LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import RELAYED, Kind, Message
-from .._rules import milliseconds
+from .._rules import milliseconds, opening_facts
 from .formats import ErraiFormat, Parts, PartsFormat, encoder_of
 from .names import (
     CLIENT_BUS_ERRORS,
@@ -232,13 +232,9 @@ class MessageWriter:
         return b'%b,"PolybusVerb":"%b","PolybusId":%b' % (self._names(message.subject).to, verb.encode(), quoted(id))
 
     def _open(self, message: Message, id: Any, bus: str) -> bytes:
-        given = message.attributes
+        mode, credit, hops = opening_facts(message)
         start = self._extension(message, "open", id)
-        facts = b',"PolybusMode":%b,"PolybusN":%d,"PolybusHops":%d' % (
-            quoted(given.get("mode", "channel")),
-            given.get("credit", 0),
-            given.get("hops", 0),
-        )
+        facts = b',"PolybusMode":%b,"PolybusN":%d,"PolybusHops":%d' % (quoted(mode), credit, hops)
         ttl = b"" if message.ttl is None else b',"PolybusTtl":%d' % milliseconds(message.ttl)
         headers = self._headers(message) if message.headers else b""
         return b"".join((start, facts, ttl, headers, self._body(message, b',"Value":'), b"}"))

@@ -16,7 +16,6 @@ from .._options import UrlOptions
 from .checks import fault_in_name, has_wildcard
 from .cluster.known_handlers import KnownHandlers
 from .codec import NatsCodec
-from .connection import SessionOptions
 from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
 from .operations import NatsFraming, dissect
 from .session import NatsSession
@@ -164,18 +163,8 @@ class Nats(UrlOptions):
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
         """Create the session for one connection, a client session in both roles. `rng` generates the inbox and the tokens."""
-        options = SessionOptions(
-            queue=self.queue,
-            inbox=self.inbox,
-            client=self.client,
-            credentials=self._credentials,
-            renews=bool(self.creds),
-            cluster=self.cluster,
-            member=self.member,
-            host=self.host,
-            known_handlers=self.known_handlers,
-        )
-        return NatsSession(self.codec(limits), limits, random.SystemRandom() if rng is None else rng, options)
+        random_ = random.SystemRandom() if rng is None else rng
+        return NatsSession(self.codec(limits), limits, random_, self, self._credentials)
 
 
 @lru_cache(maxsize=64)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
 
 from ...errors import Code, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, SessionEvent
+from ...plugins import Capabilities, Refused, SessionEvent
 from ...plugins.tools import SubjectIndex
-from .._rules import too_large
-from .cluster.known_handlers import KnownHandlers
+from .._rules import error_facts, refusal, too_large
 from .codec import NatsCodec
 from .credentials import Credentials
 from .failures import ServerError
 from .headers import HeaderBlock
 from .operations import INBOX_SID, write_subscription, write_unsubscription
+from .stored import give, give_unreadable, word_of_engine
+
+if TYPE_CHECKING:
+    from .adapter import Nats
 
 _LEAVING: Final = 4096
 
@@ -82,9 +86,6 @@ class NatsSubscriptions:
                 if len(self._leaving) > _LEAVING:
                     self.left((next(iter(self._leaving)),))
         return sid
-
-    def groups(self) -> list[tuple[str, str]]:
-        return [(pattern, queue) for pattern, queue in self._sids if queue is not None]
 
     def leaving(self) -> tuple[str, ...]:
         return tuple(self._leaving)
@@ -186,28 +187,13 @@ class ServerInfo:
         )
 
 
-@frozen(kw_only=True)
-class SessionOptions:
-    queue: str
-    inbox: str
-    client: str
-    credentials: Credentials = field(repr=False)
-    renews: bool = False
-    """The next connection may have newer credentials."""
-    cluster: str = ""
-    """The cluster that the bus is a node of; empty for a client of foreign services."""
-    member: str = ""
-    host: str = ""
-    known_handlers: KnownHandlers = field(factory=KnownHandlers, repr=False)
-    """Handlers that other nodes of a cluster have or recently had, shared by all connections of a bus."""
-
-
 @define(eq=False)
 class NatsConnection:
     codec: Final[NatsCodec]
     limits: Final[Limits]
     rng: Final[random.Random]
-    options: Final[SessionOptions]
+    options: Final[Nats]
+    credentials: Final[Credentials]
     capabilities: Capabilities
     info: ServerInfo = field(factory=ServerInfo, init=False)
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
@@ -257,9 +243,7 @@ class NatsConnection:
         ]
 
     def answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
-        facts = {"text": error.text, "reason": error.reason}
-        code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
-        self.frames.append(self.codec.answer(Message(Kind.ERROR, "", reply, code=code, attributes=facts), reply))
+        self.frames.append(self.codec.answer(refusal(error, reply), reply))
 
     def unsubscribe(self, subject: str, queue: str | None = None) -> None:
         sid = self.subscriptions.remove(subject, queue)
@@ -267,66 +251,69 @@ class NatsConnection:
             self.frames.append(write_unsubscription(sid))
 
 
-class NatsDialect(Protocol):
-    """Interprets the messages of a connection, for foreign services or for nodes of a cluster."""
+class NatsDialect:
+    """Base of the dialects, which interpret the messages of a connection: for foreign services, or for nodes of a cluster."""
 
-    inbox: str
-    """Subject of all answers, subscribed first, as `operations.INBOX_SID`."""
-    probes: tuple[bytes, ...]
-    """Frames sent with that subscription, so that the server reports missing permissions before it lets this side in."""
+    __slots__ = ("_connection", "_message", "_tokens", "inbox")
 
-    @property
-    def signs(self) -> Sequence[str]: ...
+    probes: tuple[bytes, ...] = ()
+    """Frames sent with the inbox's subscription, so that the server reports missing permissions before it confirms it."""
 
-    def know(self, signs: Sequence[str]) -> None:
-        """Also accept the `signs` of the bus's other connection."""
+    def __init__(self, connection: NatsConnection, inbox: str) -> None:
+        self._connection = connection
+        self._message = connection.codec.message
+        self._tokens = RequestTokens(connection.rng)
+        self.inbox: str = inbox
+        """Subject of all answers, subscribed first, as `operations.INBOX_SID`."""
 
-    def holds(self, key: Any) -> bool: ...
+    def named(self, subject: str) -> str | int:
+        """Return the bus's name of a wire subject. May raise `RemoteProtocolError`."""
+        return subject
 
-    def asked(self) -> list[str]: ...
+    def give_stored(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        """Pass a stored publication, or a status of the engine, to its reader."""
+        if headers is not None and headers.status is not None:
+            self._connection.events.append(word_of_engine(subscription.name, headers))
+            return
+        try:
+            to = give(subscription.name, reply, headers)
+            message = self._message(Kind.PUBLISH, self.named(subject), None, headers, payload, None, to)
+        except RemoteProtocolError as error:
+            self._connection.events.append(Refused(error))
+        else:
+            self._connection.events.append(message)
 
-    @property
-    def echo(self) -> bool: ...
+    def give_unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
+        """Pass an unreadable message to its reader. False if its address is unreadable, too."""
+        read = self._connection.codec.reader.headers.read
+        try:
+            to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
+            message = self._message(Kind.PUBLISH, self.named(subject), None, headers, payload, None, to)
+        except RemoteProtocolError:
+            return False
+        self._connection.events.append(message)
+        return True
 
-    @property
-    def idle(self) -> bool: ...
+    def deny(self, token: str, text: str) -> None:
+        """Fail a request that the server refuses."""
+        facts = error_facts(text, None, None)
+        self._connection.events.append(Message(Kind.ERROR, "", token, code=Code.PERMISSION_DENIED, attributes=facts))
+
+    # -- by default, nothing is due, and the server is the only one to tell --------------------------------------------------
 
     @property
     def due(self) -> float:
         """Time of the next `tick`; infinite for never. An event `plugins.Due` waits for the next input."""
-        ...
-
-    def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Handle a message from the server."""
-
-    def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
-        """Store the id of the request in the error of a malformed answer, and answer a malformed request."""
+        return math.inf
 
     def judged(self, error: ServerError) -> ServerError:
         """Return the error, marked as fatal if this dialect cannot work without the refused permission."""
-        ...
+        return error
 
-    def not_allowed(self, error: ServerError) -> None:
-        """Handle a publication or subscription that the server does not allow."""
+    def tick(self, now: float) -> None: ...
 
-    def send(self, message: Message, now: float) -> str | None:
-        """Queue the frames of a message, and return the key of a request or open. Raises as `plugins.Session.send`."""
-        ...
+    def servers_joined(self) -> None: ...
 
-    def forget(self, key: Any, now: float) -> None:
-        """Forget a request or channel."""
-
-    def ready(self) -> None:
-        """Emit `plugins.Ready`: the server has accepted this side."""
-
-    def tick(self, now: float) -> None:
-        """Do what is due."""
-
-    def servers_joined(self) -> None:
-        """Handle new servers in the server's cluster."""
-
-    def leave(self) -> None:
-        """Say goodbye to other nodes, if the dialect has a message for it."""
-
-    def lost(self) -> None:
-        """Drop all state: the connection is lost."""
+    def leave(self) -> None: ...

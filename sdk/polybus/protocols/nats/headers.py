@@ -13,8 +13,8 @@ import msgspec
 from attrs import frozen
 
 from ...errors import LocalProtocolError
+from .._memo import Memo
 from .._rules import LINE_BREAK, MAX_INT, fault_in_headers
-from .memo import Memo
 
 VERSION: Final = b"NATS/1.0"
 TTL: Final = "Polybus-Ttl"

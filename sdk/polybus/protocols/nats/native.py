@@ -6,7 +6,6 @@ request cannot answer another. Messages of external streams arrive at their read
 
 from __future__ import annotations
 
-import math
 import random
 import string
 from collections import deque
@@ -20,22 +19,11 @@ from ...message import Kind, Message
 from ...plugins import Ready, Refused, Undelivered
 from ...plugins.tools import SubjectIndex
 from .checks import is_answerable, local_pattern, local_subject, refuse
-from .connection import NatsConnection, NatsSubscription, NatsSubscriptions, RequestTokens
+from .connection import NatsConnection, NatsDialect, NatsSubscriptions
 from .failures import ServerError, error_message, is_failure
 from .headers import ECHO, HeaderBlock
 from .operations import INBOX_SID
-from .stored import (
-    ACKS,
-    ToEngine,
-    ToStore,
-    give,
-    give_unreadable,
-    read_pull,
-    read_refusal,
-    read_stored,
-    word_of_engine,
-    write_to_engine,
-)
+from .stored import ACKS, ToEngine, ToStore, read_pull, read_refusal, read_stored, write_to_engine
 
 _LENGTH: Final = 8
 _DIGITS: Final = 18
@@ -90,42 +78,33 @@ _LEFT: Final = 16
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE
 
 
-class NativeDialect:
-    """Requests, answers and publications of ordinary NATS clients. Implements `connection.NatsDialect`."""
+class NativeDialect(NatsDialect):
+    """Requests, answers and publications of ordinary NATS clients."""
 
     __slots__ = (
-        "_connection",
         "_echoes",
         "_handled",
         "_inbox",
         "_inboxes",
         "_left",
-        "_message",
         "_no_inbox",
         "_owed",
         "_publications",
         "_pulled",
         "_readers",
         "_serial",
-        "_tokens",
         "_waiting",
-        "inbox",
     )
 
-    probes: tuple[bytes, ...] = ()
-
     def __init__(self, connection: NatsConnection) -> None:
-        self._connection = connection
-        self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
+        super().__init__(connection, f"{self._inbox}*")
         self._inboxes: tuple[str, ...] = (self._inbox,)
-        self.inbox: str = f"{self._inbox}*"
         self._readers = f"{self._inbox}j."  # one token more than answers, so that the server sends no second copy
         self._no_inbox = ""
         """Reason why answers cannot arrive: the user may not subscribe to the inbox."""
         self._echoes = Echoes(connection.subscriptions, connection.rng)
         self._handled: SubjectIndex[str] = SubjectIndex()
-        self._tokens = RequestTokens(connection.rng)
         self._waiting: dict[str, str] = {}
         self._publications: dict[str, None] = {}
         """Tokens of pending publications, which only a stream may answer."""
@@ -159,10 +138,6 @@ class NativeDialect:
     def asked(self) -> list[str]:
         return [*self._waiting]
 
-    @property
-    def due(self) -> float:
-        return math.inf
-
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
@@ -185,7 +160,7 @@ class NativeDialect:
                 self._owed[id] = None
                 message = self._message(_REQUEST, subject, id, headers, payload, reply)
         elif subscription.tag is _READER:
-            self._stored(subscription, subject, reply, headers, payload)
+            self.give_stored(subscription, subject, reply, headers, payload)
             return
         elif headers is not None and headers.only is not None:  # a retried dead letter was received before
             return
@@ -204,29 +179,6 @@ class NativeDialect:
         if reply is not None:
             return reply.startswith(self._inboxes)
         return subject.startswith(ACKS) and self._is_of_reader(subject)
-
-    def _stored(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
-    ) -> None:
-        if headers is not None and headers.status is not None:
-            self._connection.events.append(word_of_engine(subscription.name, headers))
-            return
-        try:
-            to = give(subscription.name, reply, headers)
-        except RemoteProtocolError as error:
-            self._connection.events.append(Refused(error))
-            return
-        self._connection.events.append(self._message(_PUBLISH, subject, None, headers, payload, None, to))
-
-    def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Pass an unreadable message to its reader. False if the reader is unknown."""
-        read = self._connection.codec.reader.headers.read
-        try:
-            to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
-        except RemoteProtocolError:
-            return False
-        self._connection.events.append(self._message(_PUBLISH, subject, None, headers, payload, None, to))
-        return True
 
     def _answered(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> None:
         token = subject.removeprefix(self._inbox)
@@ -248,19 +200,18 @@ class NativeDialect:
         if sid == INBOX_SID:
             error.reply_id = subject.removeprefix(self._inbox)
         subscription = self._connection.subscriptions.by_sid.get(sid)
-        if subscription is not None and subscription.tag is _READER and self._unreadable(subscription, subject, error, frame):
+        if (
+            subscription is not None
+            and subscription.tag is _READER
+            and self.give_unreadable(subscription, subject, error, frame)
+        ):
             return
         self._connection.events.append(Refused(error))
         reply = error.answer_id
         if reply is not None and is_answerable(reply) and subscription is not None and subscription.tag is _HANDLER:
             self._connection.answer_malformed(error, reply)
 
-    def judged(self, error: ServerError) -> ServerError:
-        """Return the error unchanged: a foreign network defines its own permissions."""
-        return error
-
     def not_allowed(self, error: ServerError) -> None:
-        """Report the error to the reader, asker or subscriber concerned; otherwise as an undelivered message."""
         connection, subject, text = self._connection, error.refused, f"the NATS server says: {error.text}"
         if self._is_of_reader(subject) and (word := read_refusal(error)) is not None:
             connection.events.append(word)
@@ -289,8 +240,7 @@ class NativeDialect:
             return
         del self._waiting[token]
         self._publications.pop(token, None)
-        facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
-        self._connection.events.append(Message(Kind.ERROR, "", token, code=Code.PERMISSION_DENIED, attributes=facts))
+        self.deny(token, text)
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
@@ -335,7 +285,8 @@ class NativeDialect:
         if isinstance(to, ToStore):  # the mark of a repeated publication is used only between nodes
             subject, to = to.at or local_subject(message.subject, self._connection.limits.subject), evolve(to, again=False)
             own += () if reply else self._mark(subject)
-        return write_to_engine(self._connection, f"{subject} {reply}" if reply else subject, to, message, payload, own)
+        names = f"{subject} {reply}" if reply else subject
+        return write_to_engine(names, to, message, payload, own, self._connection.limits.headers)
 
     def _request(self, message: Message) -> str:
         if self._no_inbox:
@@ -393,20 +344,10 @@ class NativeDialect:
         self._publications.pop(key, None)
         self._owed.pop(key, None)
 
-    # -- time and end: nothing is due, and only the server needs to know ------------------------------------------------------
+    # -- life ------------------------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Emit `Ready`: the other end is a server, not polybus."""
         self._connection.events.append(Ready(bare=True))
-
-    def tick(self, now: float) -> None:
-        """Nothing is due."""
-
-    def servers_joined(self) -> None:
-        """Do nothing: there are no nodes to greet."""
-
-    def leave(self) -> None:
-        """Do nothing: the end of the connection ends its subscriptions."""
 
     def lost(self) -> None:
         self._waiting.clear()

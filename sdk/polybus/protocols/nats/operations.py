@@ -15,10 +15,10 @@ from attrs import define, field, frozen
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...plugins import FrameField
+from .._memo import Memo
 from .._rules import shown_text
 from .checks import fault_in_name, refuse
 from .headers import HeaderBlock, HeaderReader
-from .memo import Memo
 
 CRLF: Final = b"\r\n"
 LINE: Final = 64 * 1024
@@ -293,7 +293,9 @@ class OperationReader:
         read = _READERS.get(kind)
         if read is None:
             raise _out_of_step(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
-        return read(self, tokens, frame, end)
+        if len(frame) != end + 2:
+            raise _out_of_step(f"{len(frame) - end - 2} bytes follow the line {line[:60]!r}")
+        return read(self, tokens, line)
 
     def delivery(self, frame: bytes) -> Delivery:
         """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
@@ -365,48 +367,16 @@ class OperationReader:
         except UnicodeDecodeError:
             return self._checked_name(data)
 
-    def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        _alone(frame, end)
+    def _subscription(self, tokens: list[bytes], line: bytes) -> NatsOperation:
         if not 2 <= len(tokens) <= 3:
-            raise _out_of_step(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
+            raise _out_of_step(f"{line[:60]!r}: SUB has a subject, perhaps a queue, and a sid")
         queue = self._names[tokens[1]] if len(tokens) == 3 else None
         return NatsOperation("SUB", self._checked_name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
 
-    def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        _alone(frame, end)
+    def _unsubscription(self, tokens: list[bytes], line: bytes) -> NatsOperation:
         if not 1 <= len(tokens) <= 2:
-            raise _out_of_step(f"{frame[:end][:60]!r}: UNSUB has a sid, and perhaps a number")
+            raise _out_of_step(f"{line[:60]!r}: UNSUB has a sid, and perhaps a number")
         return NatsOperation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
-
-    def _information(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        return self._json("INFO", frame, end)
-
-    def _connect(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        return self._json("CONNECT", frame, end)
-
-    def _json(self, verb: str, frame: bytes, end: int) -> NatsOperation:
-        _alone(frame, end)
-        try:
-            return NatsOperation(verb, info=_decode(frame[:end].lstrip()[len(verb) :]))
-        except (ValueError, RecursionError) as error:
-            raise _out_of_step(f"{verb} has no JSON object: {error}") from None
-
-    def _plain(self, verb: str, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        _alone(frame, end)
-        return NatsOperation(verb)
-
-    def _ping(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        return self._plain("PING", tokens, frame, end)
-
-    def _pong(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        return self._plain("PONG", tokens, frame, end)
-
-    def _ok(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        return self._plain("OK", tokens, frame, end)
-
-    def _error(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
-        _alone(frame, end)
-        return NatsOperation("ERR", text=frame[:end].strip()[4:].decode("utf-8", "replace").strip().strip("'"))
 
     def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
         """Decode and check a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
@@ -422,26 +392,30 @@ class OperationReader:
 
 _DELIVERIES: Final = {b"MSG": (1, True), b"HMSG": (2, True), b"PUB": (1, False), b"HPUB": (2, False)}
 """For each operation with a payload: how many lengths it has, and if it has a sid."""
-_READERS: Final = {
+_READERS: Final[Mapping[bytes, Callable[[OperationReader, list[bytes], bytes], NatsOperation]]] = {
     b"SUB": OperationReader._subscription,
     b"UNSUB": OperationReader._unsubscription,
-    b"INFO": OperationReader._information,
-    b"CONNECT": OperationReader._connect,
-    b"PING": OperationReader._ping,
-    b"PONG": OperationReader._pong,
-    b"+OK": OperationReader._ok,
-    b"-ERR": OperationReader._error,
+    b"INFO": lambda reader, tokens, line: _read_json("INFO", line),
+    b"CONNECT": lambda reader, tokens, line: _read_json("CONNECT", line),
+    b"PING": lambda reader, tokens, line: NatsOperation("PING"),
+    b"PONG": lambda reader, tokens, line: NatsOperation("PONG"),
+    b"+OK": lambda reader, tokens, line: NatsOperation("OK"),
+    b"-ERR": lambda reader, tokens, line: NatsOperation(
+        "ERR", text=line.strip()[4:].decode("utf-8", "replace").strip().strip("'")
+    ),
 }
+
+
+def _read_json(verb: str, line: bytes) -> NatsOperation:
+    try:
+        return NatsOperation(verb, info=_decode(line.lstrip()[len(verb) :]))
+    except (ValueError, RecursionError) as error:
+        raise _out_of_step(f"{verb} has no JSON object: {error}") from None
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
     """The error for a line that no server writes: framing is lost, and payloads would be read as operations."""
     return refuse(text, reason, close_code=1002)
-
-
-def _alone(frame: bytes, end: int) -> None:
-    if len(frame) != end + 2:
-        raise _out_of_step(f"{len(frame) - end - 2} bytes follow the line {frame[:end][:60]!r}")
 
 
 def _sid(data: bytes) -> str:
@@ -506,6 +480,8 @@ def write_error(text: str) -> bytes:
     return f"-ERR '{' '.join(text.split())}'\r\n".encode("utf-8", "replace")
 
 
+# -- for people ----------------------------------------------------------------------------------------------------------
+
 _PARTS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "MSG": (("subject", "sid", "size"), ("subject", "sid", "reply to", "size")),
     "HMSG": (("subject", "sid", "headers' size", "size"), ("subject", "sid", "reply to", "headers' size", "size")),
@@ -517,6 +493,7 @@ _PARTS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
+    """Yield the parts of any bytes."""
     end = frame.find(CRLF)
     line = frame if end < 0 else frame[:end]
     if not line:

@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 from msgspec.structs import replace
@@ -24,10 +24,14 @@ from ...plugins import Capabilities, CloseWanted, Confirmed, Frames, OtherServer
 from .checks import refuse
 from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
-from .connection import NatsConnection, NatsDialect, NatsSubscriptions, ServerInfo, SessionOptions
+from .connection import NatsConnection, NatsSubscriptions, ServerInfo
+from .credentials import Credentials
 from .failures import ServerError, read_error
 from .native import NativeDialect
 from .operations import INBOX_SID, PING, PONG, NatsOperation, write_json, write_subscription, write_unsubscription
+
+if TYPE_CHECKING:
+    from .adapter import Nats
 
 
 class NatsState(enum.Enum):
@@ -59,15 +63,10 @@ TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
     # A NATS server begins with INFO.
     _WAITING: {**dict.fromkeys(NatsEvent, _CLOSED), NatsEvent.INFO: _CONNECTING},
     _CONNECTING: {
+        **dict.fromkeys(NatsEvent, _CONNECTING),
+        **dict.fromkeys((NatsEvent.MESSAGE, NatsEvent.FOREIGN, NatsEvent.MALFORMED), _CLOSED),
         **_ENDS,
-        NatsEvent.INFO: _CONNECTING,
-        NatsEvent.MESSAGE: _CLOSED,
-        NatsEvent.PING: _CONNECTING,
         NatsEvent.PONG: _READY,
-        NatsEvent.OK: _CONNECTING,
-        NatsEvent.ERROR: _CONNECTING,
-        NatsEvent.FOREIGN: _CLOSED,
-        NatsEvent.MALFORMED: _CLOSED,
     },
     # A malformed message affects only itself; the link counts them.
     _READY: {**dict.fromkeys(NatsEvent, _READY), **_ENDS, NatsEvent.FOREIGN: _CLOSED},
@@ -113,11 +112,15 @@ class NatsSession:
         "state",
     )
 
-    def __init__(self, codec: NatsCodec, limits: Limits, rng: random.Random, options: SessionOptions) -> None:
+    def __init__(self, codec: NatsCodec, limits: Limits, rng: random.Random, options: Nats, credentials: Credentials) -> None:
         self.codec: Final = codec
         self.state: NatsState = NatsState.WAITING
-        self._connection = connection = NatsConnection(codec, limits, rng, options, _CLUSTER if options.cluster else _NATIVE)
-        self._dialect: NatsDialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
+        self._connection = connection = NatsConnection(
+            codec, limits, rng, options, credentials, _CLUSTER if options.cluster else _NATIVE
+        )
+        self._dialect: ClusterDialect | NativeDialect = (
+            ClusterDialect(connection) if options.cluster else NativeDialect(connection)
+        )
         self._deliver = self._dialect.delivered
         self._send = self._dialect.send
         self._read = codec.reader.read
@@ -138,10 +141,6 @@ class NatsSession:
     @property
     def server(self) -> ServerInfo:
         return self._connection.info
-
-    @property
-    def heard(self) -> float:
-        return self._connection.heard
 
     @property
     def subscriptions(self) -> NatsSubscriptions:
@@ -278,7 +277,7 @@ class NatsSession:
             "echo": self._dialect.echo,
             "headers": info.headers,
             "no_responders": info.headers,
-            **options.credentials.members(info.nonce),
+            **self._connection.credentials.members(info.nonce),
         }
 
     def _ping(self, key: int | None) -> None:
@@ -311,7 +310,8 @@ class NatsSession:
         if error.ends:
             lower = error.text.lower()
             code = next((number for text, number in _CLOSE_CODES.items() if lower.startswith(text)), 1002)
-            if error.expired and self._connection.options.renews:
+            # The next connection may have newer credentials, read from the file again.
+            if error.expired and self._connection.options.creds:
                 code = 4401
                 error = evolve(error, error=None)
             elif error.error is not None:

@@ -14,7 +14,6 @@ from attrs import evolve, frozen
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from .checks import refuse
-from .connection import NatsConnection
 from .failures import ServerError
 from .headers import (
     AGAIN,
@@ -215,7 +214,7 @@ def read_refusal(error: ServerError) -> Message | None:
 
 
 def write_to_engine(
-    connection: NatsConnection, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
+    names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]], limit: int
 ) -> bytes:
     """Write a message that the engine answers, without a deadline, which would be stored.
 
@@ -233,5 +232,5 @@ def write_to_engine(
         if to.again:
             own.append((AGAIN, "1"))
     fields = without_those_of_engine(message.headers)
-    block = write_block(fields, own, connection.limits.headers) if own or fields else b""
+    block = write_block(fields, own, limit) if own or fields else b""
     return write_named(names, block, payload)

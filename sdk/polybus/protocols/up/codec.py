@@ -15,6 +15,7 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins.protobuf import read_varint
+from .._memo import remember
 from .._protobuf.any_body import type_name, unpack
 from .._protobuf.status import code_of, facts_of, status_of
 from .._uprotocol import LEVELS, urgency_of
@@ -81,9 +82,7 @@ class UpReader:
                 read_attributes(part)
         except ValueError:
             return
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[before, behind] = shape
+        remember(self._known, (before, behind), shape, _REMEMBERED)
 
     def _message(self, shape: MessageShape, payload: bytes | None, uuid: bytes, reqid: bytes) -> UpMessage:
         message = UpMessage(shape, payload, uuid, reqid)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from ...errors import BusError, LocalProtocolError, Unsupported
+from .._memo import Memo
 from .._uprotocol import pairs_in
 from .rules import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
@@ -129,7 +130,7 @@ class UpNames:
         on_fabric: True on a fabric, where there is no single other side.
     """
 
-    __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "subjects")
+    __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "spellings")
 
     def __init__(self, table: Table, entity: UUri, peer: UUri | None, *, on_fabric: bool = False) -> None:
         self.entity: Final = entity
@@ -142,7 +143,8 @@ class UpNames:
             for place in places:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
-        self.subjects: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.spellings: Memo[str, tuple[str, tuple[str, ...]]] = Memo(self._spellings, _REMEMBERED)
+        """The subject of an address, and its other spellings."""
 
     @property
     def other(self) -> UUri:
@@ -164,7 +166,7 @@ class UpNames:
 
     def learn(self, source: str) -> None:
         self.peer = parse_uuri(source).with_resource(0)
-        self.subjects.clear()
+        self.spellings.clear()
 
     def method(self, subject: str | int) -> UUri:
         """Address for a request. May raise `Unsupported`: no address; `LocalProtocolError`."""
@@ -186,29 +188,24 @@ class UpNames:
         """
         return self.other.with_resource(0) if to is None else _entity(to)
 
-    def subject(self, text: str) -> str:
-        return self.spellings(text)[0]
+    def _spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
+        uri, host = parse_uuri(text), self.entity.authority
+        whole = uri if uri.authority else evolve(uri, authority=host)
+        local = evolve(whole, authority="") if whole.authority == host else whole
+        subject = self._name(whole) or self._name(local) or text
+        others = dict.fromkeys((str(whole), str(local)))
+        others.pop(subject, None)
+        return subject, tuple(others)
 
-    def spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
-        found = self.subjects.get(text)
-        if found is None:
-            if len(self.subjects) >= _REMEMBERED:
-                self.subjects.clear()
-            uri, host = parse_uuri(text), self.entity.authority
-            whole = uri if uri.authority else evolve(uri, authority=host)
-            local = evolve(whole, authority="") if whole.authority == host else whole
-            subject = self._name(whole) or self._name(local) or text
-            others = dict.fromkeys((str(whole), str(local)))
-            others.pop(subject, None)
-            found = self.subjects[text] = subject, tuple(others)
-        return found
+    def subject(self, text: str) -> str:
+        return self.spellings[text][0]
 
     def own_spellings(self, subject: str | int) -> tuple[str, ...]:
         try:
             text = str(self.topic(subject))
         except BusError:
             return ()
-        name, others = self.spellings(text)
+        name, others = self.spellings[text]
         return tuple(one for one in (name, *others) if one != subject)
 
     def _name(self, uri: UUri) -> str | None:

@@ -14,6 +14,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, Frames, SessionOutput, Undelivered
 from ...plugins.protobuf import field, varint
+from .._memo import remember
 from .._protobuf.status import status_of
 from .._rules import too_large
 from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
@@ -172,7 +173,7 @@ class UpSession(EntitySession):
         if kind is _RESPONSE or kind is _ERROR:
             return self._check_answer(message, shape)
         text = shape.subject
-        message.subject, message.also = names.subjects.get(text) or names.spellings(text)
+        message.subject, message.also = names.spellings[text]
         if kind is _REQUEST:
             request = message.uuid + shape.sender  # as in `UpReturnAddress.account`
             if self._accounts.is_known(request):
@@ -265,9 +266,7 @@ class UpSession(EntitySession):
         level = LEVELS[max(relayed or self.codec.level_of(subject) or "CS4", "CS4")]
         found = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1), str(sink)
         if not extras:
-            if len(self._methods) >= REMEMBERED:
-                self._methods.clear()
-            self._methods[subject] = found
+            remember(self._methods, subject, found, REMEMBERED)
         return found
 
     def _event(self, kind: Kind, message: Message) -> bytes:
@@ -288,10 +287,7 @@ class UpSession(EntitySession):
         source = self._names.topic(subject)
         sink = self._names.destination(to) if kind is Kind.NOTIFY else None
         level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
-        if len(self._topics) >= REMEMBERED:
-            self._topics.clear()
-        found = self._topics[kind, subject, relayed, to] = head_of(TYPES[kind], source, sink, level + 1)
-        return found
+        return remember(self._topics, (kind, subject, relayed, to), head_of(TYPES[kind], source, sink, level + 1), REMEMBERED)
 
     def _response(self, message: Message) -> bytes:
         address = message.id

@@ -137,8 +137,6 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     known = {DEFAULT_ENTITY} if adapter.peer is None else {DEFAULT_ENTITY, entity_key(adapter.peer)}
     local = None if device_only else frozenset(known)
     envelope = Envelope(limits, Leniency.of(adapter.mode), local)
-    # Written events keep all rules in each mode.
-    strict = envelope if adapter.mode == "strict" else Envelope(limits, Leniency.STRICT, local)
     levels = SubjectLevels(adapter.priorities)
     json, old = adapter.format == "json", adapter.profile == "up-python-1.5"
     return UProtocolCodec(
@@ -149,6 +147,5 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
         local=local,
         headers_limit=limits.headers,
         schema=adapter.schema,
-        usual=strict.usual,
         level_of=levels.of,
     )

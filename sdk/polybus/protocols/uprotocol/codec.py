@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import Any, Final, Literal
 
-import msgspec
 from attrs import field, frozen
 
 from ...body import JSON, OCTETS, BodyFormat
@@ -14,11 +12,11 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .._protobuf.any_body import ANY
 from .._uprotocol import urgency_of
-from .bodies import FORMATS, OCTET_STREAM, PROTOBUF, write_status, written_body
-from .cloudevents.envelope import ReturnAddress, known_schema
+from .bodies import FORMATS, write_status, written_body
+from .cloudevents.envelope import ReturnAddress
 from .cloudevents.json_event import JsonEventReader, JsonEventWriter
 from .cloudevents.proto_event import ProtoReader, ProtoWriter
-from .events import EventMessage, UsualEvent, is_id
+from .events import EventMessage
 from .extensions import ITEM, NAMES, extension_attributes, item_id, write_headers
 from .rules import TOLERATED, TYPES, Facts, violations
 
@@ -31,9 +29,6 @@ _TYPES: Final = {
 }
 _HEAD: Final = ("specversion", "type", "source", "sink", "priority", "id", "ttl", "reqid", "datacontenttype")
 _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "credit", "hops", "undelivered", TOLERATED))
-_QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
-_json: Final = msgspec.json.Encoder().encode
-_convert: Final = msgspec.convert
 
 
 @frozen(eq=False, kw_only=True)
@@ -50,7 +45,6 @@ class UProtocolCodec:
         local: Entities that may be written without authority; None for all.
         headers_limit: `Limits.headers`.
         schema: ``dataschema`` of bytes.
-        usual: Returns the kind of an event with consistent addresses, priority and ttl.
         level_of: Returns the configured priority of a subject, or None.
     """
 
@@ -61,7 +55,6 @@ class UProtocolCodec:
     local: frozenset[str] | None = frozenset()
     headers_limit: int = 16 * 1024
     schema: str = ""
-    usual: Callable[[UsualEvent], Kind | None] = field(default=lambda event: None)
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
     read: Callable[[bytes], EventMessage] = field(init=False)
@@ -102,59 +95,8 @@ class UProtocolCodec:
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         """The event of one message, or a batch of several. Ids, source and sink are in `Message.attributes`."""
-        if len(messages) == 1:
-            frame = self._quickly(messages[0])
-            if frame is not None:
-                return frame
         frames = [self._encode(message) for message in messages]
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
-
-    def _quickly(self, message: Message) -> bytes | None:
-        raw, format = message.raw, message.format
-        if message.headers is not None or message.kind is Kind.ITEM or raw is not message.checked:
-            return None
-        if type(message) is EventMessage and message.extras is None:
-            event = message.event  # as it was read and checked
-            if event.data_base64 is raw and self.writes == "text":
-                return _json(event)
-            event = copy(event)
-        else:
-            found = self._usual(message)
-            if found is None:
-                return None
-            event = found
-        if format not in FORMATS or (raw is None and message.has_body):
-            return None
-        if self.writes == "text":
-            if raw is not None:
-                event.data_base64 = raw
-                if event.datacontenttype is None:
-                    event.datacontenttype = PROTOBUF if format is ANY else OCTET_STREAM
-                if format is OCTETS and event.dataschema is None:
-                    event.dataschema = self.schema
-            return _json(event)
-        if event.token is not None or event.plevel is not None or event.dataschema is not None:
-            return None
-        head = self.writer.head(event.type, event.source, event.sink, event.priority)
-        return self.writer.write(head, event.id, event.ttl, event.reqid, None, raw, format)
-
-    def _usual(self, message: Message) -> UsualEvent | None:
-        kind = message.kind
-        if kind not in _QUICK:
-            return None
-        given = {"specversion": "1.0", "type": _TYPES[kind], **message.attributes}
-        try:
-            event = _convert(given, UsualEvent)  # types and ranges
-        except ValueError:
-            return None
-        if is_id(event.id) is None or self.usual(event) is not kind:
-            return None
-        if kind is Kind.RESPONSE:
-            reqid = given.get("reqid", message.id)
-            if not isinstance(reqid, str) or is_id(reqid) is None:
-                return None
-            event.reqid = reqid
-        return event if event.dataschema is None or known_schema(event.dataschema) else None
 
     def _encode(self, message: Message) -> bytes:
         given = message.attributes

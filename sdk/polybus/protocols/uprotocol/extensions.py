@@ -23,7 +23,7 @@ from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import Kind, Message
 from .._protobuf.status import code_of
-from .._rules import MODES, fault_in_subject
+from .._rules import fault_in_subject, opening_facts
 from .bodies import read_status, write_status
 from .events import USUAL_ID, EventMessage, UsualEvent
 from .rules import HEADERS, WIRE_RULES, is_text, refuse
@@ -56,10 +56,9 @@ def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, fo
 
 
 def _read_open(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
-    if attributes.get("mode") not in MODES or "sink" not in attributes:
-        raise refuse(f"an open has a sink, and its mode is one of {', '.join(MODES)}")
-    counts = {name: WIRE_RULES.read_count(attributes.get(name), name) for name in ("credit", "hops")}
-    facts = {"mode": attributes["mode"], **counts}
+    if "sink" not in attributes:
+        raise refuse("an open has a sink")
+    facts = WIRE_RULES.read_opening(attributes.get("mode"), attributes.get("credit"), attributes.get("hops"))
     return Message(Kind.OPEN, attributes["sink"], attributes["id"], raw, format, attributes=facts)
 
 
@@ -82,7 +81,7 @@ def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None
         attributes["subject"] = message.subject
         return attributes, None
     if kind is Kind.OPEN:
-        attributes.update(mode=given.get("mode", "channel"), credit=given.get("credit", 0), hops=given.get("hops", 0))
+        attributes["mode"], attributes["credit"], attributes["hops"] = opening_facts(message)
         return attributes, None
     attributes["reqid"] = message.id
     if kind is Kind.CREDIT:

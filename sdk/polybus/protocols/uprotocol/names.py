@@ -28,6 +28,7 @@ from attrs import frozen
 
 from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
+from .._memo import Memo
 
 RESPONSE: Final = "rpc.response"
 """Resource for answers (document, 1.2 RPC Attributes)."""
@@ -253,7 +254,8 @@ class UProtocolNames:
         self._ours = (entity_key(entity), f"/{own.ue}/{own.version}")
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
-        self.subjects: dict[str, str] = {}
+        self.subjects: Memo[str, str] = Memo(self._subject, 1024)
+        """Subjects of incoming addresses: a name for this side's and the peer's, otherwise the canonical address."""
 
     def learn(self, uri: str) -> None:
         self.peer = entity_of(uri) or None
@@ -285,22 +287,16 @@ class UProtocolNames:
         return uri
 
     def subject(self, uri: str) -> str:
-        """The subject of an incoming address: a name for this side's and the peer's, otherwise the canonical address."""
-        found = self.subjects.get(uri)
-        if found is None:
-            if len(self.subjects) >= 1024:
-                self.subjects.clear()
-            found = self.subjects[uri] = self._find(uri)
-        return found
+        return self.subjects[uri]
 
     def own_spellings(self, subject: str | int) -> tuple[str, ...]:
         try:
             address = self.topic(subject)
         except BusError:
             return ()
-        return tuple(one for one in (canonical(address), self.subject(address)) if one != subject)
+        return tuple(one for one in (canonical(address), self.subjects[address]) if one != subject)
 
-    def _find(self, text: str) -> str:
+    def _subject(self, text: str) -> str:
         uri = read_uri(text)
         if not uri.short and uri.entity in (*self._ours, self._peer):
             name = uri.instance if uri.is_method else uri.name if uri.message == MESSAGE else ""

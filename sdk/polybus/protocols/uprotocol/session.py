@@ -11,6 +11,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, SessionOutput
 from ...plugins.hello import HELLO
+from .._memo import remember
 from .._protobuf.any_body import ANY
 from .._rules import too_large
 from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority
@@ -116,7 +117,7 @@ class UProtocolSession(EntitySession):
             sink = event.sink or ""
             if names.peer is None and not read_uri(event.source).short:
                 self._learn(event.source)
-            message.subject = self._subjects.get(sink) or names.subject(sink)
+            message.subject = self._subjects[sink]
             made = self._made(event.id)
             if made is not None:
                 self._in_time(message, made, event.ttl or 0)
@@ -126,7 +127,7 @@ class UProtocolSession(EntitySession):
             source = str(message.subject)
             if self._names.peer is None and (kind is _NOTIFY or source.endswith(_PLAIN)) and not read_uri(source).short:
                 self._learn(source)
-            message.subject = self._names.subject(source)
+            message.subject = self._subjects[source]
             if message.ttl is not None:
                 made = self._made(message.event.id)
                 if made is None:
@@ -138,7 +139,7 @@ class UProtocolSession(EntitySession):
         elif kind is _OPEN:
             if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
                 raise refuse("an open under an id of this side", "invalid_id")
-            message.subject = self._names.subject(str(message.subject))
+            message.subject = self._subjects[str(message.subject)]
         return True
 
     def _check_answer(self, message: EventMessage) -> bool:
@@ -222,9 +223,7 @@ class UProtocolSession(EntitySession):
         level = relayed or self.codec.level_of(subject) or "CS4"
         found = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant), sink
         if not extras:
-            if len(self._methods) >= REMEMBERED:
-                self._methods.clear()
-            self._methods[subject] = found
+            remember(self._methods, subject, found, REMEMBERED)
         return found
 
     def _topic(self, kind: Kind, subject: str | int, relayed: str | None) -> bytes:
@@ -232,11 +231,9 @@ class UProtocolSession(EntitySession):
         name, sink = "pub.v1", None
         if kind is _NOTIFY:
             name, sink = self._options.notification, self._names.peer or self._names.entity
-        if len(self._topics) >= REMEMBERED:
-            self._topics.clear()
         head = self._head(name, source, sink, relayed or self.codec.level_of(subject) or "CS1")
         if kind is _PUBLISH or self._names.peer is not None:
-            self._topics[kind, subject, relayed] = head
+            remember(self._topics, (kind, subject, relayed), head, REMEMBERED)
         return head
 
     @staticmethod

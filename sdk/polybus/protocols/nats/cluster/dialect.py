@@ -13,21 +13,21 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve
 
 from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
 from ....plugins import Due, Lost, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
+from ..._memo import Memo
 from ..checks import refuse
 from ..codec import HAVE_IT, failure
-from ..connection import NatsConnection, NatsSubscription, RequestTokens
+from ..connection import NatsConnection, NatsDialect, NatsSubscription
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import KIND, HeaderBlock, write_block
-from ..memo import Memo
 from ..operations import INBOX_SID, write_publication
-from ..stored import ToEngine, ToStore, give, give_unreadable, read_refusal, read_stored, word_of_engine
+from ..stored import ToEngine, ToStore, read_refusal, read_stored
 from .nodes import PACE, ClusterNodes
 from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
 from .words import (
@@ -44,6 +44,7 @@ from .words import (
     write_published,
 )
 
+Headers: TypeAlias = HeaderBlock | None
 _SOURCES: Final = 1024
 """Cached prefixes of publications' reply subjects: a node has two, a foreign program perhaps one per message."""
 _OVER: Final = 1024
@@ -56,42 +57,35 @@ _GONE: Final = "gone"
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
 
 
-class ClusterDialect:
+class ClusterDialect(NatsDialect):
     __slots__ = (
         "_answers",
         "_asked",
-        "_connection",
         "_due",
         "_fresh",
         "_held",
-        "_message",
         "_nodes",
         "_over",
         "_own",
         "_serial",
         "_sources",
         "_subjects",
-        "_tokens",
         "_turn",
         "_turns",
         "echo",
-        "inbox",
         "node",
         "probes",
     )
 
     def __init__(self, connection: NatsConnection) -> None:
-        self._connection = connection
-        self._message = connection.codec.message
         self.node: Final = "".join(connection.rng.choices(NODE_LETTERS, k=NODE_LENGTH))
         self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)
+        super().__init__(connection, f"{self._subjects.mine}>")
         self._answers = self._subjects.answers
-        self.inbox: str = f"{self._subjects.mine}>"
         self.probes: tuple[bytes, ...] = (write_publication(self._subjects.nobody, None, b"", b""),)
         self._own: tuple[str, ...] = (self._subjects.mine,)
         """Prefixes of this node's reply subjects, including the bus's other connection."""
         self.echo: bool = True  # or the only member of a group would not get its own node's messages
-        self._tokens = RequestTokens(connection.rng)
         self._asked: dict[str, AskedRequest] = {}
         self._over: dict[str, AskedRequest] = {}
         self._fresh: dict[Any, str] = {}
@@ -127,6 +121,9 @@ class ClusterDialect:
     @property
     def due(self) -> float:
         return min(self._due, self._nodes.hello_at)
+
+    def named(self, subject: str) -> str | int:
+        return self._subjects.named[subject]
 
     def ready(self) -> None:
         connection, subjects = self._connection, self._subjects
@@ -171,12 +168,10 @@ class ClusterDialect:
             if reply is not None and subscription.tag in _QUESTIONS:
                 self._answer_malformed(error, reply)
 
-    def _published(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
-    ) -> None:
+    def _published(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         if reply is not None and reply.startswith(self._own):  # this node's own publication, or a confirmation from the store
             return
-        if not self._connection.subscriptions.counts(subscription, subject):
+        if not self._connection.subscriptions.counts(sub, subject):
             return
         if headers is not None and (headers.only is not None or headers.again):  # received when it was first published
             return
@@ -185,16 +180,16 @@ class ClusterDialect:
         self._connection.events.append(message)
 
     def _published_to_group(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+        self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes
     ) -> None:
-        assert subscription.queue is not None
+        assert sub.queue is not None
         if headers is not None and (headers.only is not None or headers.again):
             return
-        to = ToGroup(subscription.queue, subscription.name)
+        to = ToGroup(sub.queue, sub.name)
         self._publication(self._subjects.rest(subject), to, headers, payload)
 
     def _published_to_user(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+        self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes
     ) -> None:
         if reply is None or not reply.startswith(self._own):
             key, rest = split_key(self._subjects.rest(subject))
@@ -204,41 +199,16 @@ class ClusterDialect:
         message = self._message(_PUBLISH, self._subjects.read[rest], None, headers, payload, None, to)
         self._connection.events.append(message)
 
-    def _stored(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
-    ) -> None:
-        if headers is not None and headers.status is not None:
-            self._connection.events.append(word_of_engine(subscription.name, headers))
-            return
-        to = give(subscription.name, reply, headers)
-        message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
-        self._connection.events.append(message)
-
-    def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Pass an unreadable message to its reader. False if its address is unreadable, too."""
-        read = self._connection.codec.reader.headers.read
-        try:
-            to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
-            named = self._subjects.named[subject]
-        except RemoteProtocolError:
-            return False
-        self._connection.events.append(self._message(_PUBLISH, named, None, headers, payload, None, to))
-        return True
-
     def _asked_of_handlers(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+        self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes
     ) -> None:
         self._question(self._subjects.named[subject], None, reply, headers, payload)
 
-    def _asked_of_user(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
-    ) -> None:
+    def _asked_of_user(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         key, rest = split_key(self._subjects.rest(subject))
         self._question(self._subjects.read[rest], ToUser(key), reply, headers, payload)
 
-    def _announced(
-        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
-    ) -> None:
+    def _announced(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         self._nodes.announced(self._own, reply, payload)
 
     # -- in: addressed to this node only -------------------------------------------------------------------------------------
@@ -423,8 +393,8 @@ class ClusterDialect:
         if sid == INBOX_SID and subject.startswith(self._subjects.answers):
             error.reply_id = subject.removeprefix(self._subjects.answers)
         subscription = self._connection.subscriptions.by_sid.get(sid)
-        if subscription is not None and subscription.tag is ClusterDialect._stored:
-            if self._unreadable(subscription, subject, error, frame):
+        if subscription is not None and subscription.tag is _STORED:
+            if self.give_unreadable(subscription, subject, error, frame):
                 return
         self._connection.events.append(Refused(error))
         if subscription is not None and error.answer_id is not None and subscription.queue is not None:
@@ -439,7 +409,6 @@ class ClusterDialect:
         return self._nodes.judged(error)
 
     def not_allowed(self, error: ServerError) -> None:
-        """Report the error to the reader, asker or subscriber concerned; otherwise as an undelivered message."""
         connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
         if (word := read_refusal(error)) is not None:
             connection.events.append(word)
@@ -451,8 +420,7 @@ class ClusterDialect:
             token = next((token for token, asked in self._asked.items() if asked.names.partition(" ")[0] == subject), None)
             if token is not None:
                 del self._asked[token]
-                facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
-                connection.events.append(Message(_ERROR, "", token, code=Code.PERMISSION_DENIED, attributes=facts))
+                self.deny(token, text)
                 return
             told = Message(_PUBLISH, subject)
         connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
@@ -537,7 +505,7 @@ class ClusterDialect:
         if "reader" in extras:
             key = extras["reader"]
             # A queue group of one, so that messages in flight at UNSUB are still delivered.
-            change(self._subjects.of_reader(key), HANDLERS, tag=ClusterDialect._stored, name=key)
+            change(self._subjects.of_reader(key), HANDLERS, tag=_STORED, name=key)
             return
         if "user" in extras:
             key = extras["user"]
@@ -658,6 +626,7 @@ class ClusterDialect:
         self._nodes.gone(node)
 
 
+_STORED: Final = ClusterDialect.give_stored
 _QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
 """First tokens of messages to a node that get no answer, even if malformed."""

@@ -29,8 +29,8 @@ from attrs import define, field
 
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
+from ..._memo import Memo
 from ..checks import is_answerable, refuse
-from ..memo import Memo
 
 REPLAY: Final = "replay-"
 """Prefix of a node's read-only consumers."""

@@ -75,7 +75,7 @@ def write_frame(connection: NatsConnection, names: str, message: Message, kind: 
     extras = message.extras
     user = None if extras is None else extras.get("user")
     if extras is not None and isinstance(to := extras.get("to"), (ToEngine, ToStore)):
-        return write_to_engine(connection, names, to, message, payload, own)
+        return write_to_engine(names, to, message, payload, own, connection.limits.headers)
     if kind is None and user is None and not own and not message.headers:
         block = b"" if message.ttl is None else connection.codec.deadlines[message.ttl]
         return write_named(names, block, payload)

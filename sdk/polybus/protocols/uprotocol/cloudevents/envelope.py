@@ -12,6 +12,7 @@ from ....body import OCTETS, BodyFormat
 from ....errors import Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
+from ..._memo import remember
 from ..._protobuf.any_body import ANY, check_any, pack
 from ..._protobuf.status import code_of
 from ..._uprotocol import id_version
@@ -90,10 +91,7 @@ class Envelope:
         facts = self._facts(attributes, kind)
         if any(violations(facts, _ADDRESS_RULES)):  # tolerated violations also need the full check, which marks them
             return None
-        if len(self.addresses) >= _ADDRESSES:
-            self.addresses.clear()
-        found = self.addresses[type, source, sink] = _KINDS[kind]
-        return found
+        return remember(self.addresses, (type, source, sink), _KINDS[kind], _ADDRESSES)
 
     def _facts(self, attributes: dict[str, Any], kind: str) -> Facts:
         return Facts(attributes, kind, local=self._local, subject_limit=self._limits.subject, id_limit=self._limits.id)

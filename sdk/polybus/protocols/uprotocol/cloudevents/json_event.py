@@ -17,6 +17,7 @@ from ....body import JSON, OCTETS, BodyFormat, check_json
 from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
+from ..._memo import remember
 from ..._protobuf.any_body import ANY, check_any
 from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
 from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
@@ -92,9 +93,7 @@ class JsonEventReader:
         """The kind of a message by its addresses; None if they need a full check."""
         kind = self._envelope.addresses.get((type, source, sink)) or self._envelope.look(type, source, sink)
         if kind is not None:
-            if len(self._recent) >= _RECENT:
-                self._recent.clear()
-            self._recent[sink] = source, type, kind
+            remember(self._recent, sink, (source, type, kind), _RECENT)
         return kind
 
     def split(self, frame: bytes) -> list[bytes]:

@@ -16,6 +16,7 @@ from ....limits import Limits
 from ....message import Kind
 from ....plugins import FrameField
 from ....plugins.protobuf import field, length, read_fields, read_varint, varint, walk_fields
+from ..._memo import remember
 from ..._protobuf.any_body import ANY, check_any, known_class
 from ..._rules import plain_field
 from ..._uprotocol import LEVELS
@@ -123,11 +124,7 @@ class ProtoReader:
 
     def _text(self, part: bytes) -> str:
         text = str(part, "utf-8")
-        if len(self._texts) >= _KNOWN:
-            self._texts.clear()
-        if len(part) <= self._limits.subject:
-            self._texts[part] = text
-        return text
+        return remember(self._texts, part, text, _KNOWN) if len(part) <= self._limits.subject else text
 
     def _attribute(self, part: bytes) -> tuple[str, Any]:
         """Name and value of an entry; unique ids are not cached. May raise `ValueError`: unusual."""
@@ -149,11 +146,7 @@ class ProtoReader:
                 raise ValueError
         else:
             raise ValueError
-        if len(self._known) >= _KNOWN:
-            self._known.clear()
-        if name != "token":
-            self._known[part] = name, found
-        return name, found
+        return (name, found) if name == "token" else remember(self._known, part, (name, found), _KNOWN)
 
     def answers(self, frame: bytes) -> str | None:
         """Id of the request that one of this side's events answers.

@@ -1,4 +1,4 @@
-"""A bounded cache."""
+"""Bounded caches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _MOST: Final = 4096
+
+
+def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
+    """Add an entry to a cache, which is emptied first if it has `most` entries."""
+    if len(cache) >= most:
+        cache.clear()
+    cache[key] = value
+    return value
 
 
 class Memo(dict[K, V]):
@@ -27,8 +35,4 @@ class Memo(dict[K, V]):
         self._most = most
 
     def __missing__(self, key: K) -> V:
-        made = self._make(key)
-        if len(self) >= self._most:
-            self.clear()
-        self[key] = made
-        return made
+        return remember(self, key, self._make(key), self._most)
