@@ -32,7 +32,7 @@ DATA = ROOT / ".coverage.mutants"
 WINGS = (
     "analysis asyncapi bindings broker capture cli cluster contracts demo fastapi opentelemetry "
     "prometheus protocols/csb protocols/jrep protocols/nats protocols/up protocols/uprotocol "
-    "protocols/_protobuf protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
+    "protocols/_protobuf.py protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
 ).split()
 ALWAYS = {
     ast.Eq: "!=",

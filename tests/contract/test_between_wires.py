@@ -39,7 +39,7 @@ from polybus.body import JSON, OCTETS, TEXT, BodyFormat, read_body
 from polybus.message import Kind
 from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
-from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
 from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http

@@ -39,7 +39,7 @@ BOUNDS = {
         cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
-        protocols.up.fabric._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
+        protocols.up.samples._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
         protocols.up.services.methods protocols.up.services.topics transports.zenoh.node.came_by
         transports.zenoh.node._subscribers
     """,

@@ -15,8 +15,7 @@ import pytest
 
 from polybus import Bus, Code, Context, Forbidden
 from polybus.protocols import Up
-from polybus.protocols.up.attributes import Attributes, uuid_text
-from polybus.protocols.up.rules import first_violation
+from polybus.protocols.up.attributes import Attributes, first_violation, uuid_text
 from polybus.protocols.up.uuris import UUri
 from polybus.protocols.up.wire import WireIds, read_attributes, read_uuid, split_message, write_attributes, write_message
 from tests.support import BOUND, bounded

@@ -15,7 +15,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from polybus import Bus, Code, Forbidden, Message, RemoteProtocolError, Unavailable, Unsupported, connect
 from polybus.message import Kind
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf import ANY
 from polybus.protocols.uprotocol import id_time_ms
 from tests.refusal import refused
 from tests.support import BOUND

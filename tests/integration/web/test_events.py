@@ -48,7 +48,7 @@ from polybus.fastapi import attach
 from polybus.message import Kind
 from polybus.plugins import Identity
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf import ANY
 from polybus.protocols.uprotocol import IdFactory
 from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
 from tests.refusal import refused

@@ -17,7 +17,7 @@ from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.plugins.hello import HELLO
 from polybus.plugins.registry import find_protocol
-from polybus.protocols._protobuf.any_body import ANY, pack
+from polybus.protocols._protobuf import ANY, pack
 from polybus.testing import Faults, pair
 from tests.doubles.driven import Driven
 from tests.doubles.numbered import Numbered

@@ -13,7 +13,7 @@ from polybus import Message
 from polybus.message import Kind
 from polybus.plugins import ProtocolAdapter
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
-from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf import ANY
 from tests.doubles.driven import Driven
 from tests.vectors import bad_inputs
 from tests.vectors.bad_inputs import Bad

@@ -10,9 +10,8 @@ import pytest
 
 from polybus import Bus, Forbidden, LocalProtocolError, Peer, Route, Unsupported, bridge, connect
 from polybus.protocols import Csb, Ubre, Up, UProtocol
-from polybus.protocols.up.fabric import Filters
 from polybus.protocols.up.names import UpNames
-from polybus.protocols.up.samples import DIALECTS
+from polybus.protocols.up.samples import DIALECTS, Filters
 from polybus.protocols.up.uuris import UUri, parse_entity
 from polybus.subjects import canonical, matches
 from polybus.testing import pair

@@ -339,18 +339,6 @@ class CrowdedSession(CsbSession):
     gets only the document's bytes.
     """
 
-    __slots__ = (
-        "_count",
-        "_early",
-        "_early_bytes",
-        "_introduction",
-        "_numbered",
-        "_parties",
-        "_registered",
-        "_resting",
-        "_sent_away",
-    )
-
     capabilities: Capabilities = _CAPABILITIES
 
     def __init__(self, codec: CsbCodec, limits: Limits, introduction: Mapping[str, Any] | None) -> None:

@@ -254,8 +254,6 @@ class NatsConnection:
 class NatsDialect:
     """Base of the dialects, which interpret the messages of a connection: for foreign services, or for nodes of a cluster."""
 
-    __slots__ = ("_connection", "_message", "_tokens", "inbox")
-
     probes: tuple[bytes, ...] = ()
     """Frames sent with the inbox's subscription, so that the server reports missing permissions before it confirms it."""
 

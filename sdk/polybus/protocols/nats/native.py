@@ -37,8 +37,6 @@ class Echoes:
     arrives twice is from a program that copies headers, so that message counts.
     """
 
-    __slots__ = ("_heard", "_marked", "_other", "_subscriptions", "key")
-
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
         self._subscriptions = subscriptions
         self.key: str = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
@@ -80,21 +78,6 @@ _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY
 
 class NativeDialect(NatsDialect):
     """Requests, answers and publications of ordinary NATS clients."""
-
-    __slots__ = (
-        "_echoes",
-        "_handled",
-        "_inbox",
-        "_inboxes",
-        "_left",
-        "_no_inbox",
-        "_owed",
-        "_publications",
-        "_pulled",
-        "_readers",
-        "_serial",
-        "_waiting",
-    )
 
     def __init__(self, connection: NatsConnection) -> None:
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."

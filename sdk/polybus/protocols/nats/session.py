@@ -95,23 +95,6 @@ _CLOSE_CODES: Final[Mapping[str, int]] = {
 
 
 class NatsSession:
-    __slots__ = (
-        "_asked_at",
-        "_connection",
-        "_deliver",
-        "_dialect",
-        "_pings",
-        "_quiet",
-        "_read",
-        "_read_delivery",
-        "_retired",
-        "_serial",
-        "_silent",
-        "_send",
-        "codec",
-        "state",
-    )
-
     def __init__(self, codec: NatsCodec, limits: Limits, rng: random.Random, options: Nats, credentials: Credentials) -> None:
         self.codec: Final = codec
         self.state: NatsState = NatsState.WAITING

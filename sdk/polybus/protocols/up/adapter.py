@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Final, Literal
 from attrs import field, frozen
 
 from ...limits import Limits
-from ...plugins import FrameField, Role
+from ...plugins import FrameField, Hear, Role, Sample
 from ...plugins.tools import sources
 from .._options import UrlOptions, choice
 from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
+from .attributes import refuse
 from .codec import MAX_TTL, UpCodec
-from .fabric import UpFabric
 from .names import Table, UpNames, table_of
-from .samples import DIALECTS
+from .samples import DIALECTS, Filters, ForeignDialect
 from .session import UpSession
 from .uuris import FIRST_TOPIC, UUri, parse_entity
 from .wire import dissect
@@ -148,6 +148,34 @@ class Up(UrlOptions):
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
         """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
         return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
+
+
+@frozen
+class UpFabric:
+    """The protocol on Zenoh: UMessages as samples in a dialect, and sessions with filters. Implements `plugins.Fabric`."""
+
+    adapter: Up
+
+    def session(self, role: Role, limits: Limits, rng: random.Random | None, hear: Hear) -> UpSession:
+        adapter = self.adapter
+        names = UpNames(adapter.names, adapter.own, adapter.other, on_fabric=True)
+        filters = Filters(DIALECTS[adapter.dialect], names, hear)
+        return UpSession(adapter.codec(limits), adapter, limits, random.SystemRandom() if rng is None else rng, filters)
+
+    def sample(self, frame: bytes) -> Sample:
+        return DIALECTS[self.adapter.dialect].sample(frame, self.adapter.own.authority)
+
+    def sender(self, key: str) -> str:
+        return key.split("/", 2)[1] if "/" in key else ""
+
+    def frame(self, sample: Sample, limits: Limits) -> bytes | None:
+        """The message of a sample; None for another dialect with the same keys. May raise `RemoteProtocolError`."""
+        try:
+            return DIALECTS[self.adapter.dialect].frame(sample, limits.message)
+        except ForeignDialect:
+            return None
+        except ValueError as error:
+            raise refuse(f"no sample of a UMessage: {error}") from error
 
 
 @lru_cache(maxsize=64)

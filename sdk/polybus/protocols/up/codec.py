@@ -16,13 +16,35 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins.protobuf import read_varint
 from .._memo import remember
-from .._protobuf.any_body import type_name, unpack
-from .._protobuf.status import code_of, facts_of, status_of
+from .._protobuf import code_of, facts_of, status_of, type_name, unpack
 from .._uprotocol import LEVELS, urgency_of
-from .attributes import Attributes, MessageType, PayloadFormat, is_v7, priority_name, uuid_bytes, uuid_text
-from .bodies import FORMATS, check_payload, format_for, given_body, read_json, written_body
-from .messages import MessageShape, UpMessage, UpReturnAddress, shape_of
-from .rules import NAME, PROFILE, WIRE_RULES, first_violation, refuse, shown
+from .attributes import (
+    NAME,
+    PROFILE,
+    WIRE_RULES,
+    Attributes,
+    MessageType,
+    PayloadFormat,
+    first_violation,
+    is_v7,
+    priority_name,
+    refuse,
+    shown,
+    uuid_bytes,
+    uuid_text,
+)
+from .messages import (
+    FORMATS,
+    MessageShape,
+    UpMessage,
+    UpReturnAddress,
+    check_payload,
+    format_for,
+    given_body,
+    read_json,
+    shape_of,
+    written_body,
+)
 from .uuris import UUri, parse_uuri
 from .wire import is_wire_id, read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
 

@@ -16,7 +16,7 @@ from attrs import evolve
 from ...errors import BusError, LocalProtocolError, Unsupported
 from .._memo import Memo
 from .._uprotocol import pairs_in
-from .rules import NAME
+from .attributes import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
 Place: TypeAlias = "int | UUri"

@@ -1,4 +1,4 @@
-"""Samples of Zenoh that carry UMessages (up-l1/zenoh.adoc): a key, an attachment and a payload, in three dialects.
+"""The protocol on Zenoh (up-l1/zenoh.adoc): filters, and samples with a key, an attachment and a payload, in three dialects.
 
 ::
 
@@ -15,15 +15,18 @@ name, because a receiver would take the address for its own.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 from attrs import evolve, frozen
 
-from ...errors import TooLarge
-from ...plugins import Sample
+from ...errors import LocalProtocolError, TooLarge, Unsupported
+from ...plugins import Hear, Sample
 from ...plugins.protobuf import length, read_varint
-from .attributes import LAST_PRIORITY, USUAL_PRIORITY
-from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority
+from ...subjects import canonical, is_pattern, matches, wire_pattern
+from .attributes import LAST_PRIORITY, NAME, USUAL_PRIORITY
+from .names import UpNames
+from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority, parse_uuri
 from .wire import read_attributes, split_message, write_attributes, write_message
 
 _NO_SINK: Final = "{}/{}/{}/{}/{}"
@@ -203,3 +206,86 @@ DIALECTS: Final = {
         Dialect("rust-0.6", whole_entity=True),
     )
 }
+
+
+# -- filters: what Zenoh delivers to this side -----------------------------------------------------------------------------
+
+# The subject of a publication is its name or, without one, its address. A pattern therefore selects the topics with matching
+# names. A pattern that begins with a wildcard matches addresses, too, and selects any topic. A filter may select more than the
+# pattern; the bus matches again.
+
+_ANY_ENTITY: Final = 0xFFFF_FFFF
+ANYTHING: Final = UUri(ANY_AUTHORITY, _ANY_ENTITY, ANY_VERSION, ANY_PART)
+_ANY_PARTS: Final = (ANY_AUTHORITY, f"{_ANY_ENTITY:X}", f"{ANY_VERSION:X}", f"{ANY_PART:X}")
+_WILDCARDS: Final = ("*", ">")
+
+
+class Filters:
+    """The active filters.
+
+    Args:
+        dialect: Form of the keys.
+        names: Names of the connection.
+        hear: Called with the expressions of all filters, at the start and after each change.
+    """
+
+    __slots__ = ("_dialect", "_hear", "_heard", "_to_us", "_wanted", "names")
+
+    def __init__(self, dialect: Dialect, names: UpNames, hear: Hear) -> None:
+        self._dialect: Final = dialect
+        self._hear: Final = hear
+        self.names: Final = names
+        self._to_us: Final = self._expression(ANYTHING, names.entity.with_resource(ANY_PART))
+        self._wanted: dict[str | int, tuple[str, ...]] = {}
+        self._heard: tuple[str, ...] = ()
+
+    def add(self, pattern: str | int) -> None:
+        """Add a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
+        self._wanted[pattern] = tuple(self._expression(source, None) for source in self._sources(pattern))
+        self.declare()
+
+    def remove(self, pattern: str | int) -> None:
+        self._wanted.pop(pattern, None)
+        self.declare()
+
+    def declare(self) -> None:
+        expressions = tuple(dict.fromkeys((self._to_us, *chain.from_iterable(self._wanted.values()))))
+        if expressions != self._heard:
+            self._heard = expressions
+            self._hear(expressions)
+
+    def is_ours(self, sink: UUri | None) -> bool:
+        return sink is not None and sink.with_resource(0) == self.names.entity.with_resource(0)
+
+    def _expression(self, source: UUri, sink: UUri | None) -> str:
+        return self._dialect.filter(source, sink, self.names.entity.authority)
+
+    def _sources(self, pattern: str | int) -> tuple[UUri, ...]:
+        if isinstance(pattern, int):
+            raise Unsupported(f"up: {pattern} is a number; subjects are the names of Up(names=...), and addresses")
+        if "/" in pattern:
+            return (_sources_of_addresses(pattern),)
+        if not is_pattern(pattern):
+            return self.names.sources(pattern)
+        if str(wire_pattern(pattern)).partition(".")[0] in _WILDCARDS:
+            return (ANYTHING,)
+        return tuple(uri for name in self.names.topics if matches(pattern, name) for uri in self.names.sources(name))
+
+
+def _sources_of_addresses(pattern: str) -> UUri:
+    """The narrowest filter for the addresses that a pattern of the bus matches."""
+    tokens = canonical(pattern).split("/")
+    parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
+    if parts[-1] == ">":
+        parts[-1:] = ["*"] * (5 - len(parts))
+    text = "subjects of publications are addresses such as //device1/10AB/3/80CD, any part of which may be *"
+    if len(parts) != len(_ANY_PARTS):
+        raise LocalProtocolError(f"{pattern[:100]!r}: {text}", protocol=NAME)
+    authority, *numbers = (any if "*" in part else part for part, any in zip(parts, _ANY_PARTS, strict=True))
+    try:
+        uri = parse_uuri("/".join((f"//{authority}" if authority else "", *numbers)))
+    except UUriError as error:
+        raise LocalProtocolError(f"{pattern[:100]!r}: {text}: {error}", protocol=NAME) from error
+    if "*" not in parts[-1] and not uri.is_topic:
+        raise LocalProtocolError(f"{pattern[:100]!r} is not a topic: its last number must be from 8000 to FFFE", protocol=NAME)
+    return uri

@@ -15,21 +15,19 @@ from ...message import Kind, Message
 from ...plugins import Capabilities, Frames, SessionOutput, Undelivered
 from ...plugins.protobuf import field, varint
 from .._memo import remember
-from .._protobuf.status import status_of
+from .._protobuf import status_of
 from .._rules import too_large
 from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
-from .attributes import MessageType, PayloadFormat, uuid_bytes
-from .bodies import written_body
+from .attributes import NAME, MessageType, PayloadFormat, refuse, uuid_bytes
 from .codec import MAX_TTL, TYPES, UpCodec, milliseconds, no_form
-from .messages import MessageShape, UpMessage, UpReturnAddress
+from .messages import MessageShape, UpMessage, UpReturnAddress, written_body
 from .names import UpNames
-from .rules import NAME, refuse
 from .samples import MAX_ATTRIBUTES, check_attributes
 from .wire import WireIds, head_of, wire_ms, write_message, write_uuid
 
 if TYPE_CHECKING:
     from .adapter import Up
-    from .fabric import Filters
+    from .samples import Filters
 
 SETTLED: Final = 4096
 """On a fabric: answered requests that are remembered, at least; at most twice as many."""

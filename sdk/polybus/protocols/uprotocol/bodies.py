@@ -14,8 +14,7 @@ import msgspec
 from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
 from ...errors import BusError, RemoteProtocolError
 from ...message import Message
-from .._protobuf.any_body import ANY, pack, type_name, unpack
-from .._protobuf.status import facts_of, status_of
+from .._protobuf import ANY, facts_of, pack, status_of, type_name, unpack
 from .rules import Leniency, refuse
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)

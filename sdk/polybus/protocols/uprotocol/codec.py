@@ -10,7 +10,7 @@ from attrs import field, frozen
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
-from .._protobuf.any_body import ANY
+from .._protobuf import ANY
 from .._uprotocol import urgency_of
 from .bodies import FORMATS, write_status, written_body
 from .cloudevents.envelope import ReturnAddress

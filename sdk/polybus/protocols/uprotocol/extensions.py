@@ -22,7 +22,7 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import Kind, Message
-from .._protobuf.status import code_of
+from .._protobuf import code_of
 from .._rules import fault_in_subject, opening_facts
 from .bodies import read_status, write_status
 from .events import USUAL_ID, EventMessage, UsualEvent

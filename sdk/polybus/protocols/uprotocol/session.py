@@ -12,7 +12,7 @@ from ...message import Kind, Message
 from ...plugins import Capabilities, SessionOutput
 from ...plugins.hello import HELLO
 from .._memo import remember
-from .._protobuf.any_body import ANY
+from .._protobuf import ANY
 from .._rules import too_large
 from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority
 from .bodies import write_status, written_body

@@ -9,8 +9,7 @@ from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, TooL
 from polybus.body import JSON, OCTETS, TEXT
 from polybus.message import MISSING, Kind
 from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
-from polybus.protocols._protobuf.any_body import ANY
-from polybus.protocols._protobuf.status import status_of
+from polybus.protocols._protobuf import ANY, status_of
 from polybus.protocols.up import Up
 from polybus.protocols.up.attributes import Attributes, MessageType, PayloadFormat, id_ms, uuid_bytes
 from polybus.protocols.up.messages import UpReturnAddress
@@ -526,7 +525,7 @@ def test_a_failed_answer_is_an_error_whatever_its_payload(
 
 
 def test_a_status_in_an_any_is_read_too() -> None:
-    from polybus.protocols._protobuf.any_body import pack
+    from polybus.protocols._protobuf import pack
 
     ours, key = ask()
     message = Message(Kind.ERROR, code=Code.NOT_FOUND, attributes={"text": "gone"})

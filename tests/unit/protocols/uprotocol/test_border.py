@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from polybus import BusError, Code, LocalProtocolError, Message, RemoteProtocolError
 from polybus.message import Kind
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf import ANY
 from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http, to_http
 from polybus.subjects import check_subject

@@ -14,7 +14,7 @@ from polybus import Bus, Code, Message, RemoteProtocolError
 from polybus.message import Kind
 from polybus.plugins import Refused
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import pack
+from polybus.protocols._protobuf import pack
 from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import Form, frames_of, from_http, http_of
 from polybus.protocols.uprotocol.rules import RULES, TOLERATED, Violation

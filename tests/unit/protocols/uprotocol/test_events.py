@@ -7,12 +7,15 @@ read as by the careful reader.
 import base64
 import itertools
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from google.protobuf import any_pb2, struct_pb2, wrappers_pb2
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,7 +24,8 @@ from polybus.body import JSON, OCTETS, BodyFormat
 from polybus.message import Kind
 from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import ANY, pack, pack_value, read_value, write_value
+from polybus.protocols._protobuf import ANY, pack, pack_value, read_value, write_value
+from polybus.protocols.uprotocol.cloudevents import proto_event
 from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.codec import UProtocolCodec
 from polybus.protocols.uprotocol.rules import Violation
@@ -657,3 +661,47 @@ def test_json_events_are_read_alike(mode: Any, frames: list[bytes]) -> None:
     codec = fresh("json", mode)
     for frame in frames:
         assert outcome(quickly(codec, frame)) == outcome(carefully(codec, frame))
+
+
+# -- the schema ------------------------------------------------------------------------------------------------------------
+
+FIELD = re.compile(r"(repeated )?(map<string, \w+>|[\w.]+) (\w+) = (\d+);")
+Fields = set[tuple[str, str, int, str, bool]]
+"""Message, name, number, type, and if it is repeated."""
+
+
+def fields_of_proto(text: str) -> Fields:
+    found, inside = Fields(), list[str]()
+    for line in map(str.strip, text.splitlines()):
+        if line.endswith("{"):
+            inside.append(line.split()[1] if line.startswith("message") else "")
+        elif line == "}":
+            inside.pop()
+        elif (field := FIELD.fullmatch(line)) is not None:
+            repeated, kind, name, number = field.groups()
+            found.add((".".join(filter(None, inside)), name, int(number), kind, bool(repeated)))
+    return found
+
+
+def fields_of_descriptor(message: DescriptorProto, names: str) -> Fields:
+    found, entries = Fields(), {one.name: one for one in message.nested_type if one.options.map_entry}
+    for one in message.field:
+        kind = one.type_name.removeprefix(".").removeprefix("io.cloudevents.v1.").removeprefix("CloudEvent.")
+        kind = kind or FieldDescriptorProto.Type.Name(one.type).removeprefix("TYPE_").lower()
+        repeated = one.label == FieldDescriptorProto.LABEL_REPEATED
+        if kind in entries:
+            kind, repeated = f"map<string, {entries[kind].field[1].type_name.rpartition('.')[2]}>", False
+        found.add((names, one.name, one.number, kind, repeated))
+    for nested in message.nested_type:
+        if not nested.options.map_entry:
+            found |= fields_of_descriptor(nested, f"{names}.{nested.name}")
+    return found
+
+
+def test_the_classes_are_those_of_the_proto_file() -> None:
+    proto = Path(proto_event.__file__).with_name("cloudevents.proto").read_text()
+    ours = FileDescriptorProto()
+    cloud_event_classes()[0].DESCRIPTOR.file.CopyToProto(ours)
+    assert set[Any]().union(*(fields_of_descriptor(one, one.name) for one in ours.message_type)) == fields_of_proto(proto)
+    data = [one.name for one in ours.message_type[0].field if one.HasField("oneof_index")]
+    assert data == ["binary_data", "text_data", "proto_data"]

@@ -12,7 +12,7 @@ from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, 
 from polybus.message import Kind
 from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf import ANY
 from polybus.protocols.uprotocol.names import UProtocolNames, decode_name, encode_name
 from tests.doubles.driven import Driven
 

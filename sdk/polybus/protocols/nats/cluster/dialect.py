@@ -58,25 +58,6 @@ _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kin
 
 
 class ClusterDialect(NatsDialect):
-    __slots__ = (
-        "_answers",
-        "_asked",
-        "_due",
-        "_fresh",
-        "_held",
-        "_nodes",
-        "_over",
-        "_own",
-        "_serial",
-        "_sources",
-        "_subjects",
-        "_turn",
-        "_turns",
-        "echo",
-        "node",
-        "probes",
-    )
-
     def __init__(self, connection: NatsConnection) -> None:
         self.node: Final = "".join(connection.rng.choices(NODE_LETTERS, k=NODE_LENGTH))
         self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)

@@ -76,20 +76,6 @@ class Liveness:
 
 
 class ClusterNodes:
-    __slots__ = (
-        "_connection",
-        "_greeted",
-        "_handled",
-        "_known",
-        "_nodes",
-        "_subjects",
-        "_tokens",
-        "doubted",
-        "hello_at",
-        "liveness",
-        "untold",
-    )
-
     def __init__(self, connection: NatsConnection, subjects: ClusterSubjects, tokens: RequestTokens) -> None:
         self._connection = connection
         self._subjects = subjects

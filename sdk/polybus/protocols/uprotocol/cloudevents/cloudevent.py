@@ -17,7 +17,7 @@ from ....body import OCTETS, BodyFormat
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
-from ..._protobuf.any_body import ANY
+from ..._protobuf import ANY
 from ..._uprotocol import IdFactory, id_time_ms
 from ..adapter import DEFAULT_ENTITY, MODES, UProtocol
 from ..bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of

@@ -13,8 +13,7 @@ from ....errors import Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
 from ..._memo import remember
-from ..._protobuf.any_body import ANY, check_any, pack
-from ..._protobuf.status import code_of
+from ..._protobuf import ANY, check_any, code_of, pack
 from ..._uprotocol import id_version
 from ..bodies import STATUSES, read_status
 from ..events import EventMessage, UsualEvent, event_of

@@ -18,7 +18,7 @@ from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
 from ..._memo import remember
-from ..._protobuf.any_body import ANY, check_any
+from ..._protobuf import ANY, check_any
 from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
 from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
 from ..extensions import read_json_item

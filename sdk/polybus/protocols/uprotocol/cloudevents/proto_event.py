@@ -17,7 +17,7 @@ from ....message import Kind
 from ....plugins import FrameField
 from ....plugins.protobuf import field, length, read_fields, read_varint, varint, walk_fields
 from ..._memo import remember
-from ..._protobuf.any_body import ANY, check_any, known_class
+from ..._protobuf import ANY, check_any, known_class
 from ..._rules import plain_field
 from ..._uprotocol import LEVELS
 from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text

@@ -1,4 +1,4 @@
-"""The body format ``google.protobuf.Any``.
+"""The body format ``google.protobuf.Any``, and errors as ``google.rpc.Status``.
 
 Protobuf messages are packed unchanged, any other value as ``google.protobuf.Value``. Decoding returns plain values for
 ``Value`` and the wrapper types, message objects for known types, and otherwise the ``Any`` itself.
@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import JSON, part_that_fails
-from ...errors import BadRequest, EncodeError
-from ...plugins.protobuf import field, length, read_fields, read_varint, varint
+from ..body import JSON, part_that_fails
+from ..errors import BadRequest, BusError, Code, EncodeError
+from ..message import Message
+from ..plugins.protobuf import field, length, read_fields, read_varint, varint
 
 
 def known_class(name: str) -> type[Any] | None:
@@ -363,3 +364,55 @@ def _message(name: str, inner: bytes, whole: bytes) -> Any:
 
 
 ANY: Final = AnyFormat()
+
+
+# -- errors: ``uprotocol.v1.UStatus`` has the same fields ------------------------------------------------------------------
+
+_ERROR_INFO: Final = "google.rpc.ErrorInfo"
+_DOMAIN: Final = field(b"\x12", b"polybus")
+
+
+def status_of(message: Message) -> bytes:
+    """Write the Status of an error or failed end; reason and detail are in its details. May raise `EncodeError`."""
+    given = message.attributes
+    reason, detail = given.get("reason"), given.get("detail")
+    data = b"\x08" + varint(int(message.code or Code.UNKNOWN)) + field(b"\x12", str(given.get("text") or "").encode())
+    if reason is not None:
+        data += field(b"\x1a", pack(_ERROR_INFO, field(b"\n", str(reason).encode()) + _DOMAIN))
+    if detail is not None:
+        data += field(b"\x1a", ANY.encode(detail))
+    return data
+
+
+def facts_of(status: bytes) -> tuple[int, dict[str, Any]]:
+    """Code and facts of a Status. May raise `ValueError`: malformed."""
+    code, facts = 0, {"text": "", "reason": None, "detail": None}
+    for number, part in read_fields(status):
+        if number == 1 and isinstance(part, int):
+            code = part if part < 2**63 else part - 2**64
+        elif number == 2 and isinstance(part, bytes):
+            facts["text"] = str(part, "utf-8")
+        elif number == 3 and isinstance(part, bytes):
+            _add_detail(facts, part)
+    return code, facts
+
+
+def _add_detail(facts: dict[str, Any], data: bytes) -> None:
+    url, inner = unpack(data)
+    if type_name(url) == _ERROR_INFO and facts["reason"] is None:
+        for number, part in read_fields(inner):
+            if number == 1 and isinstance(part, bytes):
+                facts["reason"] = str(part, "utf-8")
+    elif facts["detail"] is None:
+        try:
+            facts["detail"] = ANY.decode(data)
+        except BusError as error:
+            raise ValueError(str(error)) from error
+
+
+def code_of(number: int) -> tuple[Code, str]:
+    """The code of a number, and a text if the number is unknown."""
+    try:
+        return Code(number), ""
+    except ValueError:
+        return Code.UNKNOWN, f"UNKNOWN({number}): no google.rpc.Code"

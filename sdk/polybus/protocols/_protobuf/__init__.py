@@ -1,1 +1,0 @@
-"""Protocol buffers shared by several protocols: wire format, ``Any``, ``Value`` and ``Status``."""
