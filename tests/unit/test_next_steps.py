@@ -63,7 +63,7 @@ def test_a_registration_or_a_url_that_cannot_be(mistake: Callable[[], Any], kind
             r"send less, or raise Limits\(message=\.\.\.\) at both ends; a stream",
         ),
         (lambda bus: bus.request("price", float("nan")), r"\(send None, or text\)"),
-        (lambda bus: bus.request(7, "soup"), "subjects are text here: write '7'"),
+        (lambda bus: bus.request(7, "soup"), "subjects are strings here: write '7'"),
         (lambda bus: bus.request("broken"), r"internal error [0-9a-f]{8}; the server's log has it under this id$"),
         (lambda bus: bus.request("price", "soup", returns=str), "does returns= match the handler's return type?"),
     ],

@@ -139,7 +139,7 @@ JREP: Final[Mapping[str, Bad]] = {
     "a subject that only others serve": Bad('[{"ToSubject":"ServiceC","Value":"x"}]'),
     "100,001 messages": Bad("[" + '{"ToSubject":"a"},' * 100_000 + '{"ToSubject":"a"}]', closed=1009),
     "1,025 messages": Bad("[" + '{"ToSubject":"a"},' * 1024 + '{"ToSubject":"a"}]'),
-    "a priority that is no number": Bad('[{"ToSubject":"a","PriorityProcessing":"high"}]', "invalid_part"),
+    "a priority that is not a number": Bad('[{"ToSubject":"a","PriorityProcessing":"high"}]', "invalid_part"),
     "a class to be made of a Throwable": Bad(
         '[{"ToSubject":"ClientBusErrors","ErrorMessage":"<script>","Throwable":'
         '{"__EncodedType":"java.lang.Runtime","cmd":"id"}}]'
@@ -189,7 +189,7 @@ UPROTOCOL: Final[Mapping[str, Bad]] = {
     "a request 1 ms after its end": Bad(_event(), told=_EXPIRED, at=1_001),
     "a request 1 ms before its end": Bad(_event(), told=_NOBODY, at=999),
     "an id of a time to come": Bad(_event(), "clock_skew", told=_EXPIRED, at=-40_000),
-    "an id that is no UUID": Bad(_event(id="not-a-uuid"), "invalid_attribute"),
+    "an id that is not a UUID": Bad(_event(id="not-a-uuid"), "invalid_attribute"),
     "an unknown priority": Bad(_event(priority="CS9"), "invalid_attribute", told=_INVALID),
     "another scheme": Bad(_event(source="http://dev.example/app"), "invalid_uri"),
     "a path that climbs": Bad(_event(sink="up://dev.example/../admin/1/rpc.Reset"), "invalid_uri"),

@@ -67,7 +67,7 @@ def write_value(value: Any, depth: int) -> bytes:
         return b"\x11" + number
     write = _WRITERS.get(kind)
     if write is None:
-        raise Unwritable(f"{kind.__name__} is no plain value")
+        raise Unwritable(f"{kind.__name__} is not a plain value")
     if depth <= 0:
         raise Unwritable("nested too deeply (limit: depth)")
     return write(value, depth)
@@ -77,7 +77,7 @@ def write_dict(value: dict[str, Any], depth: int) -> bytes:
     parts: list[bytes] = []
     for key, item in value.items():
         if type(key) is not str:
-            raise Unwritable(f"a key is text, not {type(key).__name__}")
+            raise Unwritable(f"a key is a string, not {type(key).__name__}")
         name = _key(key) if len(key) < 64 else _key.__wrapped__(key)
         kind = type(item)
         if kind is str:  # fast path: most values are short text, with all lengths in one byte
@@ -343,7 +343,7 @@ class AnyFormat:
                 return read_value(inner, _DEPTH)
             return _message(name, inner, data)
         except (ValueError, IndexError, RecursionError) as error:
-            raise BadRequest(f"the body is no google.protobuf.Any: {error}") from error
+            raise BadRequest(f"the body is not a google.protobuf.Any: {error}") from error
 
 
 def _message(name: str, inner: bytes, whole: bytes) -> Any:

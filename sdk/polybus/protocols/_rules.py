@@ -23,7 +23,7 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
     A subject is a string of at most `limit` UTF-8 bytes, without control characters.
     """
     if type(value) is not str:
-        return f"a subject is text here, not {type(value).__name__}"
+        return f"a subject is a string here, not {type(value).__name__}"
     if _CONTROL.search(value):
         return f"control character in the subject {value[:40]!r}"
     try:
@@ -43,7 +43,7 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
     size = 0
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str or not name:
-            return "headers are text to text, and a name is not empty"
+            return "headers map strings to strings, and a name is not empty"
         both = name + value
         if LINE_BREAK.search(both):
             return f"CR, LF or NUL in the header {name[:40]!r}"
@@ -157,7 +157,7 @@ class WireRules:
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
-                raise Unsupported(f"{self._protocol}: {value} is a number, and subjects are text here: write {str(value)!r}")
+                raise Unsupported(f"{self._protocol}: {value} is a number, and subjects are strings here: write {str(value)!r}")
             raise LocalProtocolError(fault, protocol=self._protocol)
         return str(value)
 

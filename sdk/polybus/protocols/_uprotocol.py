@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
 from ..errors import Code, RemoteProtocolError
+from ..limits import Limits
 from ..message import RELAYED, Kind, Message
 from ..plugins import CloseWanted, Frames, QuietSession, Refused, SessionEvent, SessionOutput, Undelivered
 from ..plugins.tools import SubjectIndex, sources
@@ -124,7 +125,7 @@ def id_time_ms(id: str) -> int | None:
     if version == 6:
         return (int(id[:8], 16) << 28 | int(id[9:13], 16) << 12 | int(id[15:18], 16)) // 10_000 - _GREGORIAN_MS
     if version is None:
-        raise ValueError(f"{id[:60]!r} is no UUID: it has the form 018bcfe5-687b-8000-9122-334455667788")
+        raise ValueError(f"{id[:60]!r} is not a UUID: it has the form 018bcfe5-687b-8000-9122-334455667788")
     return None
 
 
@@ -165,7 +166,7 @@ def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | in
 def check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
     """An attrs validator for a number of seconds. May raise `ValueError`."""
     if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is no number of seconds")
+        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not a number of seconds")
 
 
 def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
@@ -189,24 +190,46 @@ _REQUEST: Final = Kind.REQUEST
 class EntitySession(QuietSession):
     """Base of the sessions of both generations: pending requests, expiry, and answers to malformed messages.
 
-    There is no handshake, heartbeat or goodbye. A subclass sets the attributes; times are milliseconds.
+    There is no handshake, heartbeat or goodbye. Times are milliseconds.
     """
 
-    codec: Any
     codes: ClassVar[Mapping[str | None, Code]]
     """Codes of refusal reasons that are not INVALID_ARGUMENT."""
     return_address: ClassVar[type]
     refuse: ClassVar[Callable[..., RemoteProtocolError]]
-    _clock: Callable[[], int]
-    _allowance: float
-    _skew: float
     _names: Any
-    _methods: dict[str | int, tuple[bytes, str]]
-    _topics: dict[Any, bytes]
-    """Head of publications and notifications, by subject and further parts."""
-    _asked: dict[Any, str]
-    _output: list[Message | SessionEvent | bytes]
-    """Outcome of the current frame, unless it is one message."""
+
+    def __init__(self, codec: Any, adapter: Any, limits: Limits) -> None:
+        self.codec: Any = codec
+        self._read = codec.read
+        self._options = adapter
+        self._clock: Callable[[], int] = adapter.clock
+        self._allowance: float = adapter.allowance * 1000
+        self._skew: float = adapter.max_clock_skew * 1000
+        self._max_frame = limits.message
+        self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000 + 0.5)
+        self._methods: dict[str | int, tuple[bytes, str]] = {}
+        self._topics: dict[Any, bytes] = {}
+        """Head of publications and notifications, by subject and further parts."""
+        self._asked: dict[Any, str] = {}
+        self._output: list[Message | SessionEvent | bytes] = []
+        """Outcome of the current frame, unless it is one message."""
+
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
+        """Handle one frame. Never raises: a malformed message becomes `Refused`, and a malformed request is answered."""
+        try:
+            message = self._read(frame)
+            if self._is_taken(message, now):
+                return message  # type: ignore[no-any-return]
+        except RemoteProtocolError as error:
+            self._unread(error, frame, now)
+        return self._taken()
+
+    def _is_taken(self, message: Any, now: float) -> bool:
+        raise NotImplementedError
+
+    def _unread(self, error: RemoteProtocolError, frame: bytes, now: float) -> None:
+        self._refuse(error)
 
     def _taken(self) -> SessionOutput:
         output, self._output = self._output, []

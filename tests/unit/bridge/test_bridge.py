@@ -388,7 +388,7 @@ async def test_a_device_that_is_no_polybus_is_asked_as_its_document_says_also_by
             traced = {"traceparent": "00-1-2-00"} if number else None
             assert await asker.request("door", {"id": number}, headers=traced) == {"id": number}
         assert [frame[4:8].hex() for frame in seen] == ["ffff0000", "00010001", "00010001", "00010001"]
-        with pytest.raises(BadRequest, match="cannot carry this: this peer is not a polybus: CSB has no place for headers"):
+        with pytest.raises(BadRequest, match="cannot carry this: this peer is not a polybus: CSB cannot carry headers"):
             await asker.request("door", headers={"x-user": "ann"})
 
 

@@ -86,10 +86,10 @@ def test_what_is_the_default_does_not_stand_in_a_url() -> None:
         (UProtocol, {"format": "xml"}, "json, protobuf"),
         (UProtocol, {"colour": "red"}, "known are entity, peer, format"),
         (UProtocol, {"entity": "body.access"}, "entity"),
-        (UProtocol, {"entity": "//VCU.VIN/body.access"}, "is no entity"),
-        (UProtocol, {"entity": "//VCU.VIN/body.access/1/door#Door"}, "is no entity"),
-        (UProtocol, {"entity": "//*/body.access/1"}, "is no entity"),
-        (UProtocol, {"peer": "//VCU.VIN/body.access/1.2.3"}, "is no entity"),
+        (UProtocol, {"entity": "//VCU.VIN/body.access"}, "is not an entity"),
+        (UProtocol, {"entity": "//VCU.VIN/body.access/1/door#Door"}, "is not an entity"),
+        (UProtocol, {"entity": "//*/body.access/1"}, "is not an entity"),
+        (UProtocol, {"peer": "//VCU.VIN/body.access/1.2.3"}, "is not an entity"),
     ],
 )
 def test_what_is_not_known_or_means_nothing_is_named(protocol: Any, options: dict[str, str], says: str) -> None:

@@ -56,7 +56,7 @@ def result_for(code: Code, reason: Any, detail: Any) -> int:
 
 
 def error_payload(message: Message) -> tuple[int, bytes]:
-    """Result byte and JSON payload of an error or failed end. May raise `EncodeError`: the detail has no JSON form."""
+    """Result byte and JSON payload of an error or failed end. May raise `EncodeError`: the detail cannot be encoded."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     text, reason, detail = str(said.get("text") or ""), said.get("reason"), said.get("detail")
@@ -125,7 +125,7 @@ class CsbPayloadFormat:
 def _write_form(value: Any) -> bytes:
     plain = JSON_FORMAT.decode(JSON_FORMAT.encode(value))
     if not isinstance(plain, dict):
-        raise EncodeError(f"this action carries a form: fields and their texts, not {type(value).__name__}")
+        raise EncodeError(f"this action carries a form: names and strings, not {type(value).__name__}")
     fields = [
         (str(name), _field(one, f"$.{name}"))
         for name, item in plain.items()
@@ -146,7 +146,6 @@ def _field(value: Any, path: str) -> str:
 
 
 def _read_form(data: bytes) -> dict[str, Any]:
-    """May raise `RemoteProtocolError`: malformed, or too many fields."""
     if data.count(b"&") >= MAX_FIELDS:
         fields = data.count(b"&") + (not data.endswith(b"&"))
         if fields > MAX_FIELDS:
@@ -173,7 +172,6 @@ def _write_base64(value: Any) -> bytes:
 
 
 def _read_base64(data: bytes) -> bytes:
-    """May raise `RemoteProtocolError`: not base64."""
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:

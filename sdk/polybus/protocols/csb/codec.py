@@ -64,7 +64,7 @@ class CsbCodec:
             return frame
         client = message.peer
         if type(client) is not int or not 0 <= client <= 0xFFFFFFFF:
-            raise LocalProtocolError(f"{client!r} is no client's number: set Message.peer", protocol="csb")
+            raise LocalProtocolError(f"{client!r} is not a client number: set Message.peer", protocol="csb")
         return wire.CLIENT.pack(client) + frame
 
 

@@ -281,7 +281,7 @@ class CsbReader:
         try:
             return _decode_extras(text)
         except (ValueError, RecursionError) as error:
-            raise refuse(f"the extras are no JSON object: {error}", "malformed", id) from error
+            raise refuse(f"the extras are not a JSON object: {error}", "malformed", id) from error
 
 
 _NOTHING: Final = CsbExtras()

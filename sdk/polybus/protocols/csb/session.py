@@ -164,7 +164,6 @@ class CsbSession(QuietSession):
             return self._refuse(error, party)
 
     def _take(self, message: Message, party: CsbParty) -> SessionOutput:
-        """May raise `RemoteProtocolError`: an answer without request."""
         kind = message.kind
         if kind is _RESPONSE or kind is _ERROR:
             # `CsbParty.find` and `CsbParty.answered`, inline.
@@ -387,7 +386,6 @@ class CrowdedSession(CsbSession):
             return self._refuse(error, party if party is not None else self._one)
 
     def _control(self, message: Message, client: int) -> list[SessionEvent]:
-        """May raise `RemoteProtocolError`: not a message of a broker."""
         if message.subject == "connected" and client != BROKER:
             gone = self._gone(client, "its number was given to another client")
             self._sent_away.pop(client, None)
@@ -408,7 +406,7 @@ class CrowdedSession(CsbSession):
         if self._early_bytes <= self._limits.queue_bytes:
             return ()
         early.clear()
-        return (CloseWanted(1009, "too much came of clients before the broker has answered the introduction"),)
+        return (CloseWanted(1009, "clients sent too much before the broker answered the introduction"),)
 
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
         """Handle the answer to the introduction. May raise `RemoteProtocolError`: another message."""
@@ -417,7 +415,7 @@ class CrowdedSession(CsbSession):
         if message.kind is Kind.RESPONSE:
             self._registered = True
             return self._begin(now)
-        text = str(message.attributes.get("text") or "the broker refuses this server")
+        text = str(message.attributes.get("text") or "the broker rejects this server")
         return (CloseWanted(1008, text, refuse(text, "refused")),)
 
     def _begin(self, now: float) -> Iterator[Message | SessionEvent | bytes]:

@@ -68,7 +68,7 @@ class CsbWriter:
             first, raw = self._body(message, _AS_REQUEST)
         if (ours or headers) and subject != HELLO:
             if headers and ours is False:
-                raise Unsupported("this peer is not a polybus: CSB has no place for headers")
+                raise Unsupported("this peer is not a polybus: CSB cannot carry headers")
             ttl = message.ttl
             if headers or ttl is not None:
                 size, name = self._names[subject]
@@ -182,7 +182,7 @@ class CsbWriter:
             return self.cancel(number & 0xFFFF, number >> 16)
         if kind in _ACTIONS:
             return self.of_channel(message, number)
-        raise Unsupported(f"CSB has no form for a {kind.value} message")
+        raise Unsupported(f"CSB cannot carry a {kind.value} message")
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class CsbWriter:
         WIRE_RULES.check_local_headers(headers, min(self._limits.headers, 0x8000))
         more = _encode({"headers": headers})
         if len(more) > 0xFFFF:
-            raise LocalProtocolError(f"headers of {len(more)} bytes as JSON: CSB has place for 65535", protocol="csb")
+            raise LocalProtocolError(f"headers of {len(more)} bytes as JSON: CSB has room for 65535", protocol="csb")
         return more
 
 
@@ -232,5 +232,5 @@ def _wait(ttl: float) -> int:
 
 def _checked_id(id: Any, least: int = 0) -> int:
     if type(id) is not int or not least <= id < _ALL_IDS:
-        raise LocalProtocolError(f"{id!r} is no id: it is action << 16 | message id", protocol="csb")
+        raise LocalProtocolError(f"{id!r} is not an id: an id is action << 16 | message id", protocol="csb")
     return id

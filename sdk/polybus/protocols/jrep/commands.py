@@ -129,7 +129,6 @@ def receive(federation: Federation, message: Message, now: float) -> None:
 
 
 def _verb_for_us(federation: Federation, message: Message) -> str:
-    """May raise `RemoteProtocolError`: not for this bus, or incomplete."""
     if message.subject not in ("", federation.own_bus):
         text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
         raise refuse(text, "reserved_subject")

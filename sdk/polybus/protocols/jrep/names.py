@@ -113,7 +113,7 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
     if value is None:
         return None
     if type(value) is not str:
-        raise refuse(f"{name} is text, not {type(value).__name__}", "invalid_part", answer_id)
+        raise refuse(f"{name} is a string, not {type(value).__name__}", "invalid_part", answer_id)
     if len(value) > limit:
         raise refuse(f"{name} of {len(value)} characters: the limit is {limit}", "too_large", answer_id)
     return value
@@ -148,7 +148,7 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
     elif isinstance(value, (list, set)):
         subjects = list(value)
     else:
-        raise refuse(f"SubjectsList is a list of texts, not {type(value).__name__}", "invalid_part")
+        raise refuse(f"SubjectsList is a list of strings, not {type(value).__name__}", "invalid_part")
     if len(subjects) > many:
         raise refuse(f"{len(subjects)} subjects at once: the limit is {many} (limit: subscriptions)", "too_large")
     for subject in subjects:
@@ -159,7 +159,7 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 def services_in(value: Any) -> list[str]:
     """Split RemoteServices at commas. May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is not str:
-        raise refuse(f"RemoteServices is text, not {type(value).__name__}", "invalid_part")
+        raise refuse(f"RemoteServices is a string, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 

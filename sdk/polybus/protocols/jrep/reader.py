@@ -233,7 +233,6 @@ class MessageReader:
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _message(self, parts: _Usual) -> Message:
-        """May raise `RemoteProtocolError`: not a usual message, or malformed."""
         subject = parts.ToSubject
         if not 0 < len(subject) <= self._short or not subject.isprintable() or subject in CONTROL_SUBJECTS:
             raise refuse("to be looked at")
@@ -309,7 +308,7 @@ class MessageReader:
 
     def _read_one(self, raw: bytes, index: int) -> Message:
         if raw[:1] != b"{":
-            raise refuse(f"element {index} of the payload is no object")
+            raise refuse(f"element {index} of the payload is not an object")
         if len(raw) > self._limits.message:
             raise too_large(raw, self._limits.message, self._longest)
         if self._values.strict:
@@ -363,7 +362,7 @@ class MessageReader:
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error) from error
             if name == "ToSubject" and value is not None and type(value) is not str:
-                raise refuse(f"ToSubject is text, not {type(value).__name__}", "invalid_subject")
+                raise refuse(f"ToSubject is a string, not {type(value).__name__}", "invalid_subject")
             found[name] = text_of({name: value}, name, self._longest) or None
         return found
 
@@ -432,7 +431,6 @@ class MessageReader:
         return Message(Kind.OPEN, subject, key, attributes=facts)
 
     def _set_body(self, message: Message, raw: bytes) -> None:
-        """May raise `RemoteProtocolError`: not a value."""
         try:
             node = _decode(raw)
             kind = type(node)
@@ -559,7 +557,6 @@ def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
 
 
 def _refuse_doubles(raw: bytes) -> None:
-    """May raise `RemoteProtocolError`: ``ambiguous``, duplicate members in strict mode."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         names = set[str]()
@@ -583,4 +580,4 @@ def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:
     try:
         return binascii.a2b_base64(raw[1:-1], strict_mode=True), OCTETS
     except ValueError as error:
-        raise refuse(f"PolybusFrame is no base64: {error}") from error
+        raise refuse(f"PolybusFrame is not base64: {error}") from error

@@ -194,7 +194,7 @@ class RemoteInterface:
                 return JavaType(registered.java if isinstance(registered, Portable) else registered)
             if plain in _JAVA_NAMES:
                 return JavaType(_JAVA_NAMES[plain], self._elements(arguments))
-        raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
+        raise TypeError(f"{kind!r} has no Java name: write it as a string, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
         """Return the types of the elements if the annotation names Java types. Otherwise each value decides."""
@@ -214,7 +214,7 @@ def _check_name(name: Any, what: str, example: str) -> None:
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
     """Types of a function's parameters; `named`: they select the method. May raise `TypeError`: not a method."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is a generator: a method of Java has one result")
+        raise TypeError(f"{function.__qualname__} is a generator: a Java method has one result")
     hints = get_type_hints(function, include_extras=True)
     types: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
@@ -222,11 +222,11 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
             continue
         if one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
             raise TypeError(
-                f"{function.__qualname__}: {str(one)!r} cannot be filled: a method of Java has so many parameters, in order"
+                f"{function.__qualname__}: {str(one)!r} cannot be filled: a Java method has only positional parameters"
             )
         if named and one.name not in hints:
             raise TypeError(
-                f"{function.__qualname__}: parameter {one.name!r} has no annotation, and a method of Java is found by its types"
+                f"{function.__qualname__}: parameter {one.name!r} has no annotation, and a Java method is found by its types"
             )
         types[one.name] = hints.get(one.name, Any)
         if (problem := unreadable(types[one.name])) is not None:
@@ -240,7 +240,7 @@ def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., 
     def taken(body: Any) -> list[Any]:
         body = [] if body is None else body
         if not isinstance(body, (list, tuple)) or len(body) != len(types):
-            raise BadRequest(f"{len(types)} arguments are wanted, as a list")
+            raise BadRequest(f"{len(types)} arguments are needed, as a list")
         made = []
         for number, (value, kind) in enumerate(zip(body, types, strict=True)):
             try:

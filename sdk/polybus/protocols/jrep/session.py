@@ -145,7 +145,6 @@ class JrepSession:
             return [frame]  # `receive` reports it
 
     def _request(self, message: Message) -> None:
-        """May raise `RemoteProtocolError`: ``reserved_subject``."""
         subject, reply_to = str(message.subject), str(message.reply_to)
         if subject == ECHO_SERVICE and self.federation.role == "server":
             self._echo(message)
@@ -175,7 +174,6 @@ class JrepSession:
             self.federation.documents.append(document)
 
     def _publication(self, message: Message) -> None:
-        """May raise `RemoteProtocolError`: ``reserved_subject``."""
         subject = str(message.subject)
         if subject == CLIENT_BUS_ERRORS:
             if self.federation.role == "client":  # a server's error for a message without reply subject
@@ -189,14 +187,12 @@ class JrepSession:
             self.federation.events.append(twin)
 
     def _notification(self, message: Message) -> None:
-        """May raise `RemoteProtocolError`: ``reserved_subject``."""
         subject = str(message.subject)
         if is_unusable(subject):
             raise refuse(f"{subject[:60]!r} belongs to the buses", "reserved_subject")
         self.federation.events.append(message)
 
     def _answer(self, message: Message) -> None:
-        """May raise `RemoteProtocolError`: ``unknown_id``."""
         prefix, id = self._prefix, message.id
         if not id.startswith(prefix):
             raise refuse("an answer to an id that is not of this side", "unknown_id")
@@ -208,7 +204,6 @@ class JrepSession:
         self.federation.events.append(message)
 
     def _opening(self, message: Message) -> None:
-        """May raise `RemoteProtocolError`: ``invalid_id``, ``reserved_subject``."""
         if str(message.id).startswith(self._prefix):
             # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
             raise refuse("an open under an id of this side", "invalid_id")

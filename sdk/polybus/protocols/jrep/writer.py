@@ -35,7 +35,7 @@ from .values.java import Numbering, json_text, quoted, throwable
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:
-    """Parts of a failed call or end, each after a comma. May raise `EncodeError`: the detail has no JSON."""
+    """Parts of a failed call or end, each after a comma. May raise `EncodeError`: the detail cannot be encoded."""
     code = Code.UNKNOWN if message.code is None else message.code
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -111,7 +111,7 @@ class MessageWriter:
             return self._item(message, id)
         write = self._rare.get(kind)
         if write is None:
-            raise Unsupported(f"J.REP has no form for a {kind.value} message")
+            raise Unsupported(f"J.REP cannot carry a {kind.value} message")
         return write(message, id, bus)
 
     # -- the usual -------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class MessageWriter:
             key = quoted(id)[1:-1]
             return names, b'%b%b%b%b:Errors:RPC"' % (names.reply, key, names.errors, key)
         if type(id) is not tuple or type(id[0]) is not str:
-            raise LocalProtocolError(f"the id of a request is text, not {type(id).__name__}", protocol="jrep")
+            raise LocalProtocolError(f"the id of a request is a string, not {type(id).__name__}", protocol="jrep")
         error_to = b"" if id[1] is None else b',"ErrorTo":' + quoted(id[1])
         return names, b'%b,"ReplyTo":%b%b' % (names.to, quoted(id[0]), error_to)
 

@@ -30,7 +30,7 @@ def is_answerable(reply: str) -> bool:
 def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
     """Reason why the name is not a subject (or pattern) of NATS; None if valid."""
     if type(name) is not str:
-        return f"a subject is text here, not {type(name).__name__}"
+        return f"a subject is a string here, not {type(name).__name__}"
     what = "pattern" if pattern else "subject"
     if _BLANK.search(name):
         return f"the {what} {name[:60]!r} has a blank or a control character, which ends a name on this wire"
@@ -69,5 +69,5 @@ def local_pattern(name: Any, limit: int) -> str:
 
 def _fault_of_ours(name: Any, limit: int, *, pattern: bool) -> str | None:
     if isinstance(name, int):
-        raise Unsupported(f"nats: {name} is a number, and subjects are text here: write {str(name)!r}")
+        raise Unsupported(f"nats: {name} is a number, and subjects are strings here: write {str(name)!r}")
     return fault_in_name(name, limit, pattern=pattern)

@@ -195,7 +195,7 @@ class NatsCodec:
     def publication(self, message: Message, mark: Sequence[tuple[str, str]] = ()) -> bytes:
         if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
             raise Unsupported(
-                f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
+                f"NATS cannot carry {message.kind.value}: streams, channels and cancelling need a polybus protocol"
             )
         payload, own = self.payload(message)
         own += mark
@@ -274,12 +274,12 @@ class NatsCodec:
 def _sid(message: Message) -> str:
     sid = str(message.attributes.get("sid", "0"))
     if not (sid.isascii() and sid.isalnum() and len(sid) <= 20):
-        raise LocalProtocolError(f"{sid[:40]!r} is no sid", protocol="nats")
+        raise LocalProtocolError(f"{sid[:40]!r} is not a sid", protocol="nats")
     return sid
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-    """Payload and header fields of an error. May raise `EncodeError`: its detail has no JSON form."""
+    """Payload and header fields of an error. May raise `EncodeError`: its detail cannot be encoded."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     reason, detail = said.get("reason"), said.get("detail")

@@ -223,7 +223,7 @@ class NatsConnection:
             raise too_large(len(frame), self.limits.message)
         most = self.info.max_payload
         if len(frame) > most and (size := len(frame) - frame.find(b"\r\n") - 4) > most:
-            raise TooLarge(f"a payload of {size} bytes, with its headers: the NATS server takes {most} (its max_payload)")
+            raise TooLarge(f"a payload of {size} bytes, with its headers: the NATS server accepts {most} (its max_payload)")
         if frame[:1] == b"H" and not self.info.headers:
             raise Unsupported("this NATS server carries no headers")
 

@@ -88,7 +88,7 @@ class Credentials:
             LocalProtocolError: The server sent no nonce for the key, or the file was not read.
         """
         if self.unread:
-            raise LocalProtocolError("the file of nkey= or creds= has not been read: that is with_files's", protocol="nats")
+            raise LocalProtocolError("the file of nkey= or creds= has not been read: call with_files first", protocol="nats")
         if self.key is not None:
             if nonce is None:
                 text = "an nkey or credentials file needs a nonce, and this server sent none: it does not support keys"
@@ -116,5 +116,5 @@ def read_creds(text: str) -> Credentials:
     """Read a credentials file. Raises as `KeyPair.of_seed`."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
-        raise ValueError("nats: creds= is no credentials file: such a file has a USER JWT and a USER NKEY SEED")
+        raise ValueError("nats: creds= is not a credentials file, which has a USER JWT and a USER NKEY SEED")
     return Credentials(key=KeyPair.of_seed(seed[0]), jwt=jwt[1])

@@ -114,7 +114,6 @@ class NatsCutter:
         return frames
 
     def _cut(self, data: bytes, position: int, frames: list[bytes]) -> None:
-        """May raise `RemoteProtocolError`: malformed operation."""
         size, limit = len(data), self._limit
         while position < size:
             end = data.find(CRLF, position)
@@ -177,7 +176,6 @@ class NatsCutter:
             parts.append(bytearray(data) if len(data) < 4096 else data)
 
     def _check_first_words(self, line: bytes) -> None:
-        """May raise `RemoteProtocolError`: the server requires TLS, and CONNECT could send a password in plain text."""
         self._plain = False
         if line[:5].upper() == b"INFO ":
             try:
@@ -185,7 +183,7 @@ class NatsCutter:
             except (ValueError, RecursionError):
                 return  # the session reports it
             if required:
-                raise refuse("the server wants TLS: connect to nats+tls://", "tls_required", close_code=1002)
+                raise refuse("the server requires TLS: connect to nats+tls://", "tls_required", close_code=1002)
 
 
 @frozen
@@ -215,7 +213,7 @@ class NatsFraming:
         try:
             said = _first_words(line[5:])
         except (ValueError, RecursionError) as error:
-            raise refuse(f"the INFO of the server is no JSON: {error}") from None
+            raise refuse(f"the INFO of the server is not JSON: {error}") from None
         if not (said.tls_required or said.tls_available):
             raise refuse("the server has no TLS: connect to nats+tcp://, or configure its certificate")
         return end + 2
@@ -292,7 +290,7 @@ class OperationReader:
             return NatsOperation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
         read = _READERS.get(kind)
         if read is None:
-            raise _out_of_step(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
+            raise _out_of_step(f"{line[:60]!r} is not a NATS operation", "unknown_verb")
         if len(frame) != end + 2:
             raise _out_of_step(f"{len(frame) - end - 2} bytes follow the line {line[:60]!r}")
         return read(self, tokens, line)
@@ -348,7 +346,7 @@ class OperationReader:
         if len(frame) == start and total:
             raise refuse(f"a payload of {total} bytes is over the limit (limit: message)", "too_large", reply)
         if len(frame) - start != total + 2 or frame[-2:] != CRLF:
-            raise _out_of_step(f"no line end behind the {total} bytes that {frame[:end][:60]!r} announces", "truncated")
+            raise _out_of_step(f"no line end after the {total} bytes that {frame[:end][:60]!r} announces", "truncated")
         if lengths == 1:
             return subject, sid, reply, None, frame[start:-2]
         if head > total:
@@ -420,13 +418,13 @@ def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
 
 def _sid(data: bytes) -> str:
     if len(data) > _MAX_SID or not data.isalnum():
-        raise _out_of_step(f"{data[:40]!r} is no sid")
+        raise _out_of_step(f"{data[:40]!r} is not a sid")
     return data.decode()
 
 
 def _length(data: bytes) -> int:
     if len(data) > _MAX_SID or not data.isdigit():
-        raise _out_of_step(f"{data[:40]!r} is no length")
+        raise _out_of_step(f"{data[:40]!r} is not a length")
     return int(data)
 
 
@@ -469,7 +467,7 @@ def write_unsubscription(sid: str, most: int | None = None) -> bytes:
 
 
 def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
-    """Write INFO or CONNECT. May raise `EncodeError`: a member has no JSON form."""
+    """Write INFO or CONNECT. May raise `EncodeError`: a member cannot be encoded."""
     try:
         return b"%b %b\r\n" % (verb.encode(), _encode(members))
     except (TypeError, ValueError, RecursionError) as error:
@@ -531,7 +529,7 @@ def _payload_fields(frame: bytes, end: int, name: str) -> Iterator[FrameField]:
         size = None
     if size is None:
         if len(frame) > start:
-            yield FrameField(start, len(frame) - start, "trailing", shown_text(frame[start:]), "belongs to nothing")
+            yield FrameField(start, len(frame) - start, "trailing", shown_text(frame[start:]), "extra bytes")
         return
     there = frame[start : start + size]
     head = _headers_size(frame[:end], len(there)) if name[:1] == "H" else 0
@@ -542,7 +540,7 @@ def _payload_fields(frame: bytes, end: int, name: str) -> Iterator[FrameField]:
         yield FrameField(start + head, len(there) - head, "payload", shown_text(there[head:]), note)
     trailing = frame[start + size + 2 :]
     if trailing:
-        yield FrameField(start + size + 2, len(trailing), "trailing", shown_text(trailing), "belongs to nothing")
+        yield FrameField(start + size + 2, len(trailing), "trailing", shown_text(trailing), "extra bytes")
 
 
 def _headers_size(line: bytes, most: int) -> int:

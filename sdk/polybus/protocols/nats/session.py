@@ -169,7 +169,7 @@ class NatsSession:
         if self.state is not NatsState.CLOSED:
             return True
         if before is not NatsState.CLOSED:
-            expected = "a NATS server begins with INFO" if before is NatsState.WAITING else "that is not for a server to say"
+            expected = "a NATS server begins with INFO" if before is NatsState.WAITING else "a server does not send that"
             error = refuse(f"{what} in the state {before.value}: {expected}", "unexpected", close_code=1002)
             self._connection.events += [Refused(error), CloseWanted(1002, error.text, error)]
         return False
@@ -248,7 +248,6 @@ class NatsSession:
         return self._dialect.asked()
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
-        """May raise `LocalProtocolError`: the server cannot check these credentials."""
         options = self._connection.options
         return {
             "verbose": False,

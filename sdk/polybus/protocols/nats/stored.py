@@ -218,7 +218,7 @@ def write_to_engine(
 ) -> bytes:
     """Write a message that the engine answers, without a deadline, which would be stored.
 
-    May raise `LocalProtocolError`: a header has no form on this wire.
+    May raise `LocalProtocolError`: a header cannot be sent on this wire.
     """
     if isinstance(to, ToEngine):
         own = []  # the engine needs no description of the body

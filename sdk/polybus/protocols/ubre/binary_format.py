@@ -260,7 +260,7 @@ class BinaryWriter:
         if not self._raw:
             body = with_subject(_encode(message.subject), body)
         elif subject:
-            raise LocalProtocolError("dialect=spec with body=raw has no place for a subject", protocol="ubre")
+            raise LocalProtocolError("dialect=spec with body=raw cannot carry a subject", protocol="ubre")
         extras = extras_of(message, self._limits, spec=True)
         more = extras != b'{"spec":true}'
         return self._frame(b"R", b"%b\0\0%b" % (name, extras) if more else name, body)
@@ -278,7 +278,7 @@ class BinaryWriter:
         if kind is Kind.OPEN:
             name = self._extended(b"%b\0%b" % (_id_bytes(id), self._subject_bytes(message.subject)), message)
             return self._self_described(b"oO", name, message)
-        raise Unsupported(f"UBRE has no form for a {kind.value} message")
+        raise Unsupported(f"UBRE cannot carry a {kind.value} message")
 
     def _named(self, name: bytes, message: Message) -> bytes:
         if message.headers is None:
@@ -321,7 +321,7 @@ def _id_bytes(id: Any) -> bytes:
     if type(id) is int:
         return b"%d" % id
     if type(id) is not str or not id or "\0" in id:
-        raise LocalProtocolError("an id is a whole number or text without NUL", protocol="ubre")
+        raise LocalProtocolError("an id is an integer or a string without NUL", protocol="ubre")
     return id.encode()
 
 
@@ -366,7 +366,7 @@ def dissect(frame: bytes) -> Iterator[FrameField]:
     if size:
         yield FrameField(start, size, "body", shown_text(frame[start : start + size]))
     if rest > size:
-        yield FrameField(start + size, rest - size, "trailing", frame[start + size :][:32].hex(" "), "belongs to nothing")
+        yield FrameField(start + size, rest - size, "trailing", frame[start + size :][:32].hex(" "), "extra bytes")
 
 
 def _shown_length(announced: int, there: int) -> tuple[str, str]:

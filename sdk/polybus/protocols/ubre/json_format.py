@@ -333,7 +333,7 @@ class JsonWriter:
         if kind is Kind.OPEN:
             start = (b'{"open":', _quoted_id(id), b',"subject":', self.quote(message.subject))
             return b"".join((*start, self._item_body(message), self._rest(message)))
-        raise Unsupported(f"UBRE has no form for a {kind.value} message")
+        raise Unsupported(f"UBRE cannot carry a {kind.value} message")
 
     def _item_body(self, message: Message) -> bytes:
         if body_is_octets(message):
@@ -353,7 +353,7 @@ def _quoted_subject(limit: int, subject: Any) -> bytes:
 
 def _quoted_id(id: Any) -> bytes:
     if type(id) is not str and type(id) is not int:
-        raise LocalProtocolError(f"an id is text or a whole number, not {type(id).__name__}", protocol="ubre")
+        raise LocalProtocolError(f"an id is a string or an integer, not {type(id).__name__}", protocol="ubre")
     return _encode(id)
 
 

@@ -41,7 +41,7 @@ def check_id(value: Any, limit: int) -> None:
     if type(value) is int and -MAX_INT <= value <= MAX_INT:
         return
     shown = "an integer beyond 2^53" if type(value) is int else type(value).__name__
-    raise refuse(f"an id is text or a whole number within 2^53, not {shown}", "invalid_id")
+    raise refuse(f"an id is a string or an integer within 2^53, not {shown}", "invalid_id")
 
 
 def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:

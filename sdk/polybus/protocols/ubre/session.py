@@ -93,7 +93,7 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """A session whose codec has `ask` and `tell`: usual frames need no `Message`."""
+    """A session with `ask` and `tell`, which write usual frames without a `Message`."""
 
     __slots__ = ()
 

@@ -42,17 +42,17 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
 
 def _token(adapter: Up, attribute: object, value: Any) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
-        raise ValueError("up: token is text, a function that returns it, or None")  # never the value
+        raise ValueError("up: token is a string, a function that returns one, or None")  # never the value
 
 
 def _number(adapter: Up, attribute: Any, value: Any) -> None:
     if value is not None and not (type(value) is int and 0 <= value <= MAX_TTL):
-        raise ValueError(f"up: {attribute.name}={value!r} is no number from 0 to {MAX_TTL}")
+        raise ValueError(f"up: {attribute.name}={value!r} is not a number from 0 to {MAX_TTL}")
 
 
 def _count(adapter: Up, attribute: Any, value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise ValueError(f"up: {attribute.name}={value!r} is no number of requests, at least 1")
+        raise ValueError(f"up: {attribute.name}={value!r} is not a number of requests: 1 or more")
 
 
 def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:

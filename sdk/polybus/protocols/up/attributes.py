@@ -102,7 +102,7 @@ def uuid_bytes(text: str) -> bytes:
     except ValueError:
         found = b""
     if uuid_text(found) != text.lower() or not is_v7(found):
-        raise ValueError(f"{text[:60]!r} is no UUID of version 7: it has the form 018bcfe5-687b-7000-8010-101010101a1a")
+        raise ValueError(f"{text[:60]!r} is not a UUID of version 7: it has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return found
 
 
@@ -179,7 +179,7 @@ _TABLE: Final[Sequence[tuple[str, Callable[[Attributes], bool], str]]] = (
     (
         "publish.source",
         lambda given: _is_topic(given.source),
-        "a publication comes from a topic, whose resource is 8000 to FFFE",
+        "a publication comes from a topic: its resource is 8000 to FFFE",
     ),
     (
         "publish.sink",
@@ -189,22 +189,22 @@ _TABLE: Final[Sequence[tuple[str, Callable[[Attributes], bool], str]]] = (
     (
         "notification.source",
         lambda given: _is_topic(given.source),
-        "a notification comes from a topic, whose resource is 8000 to FFFE",
+        "a notification comes from a topic: its resource is 8000 to FFFE",
     ),
     ("notification.sink", lambda given: _is_entity(given.sink), "a notification goes to an entity: its sink has resource 0"),
     ("request.source", lambda given: _is_entity(given.source), "the source of a request is for the answer: it has resource 0"),
-    ("request.sink", lambda given: _is_method(given.sink), "a request goes to a method, whose resource is 1 to 7FFF"),
+    ("request.sink", lambda given: _is_method(given.sink), "a request goes to a method: its resource is 1 to 7FFF"),
     ("request.priority", lambda given: given.priority >= REQUEST_PRIORITY, "a request has priority CS4 or more"),
     ("request.ttl", lambda given: bool(given.ttl), "a request has a ttl above 0"),
     (
         "response.source",
         lambda given: _is_method(given.source),
-        "a response comes from the method, whose resource is 1 to 7FFF",
+        "a response comes from the method: its resource is 1 to 7FFF",
     ),
     (
         "response.sink",
         lambda given: _is_entity(given.sink),
-        "a response goes to the source of its request, which has resource 0",
+        "a response goes to the source of its request: resource 0",
     ),
     ("response.reqid", lambda given: is_v7(given.reqid), "a response has the id of its request"),
     (

@@ -160,7 +160,6 @@ def _parts(frame: bytes) -> Parts | None:
 
 
 def _check(given: Attributes) -> None:
-    """May raise `RemoteProtocolError`: against a rule."""
     broken = first_violation(given)
     if broken is None:
         return
@@ -319,7 +318,7 @@ class UpCodec:
 
 
 def no_form(kind: Kind) -> Unsupported:
-    return Unsupported(f"a UMessage has no form for a {kind.value} message")
+    return Unsupported(f"a UMessage cannot carry a {kind.value} message")
 
 
 def milliseconds(ttl: float) -> int:

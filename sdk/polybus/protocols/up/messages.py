@@ -93,7 +93,7 @@ def read_json(payload: bytes, depth: int) -> Any:
 
 
 def _no(what: str) -> RemoteProtocolError:
-    return refuse(f"the payload is no {what}, as its format says", "invalid_value")
+    return refuse(f"the payload is not {what}, although its format says so", "invalid_value")
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

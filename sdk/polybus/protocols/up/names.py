@@ -45,7 +45,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
     except ValueError as error:  # also for a number with thousands of digits
         raise ValueError(f"up: {file}: no TOML: {error}") from error
     except RecursionError:
-        raise ValueError(f"up: {file}: no table of names: lists that lie far too deep in each other") from None
+        raise ValueError(f"up: {file}: no table of names: lists nested too deeply") from None
     taken: dict[Place, str] = {}
     for name, given in table.items():
         try:
@@ -84,10 +84,10 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
 def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
     """Check the places of one name and add them to `taken`. Raises `ValueError` if one is invalid or already taken."""
     if type(name) is not str or not name or "/" in name:
-        raise ValueError(f"{name!r} is no name: it is text without a slash")
+        raise ValueError(f"{name!r} is not a name: a name is a string without a slash")
     if isinstance(given, Mapping):
         inner = next(iter(given), "...")
-        raise ValueError(f'{name!r} is a table of several: a name with a dot stands in quotes, as in "{name}.{inner}" = 0x8001')
+        raise ValueError(f'{name!r} is a table of several: write a name with a dot in quotes, as in "{name}.{inner}" = 0x8001')
     places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
     if not 1 <= len(places) == len({_is_topic(place) for place in places}):
         raise ValueError(f"{name!r} has one method, one topic, or one of each, not {given!r}")
@@ -258,6 +258,10 @@ def _entity(text: str) -> UUri:
         entity = text.rpartition("/")[0] if _WITH_RESOURCE.fullmatch(text) else text
         raise LocalProtocolError(f"to={no_entity(entity, error)}", protocol=NAME) from error
     if uri.is_pattern or not uri.authority:
-        what = "has wildcards: a notification goes to one" if uri.is_pattern else "has no authority, as in //device1/10AB/3"
+        what = (
+            "has wildcards: a notification goes to a single entity"
+            if uri.is_pattern
+            else "has no authority, as in //device1/10AB/3"
+        )
         raise LocalProtocolError(f"to={text[:100]!r} {what}", protocol=NAME)
     return uri

@@ -278,7 +278,7 @@ def _sources_of_addresses(pattern: str) -> UUri:
     parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
     if parts[-1] == ">":
         parts[-1:] = ["*"] * (5 - len(parts))
-    text = "subjects of publications are addresses such as //device1/10AB/3/80CD, any part of which may be *"
+    text = "subjects of publications are addresses such as //device1/10AB/3/80CD; each part may be *"
     if len(parts) != len(_ANY_PARTS):
         raise LocalProtocolError(f"{pattern[:100]!r}: {text}", protocol=NAME)
     authority, *numbers = (any if "*" in part else part for part, any in zip(parts, _ANY_PARTS, strict=True))

@@ -87,7 +87,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             if token == "/" and text.startswith("/*", found.start()):
                 raise ProtoSyntaxError("a comment that does not end", line)
             if token in "\"'":
-                raise ProtoSyntaxError("a text that does not end in its line", line)
+                raise ProtoSyntaxError("a string that does not end in its line", line)
             yield _Token(token, line, found.lastgroup == "text")
         line += token.count("\n")
     yield _Token("", line)
@@ -124,7 +124,7 @@ class _Reader:
     def _name(self, what: str) -> _Token:
         token = self._take()
         if token.quoted or not token.text.isidentifier():
-            raise ProtoSyntaxError(f"{token.text[:40]!r} is no name of a {what}", token.line)
+            raise ProtoSyntaxError(f"{token.text[:40]!r} is not the name of a {what}", token.line)
         return token
 
     def _pass_over(self, token: _Token) -> None:
@@ -189,7 +189,7 @@ class _Reader:
         """Read a constant, or a message in text format as a dict."""
         token = self._take()
         if depth > _DEEPEST:
-            raise ProtoSyntaxError(f"blocks that lie deeper than {_DEEPEST} in each other", token.line)
+            raise ProtoSyntaxError(f"blocks nested deeper than {_DEEPEST}", token.line)
         if token.quoted:
             text = _unquoted(token)
             while self._next.quoted:  # adjacent texts are one
@@ -207,7 +207,7 @@ class _Reader:
             return _number(token)
         if token.text[0].isalnum() or token.text[0] == "_":
             return token.text
-        raise ProtoSyntaxError(f"{token.text[:40]!r} is no value", token.line)
+        raise ProtoSyntaxError(f"{token.text[:40]!r} is not a value", token.line)
 
     def _list(self, depth: int) -> list[Any]:
         values: list[Any] = []
@@ -227,7 +227,7 @@ class _Reader:
                 while (part := self._take().text) != "]":
                     name += part
             elif token.quoted or not name.isidentifier():
-                raise ProtoSyntaxError(f"{name[:40]!r} is no name of a field", token.line)
+                raise ProtoSyntaxError(f"{name[:40]!r} is not the name of a field", token.line)
             if self._next.text == ":":
                 self._take()
             fields[name] = self._value(depth + 1)
@@ -242,7 +242,7 @@ def _number(token: _Token) -> int:
     try:
         return int(text, 8 if text[0] == "0" and text.isdigit() else 0)
     except ValueError as error:
-        raise ProtoSyntaxError(f"{text[:40]!r} is no number", token.line) from error
+        raise ProtoSyntaxError(f"{text[:40]!r} is not a number", token.line) from error
 
 
 _ESCAPE: Final = re.compile(r"\\(?:[xX](?P<hex>[0-9a-fA-F]{1,2})|(?P<octal>[0-7]{1,3})|(?P<letter>.))", re.S)
@@ -414,7 +414,7 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
 
     def add(table: dict[str, int], name: Any, id: int, line: int) -> None:
         if not isinstance(name, str) or not name or "/" in name:
-            raise wrong(line, f"{name!r} is no name of a topic: it is text without a slash")
+            raise wrong(line, f"{name!r} is not the name of a topic: a name is a string without a slash")
         taken = name if name in table else called_by.get(id)
         if taken is not None:
             raise wrong(line, f"{name!r} with {id:X}, and before it {taken!r} with {table[taken]:X}: each has one of its own")

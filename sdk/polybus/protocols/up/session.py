@@ -119,14 +119,8 @@ class UpSession(EntitySession):
     refuse: ClassVar[Callable[..., RemoteProtocolError]] = staticmethod(refuse)
 
     def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random, filters: Filters | None = None) -> None:
-        self.codec: UpCodec = codec
+        super().__init__(codec, adapter, limits)
         self.capabilities: Final[Capabilities] = CAPABILITIES if filters is None else ON_FABRIC
-        self._read = codec.read
-        self._options = adapter
-        self._clock = adapter.clock
-        self._allowance, self._skew = adapter.allowance * 1000, adapter.max_clock_skew * 1000
-        """Milliseconds."""
-        self._max_frame = limits.message
         self._texts = codec.texts
         self._names = UpNames(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
         self._filters = filters
@@ -135,15 +129,10 @@ class UpSession(EntitySession):
         )
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority, 0 if filters is None else SETTLED)
-        self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
         # Constant attributes of requests, in wire order.
         level, token = adapter.permission_level, adapter.token
         self._constant = b"" if level is None else b"\x38" + varint(level)
         self._constant += b"" if token is None or callable(token) else field(_TOKEN, token.encode())
-        self._methods = {}
-        self._topics: dict[tuple[Kind, str | int, str | None, str | None], bytes] = {}
-        self._asked: dict[bytes, str] = {}
-        self._output = []
 
     def start(self, now: float) -> SessionOutput:
         if self._filters is not None:
@@ -151,16 +140,6 @@ class UpSession(EntitySession):
         return super().start(now)
 
     # -- incoming --------------------------------------------------------------------------------------------------------
-
-    def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. Never raises: a malformed message becomes `Refused`, and a malformed request is answered."""
-        try:
-            message = self._read(frame)
-            if self._is_taken(message, now):
-                return message
-        except RemoteProtocolError as error:
-            self._refuse(error)
-        return self._taken()
 
     def _is_taken(self, message: UpMessage, now: float) -> bool:
         kind, shape, names = message.kind, message.shape, self._names
@@ -186,7 +165,6 @@ class UpSession(EntitySession):
 
     @staticmethod
     def _check_sink(kind: Kind, shape: MessageShape, filters: Filters) -> None:
-        """May raise `RemoteProtocolError`: addressed to another entity, despite its key."""
         if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
             raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
 
@@ -246,7 +224,7 @@ class UpSession(EntitySession):
     def _request(self, message: Message) -> tuple[bytes, bytes, str]:
         ttl, subject = message.ttl, message.subject
         if ttl is None:
-            raise LocalProtocolError("a request of up must have an end: pass timeout=", protocol=NAME)
+            raise LocalProtocolError("a request of up needs a deadline: pass timeout=", protocol=NAME)
         extras = message.extras
         head, sink = (None if extras else self._methods.get(subject)) or self._method(subject, extras)
         raw, format = written_body(message, self._texts)

@@ -94,7 +94,7 @@ def parse_uuri(text: str) -> UUri:
     """Parse an address. May raise `UUriError`, with the reason."""
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise UUriError(f"{text[:100]!r} is no address: {_FORM}")
+        raise UUriError(f"{text[:100]!r} is not an address: {_FORM}")
     authority = found["authority"] or ""
     check_authority(authority)
     return UUri(authority, *(int(found[part], 16) for part in ("entity", "version", "resource")))
@@ -107,14 +107,14 @@ def parse_entity(text: str) -> UUri:
     except UUriError as error:
         raise UUriError(no_entity(text, error)) from error
     if entity.is_pattern:
-        raise UUriError(f"{text[:100]!r} has wildcards: an entity is one")
+        raise UUriError(f"{text[:100]!r} has wildcards: an entity has none")
     return entity
 
 
 def no_entity(text: str, error: UUriError) -> str:
     """Reason why a text is not an entity: its form, or its authority, as in the error."""
     why = error if _TEXT.fullmatch(f"{text}/0") else "it has the form //device1/10AB/3"
-    return f"{text[:100]!r} is no entity: {why}"
+    return f"{text[:100]!r} is not an entity: {why}"
 
 
 @lru_cache(maxsize=1024)
@@ -127,7 +127,7 @@ def check_authority(authority: str) -> None:
     if _LITERAL.fullmatch(authority) and _is_ipv6(authority[1:-1]):
         return
     text = "lower-case letters, digits, - . _ ~, or an IPv6 address in brackets"
-    raise UUriError(f"{authority[:60]!r} is no authority: {text}; without user and port")
+    raise UUriError(f"{authority[:60]!r} is not an authority: {text}; without user and port")
 
 
 def _is_ipv6(text: str) -> bool:

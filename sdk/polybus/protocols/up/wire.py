@@ -83,7 +83,7 @@ def read_uuid(data: bytes) -> bytes:
     for number, part in read_fields(data):
         if number in halves:
             if not isinstance(part, bytes) or len(part) != 8:
-                raise ValueError("half a UUID is no fixed64")
+                raise ValueError("half a UUID is not a fixed64")
             halves[number] = part[::-1]
     return halves[1] + halves[2]
 
@@ -168,7 +168,7 @@ def read_attributes(data: bytes) -> Attributes:
             start, tag = at, data[at]
             at += 1
             kind = tag & 7
-            if tag > 127 or kind not in (0, 2):  # of a later release, or damaged
+            if tag > 127 or kind not in (0, 2):  # of a later version, or damaged
                 at = _after(data, start)
                 continue
             value, at = (data[at], at + 1) if data[at] < 128 else read_varint(data, at)
@@ -209,7 +209,7 @@ def _set_number(found: Attributes, number: int, value: int) -> None:
     name = _NUMBERS.get(number)
     if name is None:
         if number in _FIELDS or number == 0:
-            raise ValueError(f"{_FIELDS.get(number, 'field 0')} is no number")
+            raise ValueError(f"{_FIELDS.get(number, 'field 0')} is not a number")
         return
     if value > _LARGEST.get(number, 2**31 - 1):
         # A negative int32 has ten bytes; of a uint32 proto3 takes the low 32 bits.
@@ -268,7 +268,7 @@ def dissect(frame: bytes) -> Iterator[FrameField]:
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or number not in (1, 2):
             name = f"field {number}" if number else "field"
-            yield FrameField(start, end - start, name, plain_field(value)[:_SHOWN], note or "of no UMessage")
+            yield FrameField(start, end - start, name, plain_field(value)[:_SHOWN], note or "unknown")
         elif number == 2:
             yield FrameField(start, end - start, "payload", shown_text(frame[part:end]), note)
         else:
@@ -282,7 +282,7 @@ def dissect(frame: bytes) -> Iterator[FrameField]:
 def _shown_attribute(number: int, value: int | bytes) -> tuple[str, str]:
     name = _FIELDS.get(number)
     if name is None:
-        return plain_field(value), "of a later release"
+        return plain_field(value), "of a later version"
     if name == "token":
         return "...", "not shown"
     if isinstance(value, int) is not (name in _NOTES):
@@ -298,7 +298,7 @@ def _shown_attribute(number: int, value: int | bytes) -> tuple[str, str]:
 def _shown_part(number: int, part: bytes) -> tuple[str, str]:
     if number in _IDS:
         id = read_uuid(part)
-        return uuid_text(id), f"made {id_ms(id)} ms after 1970" if is_v7(id) else "no UUID of version 7"
+        return uuid_text(id), f"made {id_ms(id)} ms after 1970" if is_v7(id) else "not a UUID of version 7"
     if number in _TEXTS:
         return shown_text(part), ""
     uri = read_uuri(part)

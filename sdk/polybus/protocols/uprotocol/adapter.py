@@ -35,12 +35,12 @@ def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
 
 def _schema(adapter: UProtocol, attribute: object, value: str) -> None:
     if not is_uri_reference(value):
-        raise ValueError(f"uprotocol: schema={value!r} is no URI reference")
+        raise ValueError(f"uprotocol: schema={value!r} is not a URI reference")
 
 
 def _token(adapter: UProtocol, attribute: object, value: Any) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and is_text(value))):
-        raise ValueError("uprotocol: token is text, a function that returns it, or None")  # never the value
+        raise ValueError("uprotocol: token is a string, a function that returns one, or None")  # never the value
 
 
 def _level(adapter: UProtocol, attribute: object, value: Any) -> None:

@@ -131,7 +131,7 @@ class UProtocolCodec:
         elif kind in _TYPES:
             attributes["type"] = given.get("type", _TYPES[kind])
         else:
-            raise Unsupported(f"uProtocol has no form for a {kind.value} message")
+            raise Unsupported(f"uProtocol cannot carry a {kind.value} message")
         attributes.update((name, given[name]) for name in _HEAD if name in given and name not in ("type", "datacontenttype"))
         attributes.update((name, value) for name, value in given.items() if name not in _NOT_WRITTEN)
         if kind in (Kind.RESPONSE, Kind.ERROR):

@@ -223,7 +223,7 @@ def _from_binary(headers: Mapping[str, str], body: bytes, leniency: Leniency) ->
             name = header[len(_PREFIX) :]
             attributes[name] = typed(name, _header_text(header, value), leniency)
     if attributes.pop("datacontenttype", None) is not None and leniency is not Leniency.LENIENT:
-        text = "ce-datacontenttype: in binary mode the Content-Type says it (CloudEvents 1.0.2, HTTP binding, 3.1.1)"
+        text = "ce-datacontenttype: in binary mode Content-Type gives it (CloudEvents 1.0.2, HTTP binding, 3.1.1)"
         raise refuse(text, "ambiguous")
     if body and "content-type" in headers:
         attributes["datacontenttype"] = headers["content-type"]

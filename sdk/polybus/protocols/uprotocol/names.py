@@ -141,7 +141,7 @@ def read_uri(text: str) -> Uri:
     """Parse an address, also one that an SDK writes against the grammar. May raise `UriError`, with the place of the fault."""
     form = _FORM.fullmatch(text)
     if not text or form is None:
-        raise UriError(f"{_shown(text)} is no address: it begins with up:, // or / and has no query")
+        raise UriError(f"{_shown(text)} is not an address: it begins with up:, // or / and has no query")
     scheme, path, message = form["scheme"], form["path"], form["message"] or ""
     if scheme is not None and scheme.lower() != "up":
         raise UriError(f"the scheme of {_shown(text)} is not up")
@@ -156,10 +156,10 @@ def read_uri(text: str) -> Uri:
         if not _TEXT.fullmatch(segment):
             raise UriError(f"{segment[:40]!r} in {_shown(text)} has characters that must be percent-encoded")
         if _DOT_SEGMENT.fullmatch(segment):
-            raise UriError(f"{_shown(text)} climbs through its path")
+            raise UriError(f"{_shown(text)} has a . or .. segment in its path")
     ue, version, name = (*segments, "", "")[:3]
     if not ue:
-        raise UriError(f"{_shown(text)} names no entity")
+        raise UriError(f"{_shown(text)} has no entity")
     given, strange = form["authority"] or "", ""
     if _BARE_IPV6.fullmatch(given.lower()) and ":" in given and _is_ip(given):
         strange = f"{given[:60]!r} in {_shown(text)} is an IPv6 address without brackets"
@@ -184,7 +184,7 @@ def _authority(text: str, authority: str) -> tuple[str, str]:
     if parts is None or not (
         _TEXT.fullmatch(parts["user"] or "") and (_is_ip(parts["host"]) or _TEXT.fullmatch(parts["host"]))
     ):
-        raise UriError(f"{authority[:60]!r} in {_shown(text)} is no authority (an IPv6 address stands in brackets)")
+        raise UriError(f"{authority[:60]!r} in {_shown(text)} is not an authority (an IPv6 address needs brackets)")
     return lower, parts["host"]
 
 
@@ -316,7 +316,7 @@ def entity_key(entity: str) -> str:
     except UriError as error:
         raise ValueError(f"entity: {error}") from error
     if not uri.is_versioned or uri.resource or uri.message or uri.is_pattern or entity.endswith("/"):
-        raise ValueError(f"{entity[:100]!r} is no entity: it has the form //VCU.VIN/body.access/1 or /body.access/1")
+        raise ValueError(f"{entity[:100]!r} is not an entity: it has the form //VCU.VIN/body.access/1 or /body.access/1")
     return uri.entity
 
 

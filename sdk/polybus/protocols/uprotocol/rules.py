@@ -123,7 +123,7 @@ def known_type(facts: Facts, name: str, value: Any) -> str | None:
 def is_uuid(facts: Facts, name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and len(value) <= facts.id_limit and id_version(value) is not None):
         return None
-    return f"{name} {_shown(value)} is no UUID"
+    return f"{name} {_shown(value)} is not a UUID"
 
 
 def is_uprotocol_uuid(facts: Facts, name: str, value: Any) -> str | None:
@@ -183,7 +183,7 @@ def in_role(facts: Facts, name: str, value: Any) -> str | None:
 
 def media_type(facts: Facts, name: str, value: Any) -> str | None:
     bad = isinstance(value, str) and not _MEDIA_TYPE.fullmatch(value)
-    return f"datacontenttype {_shown(value)} is no media type" if bad else None
+    return f"datacontenttype {_shown(value)} is not a media type" if bad else None
 
 
 def has_schema(facts: Facts, name: str, value: Any) -> str | None:
@@ -198,7 +198,7 @@ def is_uri_reference(text: str) -> bool:
 
 def schema_uri(facts: Facts, name: str, value: Any) -> str | None:
     bad = isinstance(value, str) and not is_uri_reference(value)
-    return f"dataschema {_shown(value)} is no URI reference" if bad else None
+    return f"dataschema {_shown(value)} is not a URI reference" if bad else None
 
 
 def known_priority(facts: Facts, name: str, value: Any) -> str | None:
@@ -220,11 +220,11 @@ def timestamp(facts: Facts, name: str, value: Any) -> str | None:
             return None
     except ValueError:
         pass
-    return f"time {_shown(value)} is no timestamp, as 2026-11-21T10:00:00Z (RFC 3339)"
+    return f"time {_shown(value)} is not a timestamp such as 2026-11-21T10:00:00Z (RFC 3339)"
 
 
 def alive(facts: Facts, name: str, value: Any) -> str | None:
-    return "ttl of a request is 0, which never ends" if facts.kind == REQUEST and value == 0 else None
+    return "ttl of a request is 0, which means no deadline" if facts.kind == REQUEST and value == 0 else None
 
 
 def only_responses(facts: Facts, name: str, value: Any) -> str | None:
@@ -233,14 +233,16 @@ def only_responses(facts: Facts, name: str, value: Any) -> str | None:
 
 
 def old_name(facts: Facts, name: str, value: Any) -> str | None:
-    return "permission_level is no legal name in CloudEvents: it is plevel" if "permission_level" in facts.attributes else None
+    return (
+        "permission_level is not a legal name in CloudEvents: it is plevel" if "permission_level" in facts.attributes else None
+    )
 
 
 def named(facts: Facts, name: str, value: Any) -> str | None:
     bad = [one for one in facts.attributes if not _NAME.fullmatch(one) and one != "permission_level"]
     if "data" in facts.attributes:  # reserved in JSON
         bad.append("data")
-    return f"{_shown(bad[0])} is no name of an attribute: a to z and digits, and not data" if bad else None
+    return f"{_shown(bad[0])} is not the name of an attribute: a to z and digits, and not data" if bad else None
 
 
 def valued(facts: Facts, name: str, value: Any) -> str | None:
@@ -250,7 +252,7 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
         if not isinstance(found, (str, int, bool, bytes)):
             return f"{one} is text, a whole number or true or false, not {type(found).__name__}"
         if isinstance(found, str) and one != HEADERS and not is_text(found):
-            return f"{one} has control characters, or others that are no text"  # not the value: it may be a token
+            return f"{one} has control characters, or others that are not text"  # not the value: it may be a token
     return None
 
 
@@ -342,9 +344,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("type.required", "1.1 Table 2", required, "missing_attribute"),
     Rule("type.value", "1.1 Table 2", known_type, "unknown_verb"),
     Rule("id.required", "1.1 Table 3, id", required, "missing_attribute"),
-    *(Rule(f"{name}.type", clause, partial(is_a, kind=str, says="text")) for name, clause in _TEXTS.items()),
-    *(Rule(f"{name}.type", clause, partial(is_a, kind=int, says="a whole number")) for name, clause in _NUMBERS.items()),
-    Rule("hash.type", "1.1 Table 3, hash", partial(is_a, kind=bytes, says="binary")),
+    *(Rule(f"{name}.type", clause, partial(is_a, kind=str, says="a string")) for name, clause in _TEXTS.items()),
+    *(Rule(f"{name}.type", clause, partial(is_a, kind=int, says="an integer")) for name, clause in _NUMBERS.items()),
+    Rule("hash.type", "1.1 Table 3, hash", partial(is_a, kind=bytes, says="bytes")),
     Rule("id.uuid", "1.1 Table 3, id", is_uuid),
     Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
     Rule("source.required", _SOURCE, required, "missing_attribute"),

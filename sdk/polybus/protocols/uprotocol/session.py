@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, SessionOutput
+from ...plugins import Capabilities
 from ...plugins.hello import HELLO
 from .._memo import remember
 from .._protobuf import ANY
@@ -47,46 +47,29 @@ class UProtocolSession(EntitySession):
     refuse: ClassVar[Callable[..., RemoteProtocolError]] = staticmethod(refuse)
 
     def __init__(self, codec: UProtocolCodec, adapter: UProtocol, limits: Limits, rng: random.Random) -> None:
-        self.codec: UProtocolCodec = codec
+        super().__init__(codec, adapter, limits)
         self._write = codec.writer.write
         self._head = codec.writer.head
-        self._options = adapter
-        self._clock = adapter.clock
-        self._max_frame = limits.message
         self._names = UProtocolNames(adapter.entity, adapter.peer, limits.subject)
         self._ids = IdFactory(adapter.clock, rng)
         self._answers = f"{adapter.entity}/{RESPONSE}"
-        self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000)
         self._plain = not callable(adapter.token) and adapter.sign is None
         # Constant attributes of requests.
         constant = {"plevel": adapter.permission_level, "token": None if callable(adapter.token) else adapter.token}
         self._constant = tuple((name, value) for name, value in constant.items() if value is not None)
-        self._methods = {}
-        self._topics: dict[tuple[Kind, str | int, str | None], bytes] = {}
         self._subjects = self._names.subjects
-        self._asked: dict[str, str] = {}
         self._items = 0
-        self._output = []
-        self._read = codec.read
         self._checks_hash = adapter.verify is not None
         self._most_bad = limits.bad_messages
-        self._allowance, self._skew = adapter.allowance * 1000, adapter.max_clock_skew * 1000
         self._seen, self._seen_ms = "", 0
 
     # -- incoming --------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. Never raises: a malformed event becomes `Refused`, and a malformed request is answered."""
+    def _unread(self, error: RemoteProtocolError, frame: bytes, now: float) -> None:
         if frame[:1] == b"[" and self.codec.writes == "text":
             self._receive_batch(frame, now)
-            return self._taken()
-        try:
-            message = self._read(frame)
-            if self._is_taken(message, now):
-                return message
-        except RemoteProtocolError as error:
+        else:
             self._refuse(error)
-        return self._taken()
 
     def _receive_batch(self, frame: bytes, now: float) -> None:
         try:
@@ -239,7 +222,7 @@ class UProtocolSession(EntitySession):
     @staticmethod
     def _milliseconds(ttl: float | None) -> int:
         if ttl is None:
-            raise LocalProtocolError("a request of uProtocol must have an end: pass timeout=", protocol="uprotocol")
+            raise LocalProtocolError("a request of uProtocol needs a deadline: pass timeout=", protocol="uprotocol")
         return min(max(1, int(ttl * 1000 + 0.5)), MAX_INTEGER)
 
     def _event(self, kind: Kind, message: Message) -> bytes:
@@ -276,7 +259,7 @@ class UProtocolSession(EntitySession):
         if kind is _NOTIFY:
             return None, self._event(_NOTIFY, message)
         if kind not in NAMES:
-            raise Unsupported(f"uProtocol has no form for a {kind.value} message")
+            raise Unsupported(f"uProtocol cannot carry a {kind.value} message")
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             subject_text(message.subject)
         if kind is Kind.ITEM and self.codec.takes_item(message) and self._options.sign is None:

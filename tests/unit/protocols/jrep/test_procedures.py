@@ -157,7 +157,7 @@ def test_signatures_are_those_of_ordinary_java_interfaces() -> None:
 
 @pytest.mark.parametrize("text", ["", "java.util.List<", "List<>", "a b", "int,", "java.util.List<a>>", "<a>", "int[", "a<b>c"])
 def test_what_is_no_java_type_is_said_so(text: str) -> None:
-    with pytest.raises(TypeError, match="is no Java type"):
+    with pytest.raises(TypeError, match="is not a Java type"):
         SERVICE.method("m", text)
 
 
@@ -253,7 +253,7 @@ def test_a_function_that_cannot_be_a_method_is_refused_when_it_is_registered() -
         (named, "'number: int' cannot be filled"),
         (several, r"'\*numbers: int' cannot be filled"),
         (keywords, r"'\*\*numbers: int' cannot be filled"),
-        (items, "items is a generator: a method of Java has one result"),
+        (items, "items is a generator: a Java method has one result"),
     ]
     for function, says in wrong:
         with pytest.raises(TypeError, match=says):

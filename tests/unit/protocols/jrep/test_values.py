@@ -585,7 +585,7 @@ def test_a_field_that_java_has_bare_takes_objects_of_subclasses_and_checks_what_
     assert errai.decode(written) == Sum(7, 1.5, "a")
     with pytest.raises(BadRequest, match="x.Sum.sum.*greater than 0"):
         errai.decode(written.replace(b"7", b"-7"))
-    with pytest.raises(EncodeError, match="list where the class says text, a number or a truth value"):
+    with pytest.raises(EncodeError, match="list where the class declares a string, a number or a bool"):
         errai.encode(Sum([], 1.5))
 
 

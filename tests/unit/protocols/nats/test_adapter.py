@@ -190,8 +190,8 @@ def test_an_operation_is_shown_part_by_part() -> None:
     ("frame", "note"),
     [
         (b"MSG a 2 5\r\nhel", "cut off: 3 of 5 bytes"),
-        (b"MSG a 2 0\r\n\r\nmore", "belongs to nothing"),
-        (b"PING\r\nmore", "belongs to nothing"),
+        (b"MSG a 2 0\r\n\r\nmore", "extra bytes"),
+        (b"PING\r\nmore", "extra bytes"),
         (b"PIN", "cut off: the line has no end"),
         (b"SUB a\r\n", "1 parts where there are 2 or 3"),
     ],

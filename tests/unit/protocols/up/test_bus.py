@@ -131,7 +131,7 @@ async def test_notifications_go_to_addresses_behind_one_link_of_a_bus_and_of_a_p
         await peer.notify("door.opened", 3)
         await car.notify("door.opened", 4)  # its own handler takes it, where no other is named
         await eventually(lambda: len(told) == 4)
-        with pytest.raises(LocalProtocolError, match="is no entity"):
+        with pytest.raises(LocalProtocolError, match="is not an entity"):
             await car.notify("door.opened", to="ann")
         not_text: Any = 7
         with pytest.raises(TypeError, match=r"^to=7: an address, which is text, not int"):

@@ -141,7 +141,7 @@ def test_filters_come_and_go_and_are_told_where_they_change() -> None:
         ("//DEVICE_7!/10AB/3/8001", LocalProtocolError, "any part of which may be"),
         ("//device7/door/3/8001", LocalProtocolError, "any part of which may be"),
         ("//device7/1/3/8001/7", LocalProtocolError, "any part of which may be"),
-        ("//device7!/1/3/8001", LocalProtocolError, "'device7!' is no authority: lower-case"),
+        ("//device7!/1/3/8001", LocalProtocolError, "'device7!' is not an authority: lower-case"),
         *(
             (f"//device7/{part}", LocalProtocolError, "any part of which may be")
             for part in (

@@ -131,14 +131,14 @@ def test_a_notification_goes_to_the_entity_of_the_address_that_it_names(to: str)
 @pytest.mark.parametrize(
     ("to", "text"),
     [
-        ("ann", "to='ann' is no entity: it has the form //device1/10AB/3"),
-        ("", "to='' is no entity"),
-        ("//Device7/1/2", "to='//Device7/1/2' is no entity: 'Device7' is no authority: lower-case letters"),
-        ("//Device7/1/2/8001", "to='//Device7/1/2' is no entity: 'Device7' is no authority: lower-case letters"),
-        ("//device7/1/2/3/4", "to='//device7/1/2/3/4' is no entity"),
+        ("ann", "to='ann' is not an entity: it has the form //device1/10AB/3"),
+        ("", "to='' is not an entity"),
+        ("//Device7/1/2", "to='//Device7/1/2' is not an entity: 'Device7' is not an authority: lower-case letters"),
+        ("//Device7/1/2/8001", "to='//Device7/1/2' is not an entity: 'Device7' is not an authority: lower-case letters"),
+        ("//device7/1/2/3/4", "to='//device7/1/2/3/4' is not an entity"),
         ("/1/2", "to='/1/2' has no authority"),
-        ("//*/1/2", "has wildcards: a notification goes to one"),
-        ("//device7/FFFF/2/0", "has wildcards: a notification goes to one"),
+        ("//*/1/2", "has wildcards: a notification goes to a single entity"),
+        ("//device7/FFFF/2/0", "has wildcards: a notification goes to a single entity"),
     ],
 )
 def test_what_is_no_destination_is_said(to: str, text: str) -> None:

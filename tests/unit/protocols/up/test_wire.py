@@ -61,7 +61,7 @@ def test_an_entity_is_one_address_without_resource(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("//Device1/10AB/3", "'Device1' is no authority: lower-case letters"),
+        ("//Device1/10AB/3", "'Device1' is not an authority: lower-case letters"),
         (f"//{'a' * 129}/10AB/3", "an authority of 129 characters: the limit is 128"),
         ("//device1:7447/10AB/3", "without user and port"),
         ("//device1/10AB/3/80CD", "it has the form //device1/10AB/3"),
@@ -69,7 +69,7 @@ def test_an_entity_is_one_address_without_resource(text: str) -> None:
     ],
 )
 def test_what_is_wrong_with_an_entity_is_said(text: str, why: str) -> None:
-    with pytest.raises(UUriError, match=f"is no entity: .*{why}"):
+    with pytest.raises(UUriError, match=f"is not an entity: .*{why}"):
         parse_entity(text)
 
 
@@ -199,7 +199,7 @@ def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attribu
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ("0801", "id is no number"),
+        ("0801", "id is not a number"),
         ("1a01", "cut off|beyond"),
         ("120100", "type is a number"),
         ("3500000000", "ttl is of another type"),

@@ -134,9 +134,9 @@ def test_a_hash_that_is_text_comes_in_from_the_package_in_lenient_mode(hashed: s
     assert isinstance(read, Message)
     assert read.attributes["hash"] in (b"some hash", b"somehash")
     if " " in hashed:
-        with pytest.raises(RemoteProtocolError, match="hash is no base64"):
+        with pytest.raises(RemoteProtocolError, match="hash is not base64"):
             Message.from_cloudevent(event)
-        with pytest.raises(RemoteProtocolError, match="hash is no base64"):
+        with pytest.raises(RemoteProtocolError, match="hash is not base64"):
             from_http(headers, b"")
 
 

@@ -353,7 +353,7 @@ def test_a_hash_that_is_text_is_read_leniently_and_refused_strictly(text: str, d
     assert message.attributes["hash"] == text.encode()
     assert protobuf.read(protobuf.encode([message])).attributes["hash"] == text.encode()  # and written as the document says
     if not text.endswith("="):
-        with pytest.raises(RemoteProtocolError, match="hash is no base64"):
+        with pytest.raises(RemoteProtocolError, match="hash is not base64"):
             EVENTS.read(frame)
     with pytest.raises(Violation, match=r"hash\.type"):
         PROTO.read(proto.SerializeToString())

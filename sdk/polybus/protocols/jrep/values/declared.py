@@ -92,7 +92,7 @@ def java_type(text: str) -> JavaType:
         tokens = []
     made = _taken(tokens)
     if made is None or tokens:
-        raise TypeError(f"{text!r} is no Java type: 'int', 'java.lang.Long', 'int[]' or 'java.util.List<java.lang.Long>'")
+        raise TypeError(f"{text!r} is not a Java type: 'int', 'java.lang.Long', 'int[]' or 'java.util.List<java.lang.Long>'")
     return made
 
 

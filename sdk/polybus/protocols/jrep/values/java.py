@@ -260,7 +260,7 @@ class JavaTypes:
             types = hints if hints is not None else get_type_hints(portable.cls, include_extras=True)
         except NameError as error:
             name = f"{portable.cls.__name__}, registered as {portable.java}"
-            raise TypeError(f"{name}: {error}; say what it is with portable(..., hints=...)") from error
+            raise TypeError(f"{name}: {error}; name its type with portable(..., hints=...)") from error
         fields, arguments = list[tuple[str, str, bool]](), list[tuple[str, str, Any, bool]]()
         for one in attrs.fields(portable.cls):
             hint, java = types.get(one.name, Any), names.get(one.name, one.name.lstrip("_"))
@@ -347,7 +347,7 @@ def read_text(reading: object, node: dict[str, Any]) -> Any:
 
 def read_big_integer(reading: object, node: dict[str, Any]) -> Any:
     made = _whole(node.get("^Value"))
-    return made if made is not None else _odd(node, f"up to {_MAX_DIGITS} digits as text in ^Value")
+    return made if made is not None else _odd(node, f"up to {_MAX_DIGITS} digits as a string in ^Value")
 
 
 def read_big_decimal(reading: object, node: dict[str, Any]) -> Any:
@@ -358,7 +358,7 @@ def read_big_decimal(reading: object, node: dict[str, Any]) -> Any:
                 return made
         except decimal.InvalidOperation:
             pass
-    return _odd(node, f"a decimal number as text in ^Value, with no more than {_MAX_DIGITS} digits before or behind its point")
+    return _odd(node, f"a decimal number as text in ^Value, with at most {_MAX_DIGITS} digits before or after its point")
 
 
 def read_date(reading: object, node: dict[str, Any]) -> Any:
@@ -372,7 +372,7 @@ def read_date(reading: object, node: dict[str, Any]) -> Any:
             return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
         except (ValueError, OverflowError, OSError):
             pass
-    return _odd(node, "milliseconds as text in ^Value, within the years 1 to 9999")
+    return _odd(node, "milliseconds as a string in ^Value, within the years 1 to 9999")
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
     if not value.is_finite():
         raise EncodeError(f"java.math.BigDecimal has no {value}")
     if _is_far(value):
-        raise EncodeError(f"{value:.6E} has more than {_MAX_DIGITS} digits before or behind its point")
+        raise EncodeError(f"{value:.6E} has more than {_MAX_DIGITS} digits before or after its point")
     return b'{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"%b"}' % str(value).encode()
 
 

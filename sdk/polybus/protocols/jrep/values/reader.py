@@ -76,7 +76,7 @@ class Measure:
 
     def _check(self, size: int, deep: int, depth: int) -> None:
         if size > _MAX_NODES or deep > depth:
-            text = f"with its references written out a message of more than {_MAX_NODES} values or {depth} levels"
+            text = f"with its references expanded, a message of more than {_MAX_NODES} values or {depth} levels"
             raise BadRequest(text)
 
 
@@ -206,7 +206,7 @@ class ValueReading:
             check_json(text, 2 * _KEY_DEPTH)
             key = self.value(_decode(text))
         except (ValueError, RecursionError, EncodeError) as error:
-            raise BadRequest(f"the map key {name[:60]!r} is no JSON of a value: {error}") from error
+            raise BadRequest(f"the map key {name[:60]!r} is not the JSON of a value: {error}") from error
         try:
             hash(key)
         except TypeError:
@@ -257,7 +257,7 @@ class ValueReading:
     def _other(self, node: dict[str, Any], name: Any) -> Any:
         if type(name) is not str:
             if name is not None:
-                raise BadRequest(f"^EncodedType is text, not {type(name).__name__}")
+                raise BadRequest(f"^EncodedType is a string, not {type(name).__name__}")
             return {key: self.value(item) for key, item in node.items()}
         try:
             registered = self._types.of_name(name)
@@ -277,7 +277,7 @@ class ValueReading:
     def _enum(self, node: dict[str, Any], name: str) -> JavaEnum:
         constant = node["^EnumStringValue"]
         if type(constant) is not str:
-            raise BadRequest(f"{name}: ^EnumStringValue is text")
+            raise BadRequest(f"{name}: ^EnumStringValue is a string")
         if self._strict:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here")
         return JavaEnum(name, constant)
@@ -354,7 +354,6 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
 
 
 def _check_alike(count: int) -> None:
-    """May raise `BadRequest`: too many equal hashes."""
     if count > _ALIKE:
         raise BadRequest(f"more than {_ALIKE} elements of a set, or keys of a map, have the same hash")
 

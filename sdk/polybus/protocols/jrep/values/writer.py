@@ -79,7 +79,7 @@ class ValueWriter:
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
-        """Write a value as JSON. May raise `EncodeError`, with the path of the part that has no form."""
+        """Write a value as JSON. May raise `EncodeError`, with the path of the part that cannot be written."""
         try:
             write = self._by_type.get(type(value))
             return self._other(value, ids) if write is None else write(value, ids)
@@ -171,7 +171,6 @@ class ValueWriter:
         return made
 
     def _form_by_others(self, value: Any) -> Any:
-        """May raise `EncodeError`: no known form."""
         try:
             made = plain_form(value)
         except TypeError:  # msgspec knows more types
@@ -213,8 +212,8 @@ class ValueWriter:
             return self._node(value.node, value.table or {}, ids)
         if value.value is not None and value.type in _SCALARS:
             raise EncodeError(
-                f"{value.type} keeps its content in no ^Value: declare the parameter as {value.type!r}, or write "
-                f"JavaObject({value.type!r}, {{'^NumVal': ...}}), of a Long as text"
+                f"{value.type} does not keep its content in ^Value: declare the parameter as {value.type!r}, or write "
+                f"JavaObject({value.type!r}, {{'^NumVal': ...}}), a Long as a string"
             )
         name, known = quoted(value.type), ids.seen.get(id(value))
         if known is not None:
@@ -296,5 +295,5 @@ def _bare(value: Any, ids: Numbering) -> bytes:
         return number(value) if math.isfinite(value) else write_double(value, ids)
     made = scalar_form(value)
     if made is value:
-        raise EncodeError(f"{type(value).__name__} where the class says text, a number or a truth value")
+        raise EncodeError(f"{type(value).__name__} where the class declares a string, a number or a bool")
     return _bare(made, ids)

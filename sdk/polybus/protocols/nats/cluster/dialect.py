@@ -346,7 +346,7 @@ class ClusterDialect(NatsDialect):
     def _taken(self, token: str, asked: AskedRequest | None, node: str) -> None:
         """Handle a receipt or sign of life. May raise `RemoteProtocolError`: the name is not a node's."""
         if not is_node(node):
-            raise refuse(f"{node[:60]!r} is no node, and has no request", "malformed")
+            raise refuse(f"{node[:60]!r} is not a node and has no request", "malformed")
         if asked is not None:
             self._found(asked, token, node)
             self._look_at(self._connection.heard + PACE)
@@ -360,7 +360,7 @@ class ClusterDialect(NatsDialect):
         """Handle a receipt for several requests of one turn. May raise `RemoteProtocolError`: malformed."""
         tokens = payload.decode("ascii", "replace").split(" ")
         if headers is None or headers.status != HAVE_IT or len(tokens) > _AT_ONCE:
-            raise refuse(f"{payload[:60]!r} is no list of requests that a node has", "malformed")
+            raise refuse(f"{payload[:60]!r} is not a list of requests", "malformed")
         for token in tokens:
             self._taken(token, self._asked.get(token), headers.text)
 
@@ -581,7 +581,7 @@ class ClusterDialect(NatsDialect):
         for token in lost:
             del self._asked[token]
         if lost:
-            self._connection.events.append(Lost(lost, "a node is gone, and no other says that it has this request"))
+            self._connection.events.append(Lost(lost, "a node is gone, and no other node has confirmed this request"))
         for token, asked in self._asked.items():
             if asked.publication is not None and asked.at + asked.pause <= now < asked.to.until:
                 self._send_again(token, asked, now)

@@ -116,7 +116,7 @@ def unescape_subject(text: str) -> str | int:
         digits = text[len(_NUMBER) :]
         if digits.isascii() and digits.removeprefix("-").isdigit() and len(digits) < 20:
             return int(digits)
-        raise refuse(f"{text[:60]!r} is no number", "invalid_subject")
+        raise refuse(f"{text[:60]!r} is not a number", "invalid_subject")
     head, _, rest = text.partition(".")
     if head == _URI:
         return "/".join(unescape_token(token) for token in rest.split("."))

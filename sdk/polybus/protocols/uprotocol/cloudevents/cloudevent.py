@@ -59,7 +59,7 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
             attributes["time"] = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
     except (ValueError, OverflowError, TypeError) as error:
         where = "time" if "time" in attributes else "the time of the id"
-        raise LocalProtocolError(f"{where} is no date that Python can hold: {error}", protocol="uprotocol") from error
+        raise LocalProtocolError(f"{where} is not a date that Python can hold: {error}", protocol="uprotocol") from error
     attributes = {name: base64.b64encode(v).decode() if isinstance(v, bytes) else v for name, v in attributes.items()}
     try:
         return CloudEvent(attributes, raw)

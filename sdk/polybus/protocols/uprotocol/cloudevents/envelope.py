@@ -120,7 +120,7 @@ class Envelope:
         if raw is not None and bare:
             # The schema of the document's examples gives the data's type.
             if not (self.leniency is Leniency.LENIENT or (self.leniency and schema)):
-                text = "the data are no google.protobuf.Any (document, 3 Formats, Table 6)"
+                text = "the data is not a google.protobuf.Any (document, 3 Formats, Table 6)"
                 error = refuse(text, answer_id=self._return_address(attributes))
                 error.reply_id = _reply_id(attributes, kind)
                 raise error

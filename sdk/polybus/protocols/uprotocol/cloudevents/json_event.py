@@ -150,7 +150,7 @@ class JsonEventReader:
 
     def _parts_of(self, value: dict[str, Any]) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
         if TOLERATED in value:
-            raise refuse(f"{TOLERATED!r} is no name of an attribute: a to z and digits", "invalid_attribute")
+            raise refuse(f"{TOLERATED!r} is not the name of an attribute: a to z and digits", "invalid_attribute")
         data, encoded = value.pop("data", None), value.pop("data_base64", None)
         content = value.get("datacontenttype")
         format = format_of(content if isinstance(content, str) else None)

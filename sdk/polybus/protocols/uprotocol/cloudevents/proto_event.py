@@ -117,7 +117,7 @@ class ProtoReader:
             raise refuse(f"a batch of {len(found)} events: the limit is {BATCH}", "too_large")
         events = [value for value in found if isinstance(value, bytes)]
         if len(events) < len(found):
-            raise refuse("not a CloudEventBatch: an event is no number")
+            raise refuse("not a CloudEventBatch: an event is not a number")
         return events
 
     # -- fields ----------------------------------------------------------------------------------------------------------
@@ -325,7 +325,6 @@ class ProtoReader:
 
 
 def _value(name: str, value: Any) -> Any:
-    """May raise `RemoteProtocolError`: no value."""
     kind = value.WhichOneof("attr")
     if kind is None:
         raise refuse(f"the attribute {name[:60]!r} has no value (CloudEvents 1.0.2, protobuf format)", "invalid_attribute")
@@ -452,7 +451,7 @@ def _shown_attribute(entry: bytes) -> tuple[str, str, str]:
         name, held = parts.get(1, b""), parts.get(2, b"")
         (kind, value), *_ = [*read_fields(held), (0, b"")] if isinstance(held, bytes) else [(0, b"")]
     except ValueError:
-        return "attribute", entry.hex(" "), "no entry of a map"
+        return "attribute", entry.hex(" "), "not a map entry"
     text = _escaped(name) if isinstance(name, bytes) else str(name)
     if text == "token":
         return text, "...", "not shown"
