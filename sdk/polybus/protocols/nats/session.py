@@ -126,6 +126,11 @@ class NatsSession:
         return self._connection.info
 
     @property
+    def heard(self) -> float:
+        """Time of the last frame, by which a link tells a silent engine."""
+        return self._connection.heard
+
+    @property
     def subscriptions(self) -> NatsSubscriptions:
         return self._connection.subscriptions
 
