@@ -240,7 +240,7 @@ async def test_tls_begins_after_info(certificate: str, trusting: ssl.SSLContext)
         await works(url, tls=trusting)
         with pytest.raises(ConnectFailed, match="not trusted"):
             await works(url)
-        with pytest.raises(ConnectFailed, match=r"wants TLS: connect to nats\+tls://"):
+        with pytest.raises(ConnectFailed, match=r"requires TLS: connect to nats\+tls://"):
             await works(at(server, "ann:secret@"))
     with nats_server("wheel") as server:
         with pytest.raises(ConnectFailed, match=r"no TLS: connect to nats\+tcp://"):

@@ -212,7 +212,7 @@ def test_a_peer_that_says_no_or_what_it_was_asked_is_bare(said: dict[str, Any]) 
     sent(session)
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     assert sent(session) == ["10000002ffff0004" + "000161"]
-    with pytest.raises(Unsupported, match="no place for headers"):
+    with pytest.raises(Unsupported, match="cannot carry headers"):
         session.send(Message(Kind.REQUEST, "a", headers={"x": "y"}), 0.0)
     assert sent(session) == []
 

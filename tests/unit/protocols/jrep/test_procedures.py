@@ -138,7 +138,7 @@ def test_a_value_that_does_not_fit_names_its_argument(kind: Any, value: Any, tex
 
 def test_a_scalar_of_java_has_no_value_of_its_own_anywhere() -> None:
     values = Jrep().codec().formats[0]
-    with pytest.raises(EncodeError, match=r"keeps its content in no \^Value.* at \$\.a\[0\]"):
+    with pytest.raises(EncodeError, match=r"does not keep its content in \^Value.* at \$\.a\[0\]"):
         values.encode({"a": [JavaObject("java.lang.Long", value="5")]})
     assert b'"^NumVal":"5"' in values.encode(JavaObject("java.lang.Long", {"^NumVal": "5"}))
 

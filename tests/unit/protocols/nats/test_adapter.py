@@ -111,7 +111,7 @@ def test_a_credentials_file_signs_the_nonce_with_its_jwt() -> None:
     connect = json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))
     assert connect["jwt"].count(".") == 2
     assert connect["sig"] and "nkey" not in connect
-    with pytest.raises(ValueError, match="no credentials file"):
+    with pytest.raises(ValueError, match="not a credentials file"):
         adapter.with_files({"ann.creds": "half writ"})
 
 

@@ -352,7 +352,7 @@ def test_the_server_s_limit_is_kept_and_may_change() -> None:
         Message(Kind.PUBLISH, "a", None, b"1" * 101, JSON),
         Message(Kind.REQUEST, "a", None, b"1" * 90, JSON, ttl=1.0),
     ):
-        with pytest.raises(TooLarge, match="takes 100"):
+        with pytest.raises(TooLarge, match="accepts 100"):
             session.send(message, 2.0)
     told(session, info(max_payload=1000))
     session.send(Message(Kind.PUBLISH, "a", None, b"1" * 101, JSON), 2.0)

@@ -137,13 +137,13 @@ def test_filters_come_and_go_and_are_told_where_they_change() -> None:
         ("UpdateDoor", Unsupported, "'UpdateDoor' is not a topic"),
         (7, Unsupported, "7 is a number"),
         ("//device7/10AB/3/B", LocalProtocolError, "is not a topic"),
-        ("//device7/10AB/3", LocalProtocolError, "any part of which may be"),
-        ("//DEVICE_7!/10AB/3/8001", LocalProtocolError, "any part of which may be"),
-        ("//device7/door/3/8001", LocalProtocolError, "any part of which may be"),
-        ("//device7/1/3/8001/7", LocalProtocolError, "any part of which may be"),
+        ("//device7/10AB/3", LocalProtocolError, "each part may be"),
+        ("//DEVICE_7!/10AB/3/8001", LocalProtocolError, "each part may be"),
+        ("//device7/door/3/8001", LocalProtocolError, "each part may be"),
+        ("//device7/1/3/8001/7", LocalProtocolError, "each part may be"),
         ("//device7!/1/3/8001", LocalProtocolError, "'device7!' is not an authority: lower-case"),
         *(
-            (f"//device7/{part}", LocalProtocolError, "any part of which may be")
+            (f"//device7/{part}", LocalProtocolError, "each part may be")
             for part in (
                 "-1/3/8001",
                 "0x1/3/8001",

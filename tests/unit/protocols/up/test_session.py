@@ -262,8 +262,8 @@ def test_messages_of_protocol_buffers_go_in_an_any_and_come_back() -> None:
         ("//a/1/1/8000", LocalProtocolError, "not a method"),
         ("//a/1/1/0", LocalProtocolError, "not a method"),
         ("//*/1/1/1", LocalProtocolError, "wildcards"),
-        ("//A/1/1/1", LocalProtocolError, "no authority"),
-        ("a/b", LocalProtocolError, "no address"),
+        ("//A/1/1/1", LocalProtocolError, "not an authority"),
+        ("a/b", LocalProtocolError, "not an address"),
     ],
 )
 def test_a_subject_without_an_address_is_named(subject: Any, error: type[Exception], text: str) -> None:
@@ -628,7 +628,7 @@ def test_the_codec_writes_what_attributes_say_and_refuses_what_breaks_a_rule() -
     codec = Up().codec()
     with pytest.raises(LocalProtocolError, match="rule publish.source"):
         codec.encode([Message(Kind.PUBLISH, attributes={"id": vectors.ID.format(0), "source": "//a/1/1/1"})])
-    with pytest.raises(LocalProtocolError, match="no UUID"):
+    with pytest.raises(LocalProtocolError, match="not a UUID"):
         codec.encode([Message(Kind.PUBLISH, attributes={"source": "//a/1/1/8000"})])
     with pytest.raises(Unsupported, match="not 2"):
         codec.encode([Message(Kind.PUBLISH), Message(Kind.PUBLISH)])
