@@ -15,7 +15,7 @@ _core bindings broker capture/record cluster
 protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 transports/zenoh
 """.split()
-MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue", "prometheus")
+MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue", "protocols/_uprotocol")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"
@@ -48,7 +48,7 @@ BOUNDS = {
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
         bus.forwarding._known protocols.csb.reader._subjects
-        protocols.up.session._methods protocols.up.session._topics
+        protocols._uprotocol._methods protocols._uprotocol._topics
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",
@@ -118,7 +118,7 @@ BOUNDS = {
     "Limits.peers: the gate of the listener; one that is silent ends": "bindings.cloudevents_http.server._connections",
     "Limits.pending": """
         peer.party.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
-        protocols.nats.native._waiting protocols.up.session._asked
+        protocols.nats.native._waiting protocols._uprotocol._asked
     """,
     "Limits.pending, twice Limits.channels": "rpc.loopback.calls",
     "Limits.queue_bytes, then the connection ends": "protocols.csb.session._early",
@@ -223,7 +223,7 @@ BOUNDS = {
     """,
     "what one chunk holds, until the turn after it is over": "protocols.nats.cluster.dialect._turns",
     "what one frame holds, or one chunk in a handshake: taken after each": """
-        link.moving._early protocols.nats.connection.events protocols.up.session._output
+        link.moving._early protocols.nats.connection.events protocols._uprotocol._output
     """,
     "what one frame is answered with, or one message makes: taken after each": "protocols.nats.connection.frames",
 }
