@@ -15,7 +15,7 @@ _core bindings broker capture/record cluster
 protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 transports/zenoh
 """.split()
-MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue", "protocols/_uprotocol")
+MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue", "prometheus", "protocols/_uprotocol")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"
