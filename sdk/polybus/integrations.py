@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from ._core.handlers.signature import Style as HandlerStyle
     from ._core.runtime.executor import Middleware
     from .plugins import Host
-    from .plugins.extensions import Mesh
-    from .plugins.recording import Recorder
+    from .plugins.extensions import Mesh, Recorder
     from .stats import DurableStats
 
 __all__ = [

@@ -35,7 +35,7 @@ from .registry import ClientRegistry
 if TYPE_CHECKING:
     import ssl
 
-    from ..plugins.recording import Recorder
+    from ..plugins.extensions import Recorder
     from ..plugins.tools import Loop
 
 logger: logging.Logger = logging.getLogger("polybus.broker")

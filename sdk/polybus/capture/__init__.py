@@ -9,7 +9,7 @@ from ..plugins.tools import lazy_names
 
 if TYPE_CHECKING:
     from ..integrations import Recording
-    from ..plugins.recording import RecorderStats
+    from ..plugins.extensions import RecorderStats
     from .columns.writer import DecodedCapture, write_columns
     from .decoding import Decoded, decode
     from .errors import CaptureError
@@ -29,7 +29,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
         "..integrations": ("Recording",),
-        "..plugins.recording": ("RecorderStats",),
+        "..plugins.extensions": ("RecorderStats",),
         ".columns.writer": ("DecodedCapture", "write_columns"),
         ".decoding": ("Decoded", "decode"),
         ".errors": ("CaptureError",),

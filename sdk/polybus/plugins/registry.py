@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import os
 
     from . import HttpBinding, TransportAdapter, WebEndpoint
-    from .recording import Recorder
+    from .extensions import Recorder
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry a protocol's `HttpBinding` instead of frames."""

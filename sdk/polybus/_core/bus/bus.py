@@ -22,7 +22,7 @@ from ...events import BusEvent
 from ...limits import Limits
 from ...nodes import Cluster, Node, Survey
 from ...outcomes import OutgoingHook
-from ...plugins.recording import Recorder, RecorderStats
+from ...plugins.extensions import Recorder, RecorderStats
 from ...plugins.registry import find_protocol, make_recorder
 from ...stats import Stats
 from ...subjects import check_pattern

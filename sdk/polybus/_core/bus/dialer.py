@@ -37,8 +37,7 @@ from .lifecycle import within
 if TYPE_CHECKING:
     import ssl
 
-    from ...plugins.extensions import LinkReader
-    from ...plugins.recording import Recorder
+    from ...plugins.extensions import LinkReader, Recorder
     from ..link.moving import Moving
     from ..runtime.runtime import Runtime
     from .parts import BusParts

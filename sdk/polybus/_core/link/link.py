@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from ...backoff import Backoff
     from ...body import BodyFormat
     from ...plugins import Admission, Hear, Receiver, Role, Session, SessionOutput, Transport
-    from ...plugins.extensions import LinkReader
-    from ...plugins.recording import Recorder
+    from ...plugins.extensions import LinkReader, Recorder
     from ..runtime.runtime import Runtime
     from .ports import LinkDialer, PeerPort
     from .send_queue import SendQueue

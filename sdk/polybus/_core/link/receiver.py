@@ -16,7 +16,7 @@ from ...plugins import Closed, Confirmed, SessionFeatures, TransportFeatures
 if TYPE_CHECKING:
     from ...errors import RemoteProtocolError
     from ...plugins import ProtocolAdapter, Session, SessionEvent, SessionOutput, Transport
-    from ...plugins.recording import Recorder, Tap
+    from ...plugins.extensions import Recorder, Tap
     from .link import Link
 
 _AT_ONCE: Final = 16 * 1024

@@ -21,7 +21,7 @@ from .executor import HandlerExecutor
 if TYPE_CHECKING:
     from ...message import Message
     from ...outcomes import OutgoingHook
-    from ...plugins.recording import Recorder
+    from ...plugins.extensions import Recorder
     from .injection import Provider
     from .runtime import Runtime
 

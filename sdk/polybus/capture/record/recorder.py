@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import evolve, field, frozen
 
 from ...errors import LocalProtocolError, Unsupported
-from ...plugins.recording import RecorderStats
+from ...plugins.extensions import RecorderStats
 from ...plugins.tools import log_fields
 from ..columns.process import possible
 from ..errors import CaptureError
