@@ -14,7 +14,7 @@ import typer
 from .options import argument, flag
 from .problems import UsageError
 
-_TEMPLATES: Final = files(__package__) / "templates"
+_TEMPLATES: Final = files("polybus.cli") / "templates"
 _SUFFIX: Final = ".tmpl"
 """Templates are not modules, so that tools leave them alone."""
 
