@@ -32,9 +32,7 @@ class Holes:
     """The holes in a task's input. Call `rows` or `group` before `note` for their events."""
 
     found: list[list[Any]] = attrs.Factory(list)
-    """Per hole: recording, number of the first row behind it, and the last moment before it on the recording's monotonic clock,
-    or None.
-    """
+    """Per hole: recording, number of the first row after it, and the last moment before it (monotonic), or None."""
     first: dict[str, int] = attrs.Factory(dict)
     after: dict[str, int] = attrs.Factory(dict)
 

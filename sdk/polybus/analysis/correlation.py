@@ -93,9 +93,7 @@ _EITHER: Final = (
 )
 """Kind of exchange, and facts about a stored publication: the request's first, otherwise the answer's."""
 _NOTES: Final = {"cancelled_ns": "min", "items": "sum", "first_item_ns": "min", "closed_ns": "min", "hole_ns": "min"}
-"""Facts between request and answer (cancelled, items, connection closed, frames missing), and the function that combines
-several.
-"""
+"""Facts between request and answer (cancelled, items, connection closed, frames missing), with their aggregates."""
 _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),

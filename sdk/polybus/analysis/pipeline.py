@@ -13,29 +13,15 @@ import attrs
 import pyarrow as pa
 
 from polybus.capture.errors import CaptureError
-from polybus.capture.schema import EVENTS
-from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
+from polybus.capture.schema import EVENTS, ORPHANS
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
 from ..plugins.tools import counted
+from . import correlation
 from .clocks import Watermarks, joined
-from .correlation import (
-    CARRIED,
-    EXCHANGES_BY_PART,
-    FINAL,
-    FOLDED,
-    OPEN,
-    ORPHANS,
-    TURNS,
-    MatchTimeouts,
-    closes_of,
-    exchanges_of,
-    fold,
-    orphans_of,
-    turns_of,
-)
+from .correlation import MatchTimeouts
 from .engine import Engine
 from .ingest import SAMPLES, IngestResult, RunCounts
 from .ranges import ReadPosition, ReadWindow, is_written, plan, reach
@@ -193,7 +179,7 @@ class PipelineStep:
 
     def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
         """Move open turns to the folder for the next run; returns it (None without turns) and the names of their recordings."""
-        files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
+        files = [(part, name) for part in correlation.CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
             if name.endswith(".parquet"):
@@ -239,49 +225,51 @@ class PipelineStep:
     def _fold(self, staging: str, events: Any, before: str | None, clocks: pa.Table) -> str:
         """Fold the new turns and those of the last run; returns the folder of the result, partitioned by part."""
         self._progress("correlate")
-        turns = [turns_of(self._engine, events, self._timeouts)]
+        turns = [correlation.turns_of(self._engine, events, self._timeouts)]
         if before is not None:
             files = self.storage.files(before)
             for name in files:
                 self.storage.check(name)
-            turns.append(self._engine.read(self.storage, before, files, TURNS))
+            turns.append(self._engine.read(self.storage, before, files, correlation.TURNS))
         folder = f"{staging}/folded"
-        closes = closes_of(self._engine, events)
-        folded = fold(self._engine, turns, self._timeouts, self._engine.hand(clocks), closes)
-        self._engine.write(folded, self.storage, folder, FOLDED, ["part"])
+        closes = correlation.closes_of(self._engine, events)
+        folded = correlation.fold(self._engine, turns, self._timeouts, self._engine.hand(clocks), closes)
+        self._engine.write(folded, self.storage, folder, correlation.FOLDED, ["part"])
         return folder
 
     def _exchanges(self, prefix: str, staging: str, folded: str) -> list[ResultFile]:
         self._progress("exchanges")
-        table = self._read_folded(folded, (FINAL, OPEN))
+        table = self._read_folded(folded, (correlation.FINAL, correlation.OPEN))
         if table is None:
             return []
-        made, staged = exchanges_of(self._engine, table, "part"), f"{staging}/exchanges"
-        self._engine.write(made, self.storage, staged, EXCHANGES_BY_PART, ["part", *BY_DATE])
-        return self._place(staged, "exchanges", prefix)
+        made = correlation.exchanges_of(self._engine, table, "part")
+        return self._write(made, "exchanges", correlation.EXCHANGES_BY_PART, ["part", *BY_DATE], prefix, staging)
 
     def _orphans(self, prefix: str, staging: str, folded: str, events: Any) -> list[ResultFile]:
         self._progress("orphans")
-        lost, staged = self._read_folded(folded, ORPHANS), f"{staging}/orphans"
+        lost = self._read_folded(folded, correlation.ORPHANS)
         if lost is None:
             return []
         # Carried-over orphans are not events of this run, so each is in the table once.
-        self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, BY_DATE)
-        return self._place(staged, "orphans", prefix)
+        made = correlation.orphans_of(self._engine, events, lost)
+        return self._write(made, "orphans", ORPHANS, BY_DATE, prefix, staging)
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
         """Read parts by folder, so that Spark knows how few orphans there are, and does not sort all events; None if empty."""
         files = [name for part in parts for name in self.storage.files(f"{folder}/part={part}") if name.endswith(".parquet")]
-        return self._engine.read(self.storage, folder, files, FOLDED) if files else None
+        return self._engine.read(self.storage, folder, files, correlation.FOLDED) if files else None
 
-    def _place(self, staged: str, table: str, prefix: str) -> list[ResultFile]:
-        written = []
+    def _write(
+        self, made: Any, table: str, schema: pa.Schema, parts: Sequence[str], prefix: str, staging: str
+    ) -> list[ResultFile]:
+        staged, written = f"{staging}/{table}", []
+        self._engine.write(made, self.storage, staged, schema, parts)
         files = (name for name in self.storage.files(staged) if name.endswith(".parquet"))
         for number, name in enumerate(files):
             *folders, _ = name.removeprefix(staged + "/").split("/")
             part = folders.pop(0).partition("=")[2] if folders[0].startswith("part=") else ""
             place = f"{table}/{'/'.join(folders)}/{prefix}{part or 'all'}-{number:06d}.parquet"
-            written.append(ResultFile(place, self.storage.rows(name), part == OPEN))
+            written.append(ResultFile(place, self.storage.rows(name), part == correlation.OPEN))
             self.storage.move(name, place)
         return written
 
@@ -295,7 +283,7 @@ def _ended(taken: list[IngestResult]) -> set[str]:
 
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
-_VERSION: Final = 4
+_VERSION: Final = 5
 """Version of the metrics; older ones are computed again."""
 
 

@@ -118,12 +118,7 @@ class RecordingProxy:
     # -- life ------------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            OSError: The address cannot be bound.
-            CaptureError: The folder cannot be written.
-        """
+        """Listen; OSError if the address cannot be bound, CaptureError if the folder cannot be written."""
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         options = plugins.ListenOptions(
