@@ -14,6 +14,7 @@ TWINS := tests/unit/protocols/ubre tests/unit/transports/test_length_framing.py 
 WHOLE := $(VENV)/.whole
 # The documentation has a small environment of its own: neither Java nor Spark.
 LOWEST := .venv-lowest
+RELEASE := .venv-release
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 SITE := site/index.html
@@ -29,7 +30,7 @@ WHEELS_READY := $(WHEELS)/.ready
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test test-integration test-all test-lowest bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo test test-integration test-all test-lowest release bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
@@ -37,6 +38,7 @@ help:
 	@echo "make test-integration  those that need a browser, Node, Java, nginx, many processes: ARGS=tests/integration/spark for one folder"
 	@echo "make test-all  both on every event loop, with many seeds: before a release"
 	@echo "make test-lowest  units and contracts on the oldest versions that pyproject.toml allows: PYTHON=python3.13 for one interpreter"
+	@echo "make release  wheels, sdist, bill of materials and hashes into dist/, checked and installed; publishes nothing"
 	@echo "make bench   rates and processor time beside raw limits; ARGS=--peers: beside other libraries"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
@@ -68,11 +70,19 @@ test-all: test test-integration
 test-lowest: WORKERS ?= auto
 test-lowest:
 	@python="$${PYTHON:-$$(scripts/find-python.sh)}" && "$$python" -m venv --clear $(LOWEST)
-	$(LOWEST)/bin/python scripts/lowest.py > $(LOWEST)/requirements.txt
-	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check -r $(LOWEST)/requirements.txt
-	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -e .
-	$(LOWEST)/bin/python -m pip check
+	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check uv -c constraints.txt
+	$(LOWEST)/bin/uv pip install -q -p $(LOWEST) --resolution lowest-direct \
+		-e '.[fastapi,cli,capture,analyse,nats,depends,opentelemetry,prometheus,zenoh,uvloop]'
+	@# What is there and new enough stays.
+	$(LOWEST)/bin/uv pip install -q -p $(LOWEST) -e '.[test]'
+	$(LOWEST)/bin/uv pip check -q -p $(LOWEST)
 	$(LOWEST)/bin/python -m pytest -n $(WORKERS) tests/unit tests/contract $(ARGS)
+
+release:
+	@scripts/debian-packages.sh python
+	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(RELEASE)
+	@POLYBUS_SPEEDUPS=0 $(RELEASE)/bin/python -m pip install -qq --disable-pip-version-check -e '.[release]' -c constraints.txt
+	$(RELEASE)/bin/python -m scripts.release
 
 bench: $(READY) $(BUILT)
 	@$(PIP_INSTALL) -e '.[bench]' -c constraints.txt
@@ -126,7 +136,7 @@ $(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' 
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf sdk/polybus/_speedups.*.so $(VENV) $(LOWEST) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf sdk/polybus/_speedups.*.so dist $(VENV) $(LOWEST) $(RELEASE) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))

@@ -432,7 +432,9 @@ class CollectingProxy:
 async def serving(servlet: Any, application: Any = None) -> AsyncIterator[str]:
     """The address of a servlet, without the protocol."""
     up = threading.Event()
-    config = uvicorn.Config(application or servlet, port=0, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    options: Any = {"log_level": "critical", "lifespan": "off", "timeout_graceful_shutdown": 1}
+    # Older versions of uvicorn prefer a module of websockets that warns.
+    config = uvicorn.Config(application or servlet, port=0, ws="websockets-sansio", **options)
     server = Up(config, up)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -222,7 +222,7 @@ class WebSocketFramer(Framer):
             # 1005 means an empty closing frame, which is an orderly end.
             code = 1000 if core.close_rcvd.code == CloseCode.NO_STATUS_RCVD else int(core.close_rcvd.code)
             self.ended = closed_by_peer(code, core.close_rcvd.reason)
-        elif not self._owed and core.current_size is None and core.state is OPEN:
+        elif not self._owed and self._fragments is None and core.state is OPEN:
             self._core = None
 
     def _broke(self, core: Protocol, error: Exception) -> None:
