@@ -84,6 +84,7 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "sessions": [
             {
                 "protocol": "uprotocol", "conn_id": word, "transport": "tcp", "peer": word, "n": size, "nbytes": size,
+                "who": word,
                 "first_ns": BEGIN, "last_ns": BEGIN + 60 * SECOND, "length_ns": 60 * SECOND, "handshake_ns": MS, "closed": word,
             }
         ],
