@@ -28,7 +28,7 @@ BOUNDS = {
         runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding
         runtime.services.outgoing runtime.services.overrides
         runtime.services.recorders runtime.workers._told handlers.handler._makers handlers.lookup.by_uri
-        handlers.lookup.entrances handlers.lookup.handlers handlers.lookup.publications handlers.lookup.routes
+        handlers.lookup.listeners handlers.lookup.handlers handlers.lookup.publications handlers.lookup.routes
         handlers.lookup.subscribers link.receiver._asked link.receiver._taps peer.subscription._room
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
         pubsub.recipients._patterns pubsub.recipients.indices

@@ -210,12 +210,7 @@ class Serving:
         self._runtime: Runtime | None = None
 
     async def bind(self) -> list[socket.socket]:
-        """Bind sockets to the address, for this process or others to serve.
-
-        Raises:
-            Unsupported: The transport has no sockets that processes can share.
-            OSError: The address cannot be bound.
-        """
+        """Bind sockets for this process or others. Raises Unsupported if processes cannot share the transport, and OSError."""
         bind = EndpointFeatures.of(self._transport).bind
         if bind is None or self._address is None:
             shown = self._address or "a transport object"

@@ -295,16 +295,16 @@ class Bus(BusVerbs):
             ValueError: The protocol or the policy is unknown, or the pattern is already served.
             TypeError: `inner` is not a bus.
         """
-        from ..tunnel.endpoint import Entrance  # few programs use tunnels
+        from .tunnel_listener import TunnelListener  # few programs use tunnels
 
         check_pattern(pattern, self.limits.subject)
         check_type(inner, Bus, "inner", "Bus()")
         if when_full not in WHEN_FULL:
             raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
-        if any(entrance.pattern == pattern for entrance in self._lookup.entrances):
+        if any(listener.pattern == pattern for listener in self._lookup.listeners):
             raise ValueError(f"tunnels of {pattern!r} are served already")
         adapter = find_protocol(protocol, {})
-        self._lookup.entrances.append(Entrance(self._parts, pattern, inner._parts, adapter, when_full))
+        self._lookup.listeners.append(TunnelListener(self._parts, pattern, inner._parts, adapter, when_full))
 
     # -- entering and leaving --------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
-    """Advice for a failed connect; None if a server answered."""
+    """Return advice for a failed connect, or None if a server answered."""
     longer = "Cluster(..., wait=30) waits for it as long" if of_cluster else "connect(..., wait=30) goes on trying"
     if error.reason.endswith(_STARTING):
         return f"; {longer}"
@@ -71,9 +71,7 @@ _PATIENCE = 4
 
 
 class LinkLog:
-    """The log of one link. Of consecutive attempts it logs the 1st, 2nd, 4th, 8th, ...: an hour's outage takes only a few
-    lines.
-    """
+    """The log of one link. It logs attempts 1, 2, 4, 8, ...: an outage of an hour takes only a few lines."""
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self.url: str = in_one_line(without_secrets(url))
@@ -383,11 +381,6 @@ class Connecting:
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:
-        """Make the options of one attempt.
-
-        Raises:
-            ConnectFailed, Unauthorized, Forbidden, LocalProtocolError, TypeError: As `_current_headers`.
-        """
         runtime = self._services.running
         codec = self._adapter.codec(runtime.limits)
         return DialOptions(
@@ -408,11 +401,7 @@ class Connecting:
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
     async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
-        """Make the adapter with the current contents of its files.
-
-        Raises:
-            ConnectFailed: A file cannot be read, or is invalid.
-        """
+        """Make the adapter with the current contents of its files. Raises ConnectFailed if one cannot be read."""
         patience = self._services.limits.connect_timeout
         try:
             with anyio.fail_after(patience):
@@ -426,13 +415,7 @@ class Connecting:
             raise ConnectFailed(link.url, str(error)) from None
 
     async def _current_headers(self, link: Link) -> Mapping[str, str]:
-        """Call the application's function for headers.
-
-        Raises:
-            ConnectFailed: The function raises, or does not return in time.
-            Unauthorized, Forbidden: Raised by the function: a token server refuses us.
-            LocalProtocolError, TypeError: Its result is not valid as headers.
-        """
+        """Call the application's function. Raises ConnectFailed, or the function's own Unauthorized or Forbidden."""
         headers: Any = self._headers
         patience = self._services.limits.connect_timeout
         try:
@@ -455,9 +438,7 @@ class Connecting:
         return check_handshake_headers(headers)
 
     async def renewal(self) -> dict[str, Any] | None:
-        """Members of a hello that renew the identity: a new token, or none if `headers` failed; None without a bearer token of
-        a function.
-        """
+        """Return the members of a hello with a new bearer token, empty if `headers` failed; None if there is no such token."""
         link = self._link
         assert link is not None
         if not callable(self._headers):
@@ -514,11 +495,7 @@ class Connecting:
             self._moves = False
 
     async def _beside(self, link: Link) -> Moving | None:
-        """Open a second connection to move to, or None.
-
-        Raises:
-            BusError, OSError: It failed.
-        """
+        """Open a second connection to move to. Returns None if the link has ended."""
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
         transport = await self._connector.connect(await self._dial_options(link))

@@ -54,11 +54,7 @@ class Directory(Struct, eq=False):
         return self._links.choose(subject) if only is None else only
 
     def find_behind(self, subject: str | int, address: str) -> PeerParty:
-        """Find the peer that leads to an address: as `find`, or, without opened links, the only one with addresses.
-
-        Raises:
-            NoHandler, AmbiguousRoute, BusError: As `find`.
-        """
+        """Find the peer that leads to an address: as `find`, or, without opened links, the only one with addresses."""
         behind = [] if self._links.opened else [peer for peer in self._links.peers if peer.link.destinations]
         if len(behind) > 1:
             text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
@@ -66,11 +62,7 @@ class Directory(Struct, eq=False):
         return behind[0] if behind else self._links.choose(subject)
 
     def find_own(self, subject: str | int, facts: dict[str, Any]) -> HandlerParty:
-        """Find the handler of this bus for `Bus.as_`.
-
-        Raises:
-            NoHandler: This bus has none.
-        """
+        """Find the handler of this bus for `Bus.as_`. Raises NoHandler if there is none."""
         own = self._lookup.find(subject)
         if own is None:
             raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
@@ -92,12 +84,7 @@ class Directory(Struct, eq=False):
         return route if route is not None else self._links.choose(subject)
 
     def named(self, to: Any) -> Party:
-        """Find the party for ``to=``.
-
-        Raises:
-            TypeError: Not a peer.
-            ValueError: A peer of another bus.
-        """
+        """Return the party of a peer in ``to=``. Raises TypeError, or ValueError for a peer of another bus."""
         if not isinstance(to, (Peer, RemotePeer)):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
         party: Any = party_of(to)
@@ -107,11 +94,7 @@ class Directory(Struct, eq=False):
         return found
 
     def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
-        """Split ``to=`` into present peers, one that has left, and clients of other nodes, each once.
-
-        Raises:
-            TypeError, ValueError: As `named`.
-        """
+        """Split ``to=`` into present peers, one that has left, and clients of other nodes, each once."""
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
             self.named(peer)

@@ -44,9 +44,9 @@ from ..rpc.channel import Channel, ChannelContext
 from ..rpc.loopback import HandlerParty
 from ..runtime.memory import AnswerSizes
 from ..runtime.via import TRACE, ViaHeader, depth_of_sender, too_far
-from ..tunnel import WINDOW, FrameChannel, too_large
-from ..tunnel.endpoint import Entrance, hops_of, tunnel_call
+from ..tunnel.connection import WINDOW, FrameChannel, too_large
 from .routes import Route
+from .tunnel_listener import TunnelListener, hops_of, tunnel_call
 
 if TYPE_CHECKING:
     from ..peer.party import PeerParty
@@ -66,7 +66,7 @@ _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
-    """Choose the attributes that cross: a new message keeps its id and priority."""
+    """Return the attributes that cross: a new message keeps its id and priority."""
     if kind not in _SET_OUT:
         return None
     known = message.attributes
@@ -84,7 +84,7 @@ async def applied(convert: Callable[..., Any] | None, body: Any, message: Messag
 
 
 def translated(error: BaseException) -> RequestError:
-    """Make the client's error for a failure beyond the bridge."""
+    """Make the client's error for a failure behind the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
     if isinstance(error, DeadlineExceeded) and error.text:
@@ -200,7 +200,7 @@ class RouteParty:
                 on_discard=lambda it: calls.pop(it, None),
             )
         elif message.kind is Kind.OPEN:
-            return tunnel_call(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
+            return tunnel_call(self, peer, message, deadline, TunnelListener.channel_for(peer, message, text=True))
         else:
             call = BridgedCall(self.here.services, peer.inbound, peer, self.requests, message, deadline, _route=self)
         self.calls[call] = None
@@ -215,11 +215,7 @@ class RouteParty:
     # -- requests and notifications --------------------------------------------------------------------------------------
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Send a request on the other bus. Returns the answer.
-
-        Raises:
-            RequestError: The failure, translated for the client.
-        """
+        """Send a request on the other bus, and return the answer. Raises RequestError, translated for the client."""
         try:
             on = await self._onward(Kind.REQUEST, message)
             until = self.there.services.running.time() + USUAL if deadline == math.inf else deadline
@@ -233,7 +229,7 @@ class RouteParty:
         return answer
 
     async def forward_notification(self, message: Message) -> None:
-        """Notify the other bus; no caller waits."""
+        """Send a notification on the other bus. A failure is only counted, since no caller waits."""
         try:
             on = await self._onward(Kind.NOTIFY, message)
             await self._find(on.subject, "request").forward_notification(on)
@@ -248,11 +244,7 @@ class RouteParty:
         return await self.converted(self.route.request, message, kind, target, headers)
 
     def _via(self, message: Message) -> ViaHeader:
-        """Make the header of a leaving request.
-
-        Raises:
-            RequestError: It has passed one of the two buses before, or exceeds the limit of hops.
-        """
+        """Make the header of a request. Raises RequestError if it has passed one of the buses, or exceeds the limit of hops."""
         via = ViaHeader.of(message)
         if not {self.here.services.id, self.there.services.id}.isdisjoint(via.buses):
             text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
@@ -274,11 +266,6 @@ class RouteParty:
         return RouteHandler(self.route.source, mode, self._stream if mode == "stream" else self._converse)
 
     def _opening(self, message: Message, mode: str, body: Any) -> ChannelContext[Any, Any]:
-        """Open the other bus's stream or channel.
-
-        Raises:
-            RequestError: That exceeds the limit of hops.
-        """
         target, headers = self.target(message.subject), self.headers(message, None)
         hops = self.hop(message.subject, hops_of(message))
         return ChannelContext(
@@ -307,11 +294,7 @@ class RouteParty:
     # -- tunnels -------------------------------------------------------------------------------------------------------
 
     async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
-        """Open the other half, and relay frames.
-
-        Raises:
-            RequestError: The other side refuses it.
-        """
+        """Open the other half of a tunnel, and relay its frames. Raises RequestError if the other side refuses it."""
         far: FrameChannel | None = None
         try:
             routes, beyond, name, hops = self._way(message.subject, hops_of(message))
@@ -338,18 +321,14 @@ class RouteParty:
         far.attach(FrameRelay(near))
 
     def _way(self, name: str | int, hops: int) -> tuple[list[RouteParty], PeerParty, str | int, int]:
-        """Find all routes of this process for a tunnel, the peer behind them, and its name and hops there.
-
-        Raises:
-            RequestError: It ends in this process, or exceeds the limit of hops.
-        """
+        """Find the routes of this process for a tunnel, the peer behind them, and the tunnel's name and hops there."""
         routes: list[RouteParty] = []
         party: Any = self
         while isinstance(party, RouteParty):
             routes.append(party)
             name, hops = party.target(name), party.hop(name, hops)
             party = party.there.directory.find_beyond(name, "tunnel", party.here)
-        if isinstance(party, Entrance):
+        if isinstance(party, TunnelListener):
             raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
         routes[-1].hop(name, hops)  # the tunnel counts as a hop, too
         return routes, party, name, hops
@@ -357,11 +336,7 @@ class RouteParty:
     # -- what crosses ----------------------------------------------------------------------------------------------------
 
     def target(self, subject: str | int) -> str | int:
-        """Name on the target bus.
-
-        Raises:
-            LocalProtocolError, ReservedSubject: It is not a valid subject, or an address that the route does not lead to.
-        """
+        """Return the name on the target bus. Raises LocalProtocolError or ReservedSubject if it is not valid there."""
         found = self._known.get(subject)
         if found is None:
             found = self.route.rewritten(subject)
@@ -385,7 +360,7 @@ class RouteParty:
         subject: str | int,
         headers: dict[str, str] | None = None,
     ) -> Message:
-        """Make the crossing message, with the body converted or unchanged."""
+        """Make the message for the other bus, with the body converted or unchanged."""
         facts = carried(kind, message)
         if convert is not None:
             return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
@@ -395,11 +370,7 @@ class RouteParty:
         return on
 
     def hop(self, subject: str | int, hops: int) -> int:
-        """Count one more bridge.
-
-        Raises:
-            RequestError: That exceeds the limit.
-        """
+        """Count one more bridge. Raises RequestError beyond the limit."""
         limit = self.here.services.limits.hops
         if hops >= limit:
             raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
@@ -473,7 +444,7 @@ class InnerRoute(RouteParty):
 
 
 class BridgedCall(Call, eq=False, kw_only=True):
-    """A request while the other bus answers it, or a notification until it is sent."""
+    """A request until the other bus answers it, or a notification until it is sent."""
 
     forwards: ClassVar[bool] = True
     _route: RouteParty
@@ -546,9 +517,7 @@ class FrameRelay:
 
 
 class PublicationForwarder:
-    """The subscription of an open route: queues publications with their routes, and publishes them on the other bus. Implements
-    `_core.pubsub.pubsub.HandlerQueue`.
-    """
+    """The queue of an open route's publications. Implements `_core.pubsub.pubsub.HandlerQueue`."""
 
     local = True
     leads_on = True

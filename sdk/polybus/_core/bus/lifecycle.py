@@ -76,12 +76,7 @@ class LifespanTask:
     error: BaseException | None = field(default=None, init=False)
 
     async def start(self) -> Any:
-        """Run the lifespan until it yields, and return the value.
-
-        Raises:
-            LocalProtocolError: The bus was closed first.
-            BaseException: The lifespan raised it.
-        """
+        """Run the lifespan until it yields, and return the value. Raises LocalProtocolError if the bus was closed first."""
         self._runtime.spawn(self._run)
         try:
             await self._changed.wait()
@@ -97,11 +92,7 @@ class LifespanTask:
         return self._state
 
     async def stop(self, patience: float) -> None:
-        """Let the lifespan end; cancel it after `patience` seconds.
-
-        Raises:
-            BaseException: The lifespan raised it.
-        """
+        """Let the lifespan end, cancel it after `patience` seconds, and raise its error if it failed."""
         self._stop.set()
         with anyio.move_on_after(patience):
             await self._over.wait()
@@ -210,11 +201,7 @@ class Lifecycle:
         return self._services.running
 
     async def _settled(self) -> None:
-        """Wait until a change of phase in progress is complete, unless that change waits for the caller.
-
-        Raises:
-            LocalProtocolError: The bus runs in another event loop.
-        """
+        """Wait until a change of phase in progress is complete, unless that change waits for the caller."""
         while (runtime := self._services.runtime) is not None:
             if runtime.loop.is_over():
                 self._services.runtime = None  # its event loop has ended: nothing can be saved
@@ -270,11 +257,7 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Leave the bus. The last exit drains it, or closes it after an error, which propagates in any case.
-
-        Args:
-            runtime: The result of `enter`, so that an entry from before an `aclose` does not undo a later entry.
-        """
+        """Leave the bus. The last exit drains it, or closes it after an error. Entries from before an `aclose` do not count."""
         if runtime is None or within(runtime):
             return
         try:
@@ -314,11 +297,6 @@ class Lifecycle:
             await end()
 
     async def drain(self, timeout: float = DRAIN) -> None:
-        """Implement `Bus.drain`.
-
-        Raises:
-            TypeError, ValueError, LocalProtocolError: As for `Bus.drain`.
-        """
         timeout = seconds(timeout)
         runtime = self._services.runtime
         if runtime is None:
@@ -352,9 +330,7 @@ class Lifecycle:
                     self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
-        """Wait at most `timeout` seconds for requests, streams, publications and outboxes, then notify the peers. The links of
-        the lifespan remain open for its last messages.
-        """
+        """Let all work end, at most `timeout` seconds, then notify the peers. The lifespan keeps its links until its end."""
         until = runtime.notifier.until
         reason = _UNFINISHED
         extensions = self._links.extensions
@@ -374,8 +350,8 @@ class Lifecycle:
             await until(lambda: not self._serves(runtime))
             for guest in list(self._guests):  # send answers through tunnels before the tunnels end
                 await guest.drain(timeout)
-            for entrance in self._lookup.entrances:  # including tunnels to buses that others run
-                await entrance.drain(ALL_ANSWERED)
+            for listener in self._lookup.listeners:  # including tunnels to buses that others run
+                await listener.drain(ALL_ANSWERED)
             await until(lambda: not self._pubsub.busy and not any(extension.busy for extension in extensions))
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
             reason = ALL_ANSWERED
@@ -401,11 +377,6 @@ class Lifecycle:
                 yield from peer.calls.values()
 
     async def aclose(self) -> None:
-        """Implement `Bus.aclose`.
-
-        Raises:
-            LocalProtocolError, BaseException: As for `Bus.aclose`.
-        """
         runtime = self._services.runtime
         if runtime is None:
             return
@@ -440,11 +411,6 @@ class Lifecycle:
         await self.aclose()
 
     async def wait_closed(self) -> None:
-        """Wait until the bus has been left.
-
-        Raises:
-            LocalProtocolError: The bus is not entered, or runs in another event loop.
-        """
         self._services.running.check_here()
         assert self._closed_event is not None
         await self._closed_event.wait()
@@ -462,11 +428,7 @@ class Lifecycle:
                     runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
-        """End the handlers before the lifespan that they use, and the lifespan before its links.
-
-        Raises:
-            BaseException: The lifespan raised it.
-        """
+        """End the handlers before the lifespan that they use, and the lifespan before its links. Raises its error."""
         try:
             for listening in list(self._links.gates.values()):
                 await listening.aclose()

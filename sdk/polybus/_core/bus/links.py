@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from ..tunnel import TunnelConnector
+    from ..tunnel.connection import TunnelConnector
 
 
 class LinkRegistry:
@@ -118,24 +118,14 @@ class LinkRegistry:
         return chosen
 
     def check_gone(self) -> None:
-        """Check that the bus still has a link or a listener.
-
-        Raises:
-            BusError: The last dialled link is gone for good, and there is no listener; with the reason.
-            LocalProtocolError: The bus is not entered.
-        """
+        """Raise the reason if the last dialled link is gone for good and there is no listener, or if the bus is not entered."""
         gone = self._services.running.gone
         if gone is not None and not self.opened and not self.gates:
             raise another(gone)
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
-        """Make a connector through a peer, or the peer for requests to this name.
-
-        Raises:
-            ReservedSubject, LocalProtocolError: The name is not valid.
-            TypeError: `name` is not text, or `params` are not text to text.
-        """
-        from ..tunnel import TunnelConnector  # few programs have one
+        """Make a connector through a peer, or through the peer for requests to this name."""
+        from ..tunnel.connection import TunnelConnector  # few programs have one
 
         if not isinstance(name, str):
             raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
@@ -208,7 +198,7 @@ class LinkRegistry:
                 extension.client_up(link.peer)
 
     def link_moved(self, link: Link) -> None:
-        """Handle a link that moved: the new server does not know this bus yet."""
+        """Announce everything at the new server of a link, which does not know this bus."""
         for extension in self.extensions:
             extension.link_moved(link)
         for peer in link.peers:

@@ -93,11 +93,7 @@ class Route:
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
-        """Name on the other side for a subject that `source` matches.
-
-        Raises:
-            LocalProtocolError: A part of the subject would create or extend an address that `target` does not provide for.
-        """
+        """Return the name on the other side. Raises LocalProtocolError for an address that `target` does not lead to."""
         if isinstance(self.target, int) or "{" not in self.target:
             return self.target
         have = _places(self.source)

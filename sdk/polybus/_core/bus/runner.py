@@ -207,12 +207,7 @@ def serve_until_signal(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """Implement `run`. Each URL is passed to `announce`; `client_tls` is for URLs that the bus dials.
-
-    Raises:
-        OSError: An address cannot be bound.
-        Exception: As for `run`.
-    """
+    """Implement `run`. Each URL is passed to `announce`; `client_tls` is for URLs that the bus dials."""
     if not isinstance(bus, Bus):
         raise TypeError(
             f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
@@ -254,13 +249,7 @@ def serve_until_signal(
 
 
 def _check_loop(backend: str, uvloop: bool) -> None:
-    """Check the event loop and its backend.
-
-    Raises:
-        LocalProtocolError: An event loop is already running.
-        ImportError: The backend is not installed.
-        ValueError: The backend is unknown.
-    """
+    """Raise an error if the backend is unknown or not installed, or an event loop is already running."""
     if backend not in ("asyncio", "trio"):
         raise ValueError(f"backend={backend!r}: asyncio or trio")
     with suppress(RuntimeError):

@@ -47,11 +47,7 @@ _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
-    """Check that a handler can read the promised body; `of` names the source of the promise.
-
-    Raises:
-        TypeError: It cannot.
-    """
+    """Raise TypeError if a handler cannot read the promised body; `of` names the source of the promise."""
     if not _accepts(hint, takes):
         raise TypeError(
             f"{function} reads {parameter!r} as {type_name(hint)}, and {of} takes {type_name(takes)}: annotate it so, or "
@@ -60,7 +56,7 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
 
 
 def read_as(hint: Any, takes: Any) -> Any:
-    """Type for reading a body: the annotation (or None), plus constraints of the promised type."""
+    """Return the type for reading a body: the annotation, if any, with the constraints of the promised type."""
     if hint is None:
         return takes
     if takes is Any or hint == takes or _bare(hint) != _bare(takes):
@@ -69,7 +65,7 @@ def read_as(hint: Any, takes: Any) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """A type without its ``Annotated`` metadata, at any depth."""
+    """Return a type without its ``Annotated`` metadata, at any depth."""
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     origin, arguments = get_origin(hint), get_args(hint)
@@ -81,11 +77,7 @@ def _bare(hint: Any) -> Any:
 
 
 def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:
-    """Check that a handler returns the promised type.
-
-    Raises:
-        TypeError: It does not.
-    """
+    """Raise TypeError if a handler does not return the promised type."""
     hint = items_of(hint)
     if not _accepts(returns, hint):
         raise TypeError(
@@ -116,7 +108,7 @@ def _accepts(wanted: Any, given: Any) -> bool:
 
 
 def _items(wanted: Any, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """The item types of two containers, if equally many."""
+    """Return the item types of two containers with the same number of them."""
     if (get_origin(wanted) or wanted) not in _CONTAINERS or (get_origin(given) or given) not in _CONTAINERS:
         return None
     items, others = get_args(wanted), get_args(given)
@@ -170,22 +162,14 @@ class Handler:
         return name_of(self.function)
 
     def arguments(self, context: Callable[[], Context], message: Message, channel: Any = None) -> dict[str, Any]:
-        """Make the keyword arguments; `context` makes the injected ones.
-
-        Raises:
-            Misfit: The body or a captured name does not fit its annotation.
-        """
+        """Make the keyword arguments; `context` makes the injected ones. Raises Misfit if one does not fit its annotation."""
         try:
             return {name: make(context, message, channel) for name, make in self._makers}
         except BadRequest as error:
             raise Misfit.of(error) from error.__cause__
 
     def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
-        """Call the function: a coroutine, an async iterator or, for a plain function, the result.
-
-        Raises:
-            Misfit: An argument does not fit.
-        """
+        """Call the function. Returns a coroutine, an async iterator or a plain function's result; raises Misfit."""
         if self.only_body is None:
             if self.injection is not None:
                 return self._injected(self.injection, services, message, deadline, channel)
@@ -200,11 +184,7 @@ class Handler:
         return self.function(body)
 
     def checked(self, value: Any) -> Any:
-        """Validate an answer or item, and drop fields that its type lacks.
-
-        Raises:
-            TypeError: It does not fit: a mistake of the handler.
-        """
+        """Validate an answer or item, and drop fields that its type lacks. Raises TypeError, a mistake of the handler."""
         made = value
         for kind in self.checks:
             try:
@@ -216,17 +196,12 @@ class Handler:
 
     @property
     def unchecked(self) -> str | None:
-        """Reason why answers cannot be checked, or None."""
+        """The reason why answers cannot be checked, or None."""
         if not self.checks and self.signature is not None and self.signature.lost is not None:
             return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
         return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
 
     def check_that_answers_are_checked(self) -> None:
-        """Check that answers can be checked.
-
-        Raises:
-            TypeError: They cannot.
-        """
         if (why := self.unchecked) is not None:
             raise TypeError(f"{self.name}: its answers cannot be checked: {why}; with `-> Any` they are sent unchecked")
 
@@ -255,12 +230,7 @@ def plan(
     publication: bool = False,
     running: int | None = None,
 ) -> Handler:
-    """Read the signature of a function for a subject or pattern; `typed` promises the types.
-
-    Raises:
-        TypeError: Two parameters could be the body, an annotation does not resolve, a name of the pattern has no suitable
-            parameter, or a parameter cannot be provided. The text names the function.
-    """
+    """Make the handler of a subject or pattern; `typed` promises the types. Raises TypeError with the function's name."""
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
     signature = replace(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
     if publication and signature.style in ("stream", "channel"):
@@ -323,7 +293,7 @@ def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
 def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
 ) -> Callable[..., Any]:
-    """Make an argument maker; `hint` is None without an annotation, `takes` is the promised type."""
+    """Make an argument maker; `hint` is None without an annotation, and `takes` is the promised type."""
     given = injected(hint)
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and handler.style != "thread":

@@ -28,11 +28,7 @@ class Publication(Struct, frozen=True):
     description: str = ""
 
     def merged(self, other: Publication) -> Publication:
-        """Merge two declarations of one subject.
-
-        Raises:
-            TypeError: Their types differ.
-        """
+        """Merge two declarations of one subject. Raises TypeError if their types differ."""
         mine, new = self.subject.takes, other.subject.takes
         if mine != new:
             raise TypeError(
@@ -43,11 +39,7 @@ class Publication(Struct, frozen=True):
 
 
 def declared(subject: Any, description: str) -> Publication:
-    """Check a declaration.
-
-    Raises:
-        TypeError: Not a subject, or a subject of requests.
-    """
+    """Make a declaration. Raises TypeError if it is not a subject, or is a subject of requests."""
     if isinstance(subject, (str, int)) and not isinstance(subject, bool):
         subject = Subject(subject)
     if not isinstance(subject, Subject):
@@ -74,8 +66,8 @@ class HandlerLookup(Struct, eq=False):
     publications: dict[str | int, Publication] = {}
     routes: list[Any] = []
     """Routes of bridges from this bus, `_core.bus.forwarding.RouteParty`: the first match counts."""
-    entrances: list[Any] = []
-    """Tunnel listeners, `_core.tunnel.endpoint.Entrance`."""
+    listeners: list[Any] = []
+    """Listeners for tunnels, `_core.bus.tunnel_listener.TunnelListener`."""
     handler_check: Callable[[Handler], None] | None = None
     """Refuses a handler, before any is added."""
     handler_added: Callable[[Handler], None] | None = None
@@ -84,11 +76,7 @@ class HandlerLookup(Struct, eq=False):
     """True once this router is included: later handlers would not reach the bus."""
 
     def add(self, *handlers: Handler) -> None:
-        """Register handlers: all of them or none.
-
-        Raises:
-            TypeError: A subject already has a handler, this router is already included, or the bus refuses a handler.
-        """
+        """Register all of these handlers. Raises TypeError, and registers none, if one is not acceptable."""
         for handler in handlers:
             self._check_open(handler)
             if self.handler_check is not None:
@@ -107,22 +95,14 @@ class HandlerLookup(Struct, eq=False):
                 self.handler_added(handler)
 
     def add_subscriber(self, spec: SubscriberSpec) -> None:
-        """Register an `on` function.
-
-        Raises:
-            TypeError: This router is already included.
-        """
+        """Register an `on` function. Raises TypeError if this router is already included."""
         self._check_open(spec.handler)
         self.subscribers.append(spec)
         if self.subscriber_added is not None:
             self.subscriber_added(spec)
 
     def add_publication(self, publication: Publication) -> None:
-        """Declare a publication.
-
-        Raises:
-            TypeError: It is already declared with another type.
-        """
+        """Declare a publication. Raises TypeError if it is already declared with another type."""
         name = publication.subject.name
         known = self.publications.get(name)
         self.publications[name] = publication if known is None else known.merged(publication)
@@ -169,7 +149,7 @@ class HandlerLookup(Struct, eq=False):
         return None
 
     def meant(self, subject: str | int) -> str:
-        """Hint for a subject without a handler, or empty."""
+        """Return a hint for a subject without a handler, or an empty string."""
         if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
             return "an `on` handler hears it, and gives no answers; publish it, or register it with bus.handle"
         from difflib import get_close_matches
@@ -184,7 +164,7 @@ class HandlerLookup(Struct, eq=False):
 
     def listener(self, name: str | int) -> Any:
         """Find the tunnel listener of a name."""
-        return next((entrance for entrance in self.entrances if matches(entrance.pattern, name)), None)
+        return next((listener for listener in self.listeners if matches(listener.pattern, name)), None)
 
     def answers(self, subject: str | int) -> bool:
         return subject in self.handlers or subject in self.answered()

@@ -26,12 +26,7 @@ from .signature import check_takes_by_name, context_part, injected, read_provide
 
 
 def check_default(parameter: inspect.Parameter, function: str) -> None:
-    """Check that a default is a value, not a field object of pydantic or FastAPI.
-
-    Raises:
-        TypeError: The default is such an object. Its constraints would not be checked, and a handler without a body would
-            receive the object.
-    """
+    """Raise TypeError for a field object of pydantic or FastAPI as the default: nothing would check its constraints."""
     default = parameter.default
     if hasattr(default, "default_factory") and is_own(default):
         word = type(default).__name__.removesuffix("Info")
@@ -42,11 +37,7 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
 
 
 def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
-    """Return a type if it has no open type variables, otherwise the promised type.
-
-    Raises:
-        TypeError: No type was promised, so that every value would fit without conversion.
-    """
+    """Return a type without open type variables, otherwise the promised type. Raises TypeError if none was promised."""
     if (variable := open_variable(hint)) is None:
         return hint
     if promised is Any:
@@ -58,11 +49,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
 
 
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
-    """Create a function that reads a token of the subject as an argument.
-
-    Raises:
-        TypeError: A string cannot be read as this type.
-    """
+    """Create a function that reads a token of the subject as an argument. Raises TypeError if strings cannot be read so."""
     hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
         raise TypeError(f"{function}: no token of a subject can be read as the type of {name!r}: {problem}")
@@ -96,11 +83,7 @@ class AskedDependency(Struct, frozen=True):
 
 
 def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
-    """Find the dependency of a parameter, in its ``Annotated`` or its default.
-
-    Raises:
-        TypeError: ``Depends`` has no function, or is inside another type, so that the peer would choose the value.
-    """
+    """Find the dependency of a parameter, in its ``Annotated`` or default. Raises TypeError for a misplaced ``Depends``."""
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
         if inspect.isroutine(found) or isinstance(found, type):

@@ -52,7 +52,7 @@ class ContextPart(Struct, frozen=True):
 
 
 def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a class injectable: parameters with it receive this attribute of `Context`."""
+    """Make a class injectable: parameters annotated with it receive this attribute of `Context`."""
 
     def decorate(kind: type[T]) -> type[T]:
         setattr(kind, _MARK, ContextPart(name, in_thread))
@@ -85,11 +85,7 @@ class Signature(Struct, frozen=True):
 
 
 def read(function: Any, *, inline: bool = False) -> Signature:
-    """Read a function's signature.
-
-    Raises:
-        TypeError: It cannot be a handler; the text names the function, the problem and the remedy.
-    """
+    """Read a function's signature. Raises TypeError, with the problem and the remedy, if it cannot be a handler."""
     name = name_of(function)
     if isinstance(function, staticmethod):
         function = function.__func__
@@ -109,11 +105,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
-    """Read the signature of a dependency.
-
-    Raises:
-        TypeError: It cannot be read, or a decorator hides a generator; the text names it.
-    """
+    """Read the signature of a dependency. Raises TypeError if there is none, or if a decorator hides a generator."""
     parameters = _parameters(function, name)
     called = _called(function)
     inner = _innermost(called)
@@ -132,11 +124,7 @@ def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect
 
 
 def injected(hint: Any) -> Any:
-    """Find the injected class in a hint, even in ``Context | None``: `Context`, `Message`, `Channel`, or a part of the context.
-
-    Raises:
-        TypeError: The hint is a choice of several.
-    """
+    """Return the class that a hint asks for, even in ``Context | None``. Raises TypeError if the hint offers a choice."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
@@ -180,11 +168,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], name: str) -> dict[str, Any]:
-    """Resolve the annotations of a function, except a result only for type checkers.
-
-    Raises:
-        TypeError: The annotation of a parameter does not resolve; the text names it.
-    """
+    """Resolve the annotations, except that of a result which only type checkers know. Raises TypeError for a parameter."""
     target = _annotated(function)
     try:
         hints = typing.get_type_hints(target, include_extras=True)
@@ -208,7 +192,7 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
 
 
 def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
-    """Text of the result annotation that `hints_of` left out, or None."""
+    """Return the text of the result annotation that `hints_of` left out, or None."""
     text = _annotation_texts(_annotated(function)).get("return")
     hint = hints.get("return")
     if text is None or (hint is not None and not (gives_many(hint) and not get_args(hint) and "[" in text)):
@@ -217,7 +201,7 @@ def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | No
 
 
 def _awaited(hint: Any) -> Any:
-    """The awaited type of a plain function's awaitable; otherwise the hint."""
+    """Return the type that awaiting a plain function's result gives; otherwise the hint."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         choices = tuple(map(_awaited, arguments))
@@ -313,11 +297,7 @@ def takes_by_position(function: Callable[..., Any]) -> bool:
 
 
 def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name: str) -> None:
-    """Check that a function's decorators accept its arguments by name: a wrapper may show another's signature.
-
-    Raises:
-        TypeError: Every call would fail.
-    """
+    """Raise TypeError if a decorator does not accept the arguments by name: it may show the signature of another function."""
     if not _all_take(function, 0, names):
         raise TypeError(
             f"{name}: a decorator around it does not take the arguments by their names, {', '.join(names)}: let its wrapper "
@@ -377,12 +357,12 @@ def gives_many(hint: Any) -> bool:
 
 
 def items_of(hint: Any) -> Any:
-    """The item type of such a result; otherwise the hint."""
+    """Return the item type of such a result; otherwise the hint."""
     return next(iter(get_args(hint)), Any) if gives_many(hint) else hint
 
 
 def _called(function: Any) -> Any:
-    """The function that is finally called, behind partials and ``__call__``."""
+    """Return the function that is finally called, behind partials and ``__call__``."""
     function = _without_partial(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 

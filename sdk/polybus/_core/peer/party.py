@@ -127,8 +127,8 @@ class PeerParty:
     def renew(self, identity: Identity) -> None:
         """Adopt a renewed identity, also in the tunnels that the peer has opened."""
         self.admitted, self.grants = identity, None
-        for entrance in self.host.lookup.entrances:
-            entrance.renewed(self)
+        for listener in self.host.lookup.listeners:
+            listener.renewed(self)
 
     @property
     def address(self) -> str:

@@ -121,13 +121,7 @@ class SubscriptionAnnouncer:
             _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Subscribe at one peer, and wait for its confirmation; if its link is down, subscribe after the reconnect.
-
-        Raises:
-            Unsupported: The peer or its wire does not support it.
-            Forbidden: The peer refused.
-            Disconnected: The peer has left.
-        """
+        """Subscribe at one peer and wait for its confirmation; if its link is down, subscribe after the reconnect."""
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
             raise peer.link.disconnected(sent=False) if peer.key is None else peer.departed()
@@ -143,7 +137,7 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
     def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """End such a subscription; withdraw the last of a pattern."""
+        """End a subscription at one peer; the last of a pattern is withdrawn."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, pattern)
@@ -194,12 +188,7 @@ class SubscriptionAnnouncer:
         self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
-        """Announce a pattern (and group) to the connected peers, and wait for their confirmations.
-
-        Raises:
-            Unsupported: A bare peer cannot match patterns, or none of the links can carry such a subject.
-            Forbidden: A peer refused. The subscription is active elsewhere.
-        """
+        """Announce a pattern, and wait for confirmations. Raises Unsupported or Forbidden; the other peers accept it."""
         interest = interest_in(pattern, group)
         told = self._audience()
         foreign: list[BusError] = []
@@ -267,10 +256,7 @@ class SubscriptionAnnouncer:
         return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
 
     def restore(self, link: Link, *, alone: bool) -> None:
-        """Announce all patterns to the peers of a new link, before other traffic.
-
-        With `alone` no other link exists or can come, so no bus is reached twice.
-        """
+        """Announce all patterns on a new link, before other traffic. With `alone`, no bus can be reached over two links."""
         for peer in link.peers:
             self._recipients.bus_identities.lost(peer)  # an earlier hello may still wait in the outbox
             if link.opened and link.multiplexed is None:
@@ -296,12 +282,12 @@ class SubscriptionAnnouncer:
                     peer.negotiation.tell()
 
     def introduce(self, peer: PeerParty) -> None:
-        """Identify this bus to a dialled peer, since another link may lead to the same bus."""
+        """Send this bus's identity to a dialled peer, since another link may lead to the same bus."""
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
     async def _hold_out(self, peer: PeerParty) -> None:
-        """Hold out a peer as long as its identification may take."""
+        """Send a peer nothing while it may still be identifying itself."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
@@ -340,10 +326,7 @@ class SubscriptionAnnouncer:
         return names
 
     def _allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
-        """Filter the announcements by `authorize`: without permission a peer must not see the names.
-
-        Asynchronously allowed names follow later.
-        """
+        """Filter by `authorize`, since names are secret. Names that it allows asynchronously follow later."""
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return _each_once(names, link)
@@ -381,10 +364,7 @@ class SubscriptionAnnouncer:
             link.services.counters.sent += 1
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
-        """Number of announcements that follow a peer's identification, on a wire where only polybus peers read them.
-
-        `again` counts all, for a new connection.
-        """
+        """Count the announcements that follow when a peer turns out to be polybus; `again` counts all, for a new connection."""
         link = peer.link
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):

@@ -50,7 +50,7 @@ YIELD_AFTER = 256
 
 
 def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
-    """Find the common encoding of these peers' wires, if any: it keeps values that JSON cannot express."""
+    """Return the common encoding of these peers' wires, if any: it keeps values that JSON cannot express."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
 
@@ -118,11 +118,7 @@ class PublicationRoute(Targets):
 def make_publication(
     route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
 ) -> Message:
-    """Encode a publication for all its targets, or only for the given peers.
-
-    Raises:
-        EncodeError: The body cannot be encoded.
-    """
+    """Encode a publication for all its targets, or only for the given peers. Raises EncodeError."""
     if body is None:
         return Message(Kind.PUBLISH, subject, headers=headers)
     choose = route.choose if peers is None else own_format(peers)
@@ -164,12 +160,7 @@ class Publisher:
     # -- routes ----------------------------------------------------------------------------------------------------------
 
     def route(self, subject: Any) -> PublicationRoute:
-        """Find the targets of a subject's publications.
-
-        Raises:
-            LocalProtocolError, ReservedSubject: The subject is not for applications, or the bus is not entered.
-            Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
-        """
+        """Find the targets of a subject's publications. Raises as `Bus.publish`."""
         self._services.running  # noqa: B018  # raises if the bus is not entered
         self._services.subjects.check(subject)
         if len(self.routes) >= ROUTES:
@@ -227,11 +218,7 @@ class Publisher:
         return queues, peers
 
     def route_of(self, subject: Any) -> PublicationRoute:
-        """`route`, from the cache if possible.
-
-        Raises:
-            BusError: As `route`.
-        """
+        """Return `route`, from the cache if possible."""
         try:
             route = self.routes.get(subject)
         except TypeError:  # not hashable: `route` raises the error
@@ -242,11 +229,7 @@ class Publisher:
 
     @staticmethod
     def publish_to_only_peer(route: PublicationRoute, link: Link, body: Any) -> None:
-        """Send a publication on the fast path.
-
-        Raises:
-            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
-        """
+        """Send a publication on the fast path."""
         message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
         message.format = body_format = link.format if link.one_format else link.format_for(body, message.subject)
         message.raw = message.checked = body_format.encode(body)
@@ -334,12 +317,7 @@ class Publisher:
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
     ) -> None:
-        """Call the outgoing hooks, store the publication if a stream does, and send it; a bus delivers it once.
-
-        Raises:
-            ReservedSubject, LocalProtocolError: A hook added an invalid header, or no stream stores it.
-            BusError: As `finish`, and `Keeper.publish`. The other targets have it.
-        """
+        """Call the outgoing hooks, store the publication if a stream does, and send it. An error affects only its target."""
         copies, departure = self._departing(message, targets)
         with departure:
             failed: BusError | None = None
@@ -358,12 +336,7 @@ class Publisher:
                 raise failed
 
     def publish_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
-        """`publish` without waiting.
-
-        Raises:
-            ReservedSubject, LocalProtocolError: A hook added an invalid header.
-            QueueFull, EncodeError, Unsupported, TooLarge: As `finish`; the other targets have it.
-        """
+        """Call the outgoing hooks, and send to the targets that have room. Raises QueueFull if there are others."""
         copies, departure = self._departing(message, targets)
         with departure:
             if targets.two_ways:
@@ -419,7 +392,7 @@ class Publisher:
             await anyio.lowlevel.checkpoint()
 
     async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
-        """Connected peers that read no publications; unidentified peers are asked."""
+        """Return the connected peers that read no publications; unidentified peers are asked."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
         for peer in peers:
@@ -464,11 +437,7 @@ class Publisher:
             copy.forget_shared()
 
     def _check_unconfirmed(self, peer: PeerParty) -> None:
-        """Refuse a peer that reads no publications; ask an unknown one for the next time.
-
-        Raises:
-            Unsupported: The peer reads no publications.
-        """
+        """Raise Unsupported if a peer reads no publications; ask an unknown one for the next time."""
         if peer.silent and peer.connected:
             _ = peer.negotiation.ask()
         if peer.speaks_extensions is False or peer.silent:
@@ -477,11 +446,7 @@ class Publisher:
             peer.link.runtime.spawn(self._find_bare, (peer,))
 
     def send_nowait(self, message: Message, peer: PeerParty, deadline: float) -> bool:
-        """Send a publication to one peer without waiting, if `authorize` allows it. False if there is no room.
-
-        Raises:
-            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
-        """
+        """Send a publication to one peer if `authorize` allows it. Returns False if there is no room."""
         link = peer.link
         if self._services.authorize is not None and not link.upstream:
             self._send_if_allowed(message, peer, deadline)
@@ -509,13 +474,7 @@ class Publisher:
     # -- buses with several routes ---------------------------------------------------------------------------------------
 
     async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
-        """Send a publication from a bridge to all targets of this bus.
-
-        With `of_peers` (a peer of an earlier bus published it), only to queues that accept publications of peers.
-
-        Raises:
-            QueueFull, EncodeError, Unsupported, TooLarge: As `finish`.
-        """
+        """Publish for a bridge; with `of_peers` (a peer of an earlier bus published it) only to queues that accept peers'."""
         message.shared[VIA] = str(via).encode()
         targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
         if of_peers:

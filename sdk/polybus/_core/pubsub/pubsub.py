@@ -92,11 +92,7 @@ class Relay(Struct, eq=False):
             on.forget_shared()
 
     def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
-        """Make the copy for one kind of wire; protocol attributes stay within their protocol.
-
-        Raises:
-            Unsupported: No field would count the hops.
-        """
+        """Copy for one kind of wire, without another protocol's attributes. Raises Unsupported if nothing counts hops."""
         if has_headers:
             on = self._deduplicator.onward(message, via)
         else:
@@ -120,7 +116,7 @@ class Relay(Struct, eq=False):
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: PeerParty) -> bool:
-        """Warn once per subject about a missing relay. False if already done."""
+        """Warn once per subject that nothing relays it. Returns False if that has been done."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
@@ -137,11 +133,7 @@ class Relay(Struct, eq=False):
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Make the copy for a wire without headers: by its id a bus recognises a loop.
-
-    Raises:
-        Unsupported: It has no id, or comes from another wire.
-    """
+    """Copy for a wire without headers: a bus recognises a loop by the id. Raises Unsupported without one."""
     known = message.attributes
     if not same_wire or "id" not in known:
         raise Unsupported(
@@ -216,7 +208,7 @@ class PublicationReceiver(Struct, eq=False):
         return queues
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
-        """Deliver a publication that an engine assigned to a local group member."""
+        """Deliver a publication that an engine assigned to a member of a queue group here."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
             return
         found = self._find_group(pattern, group)
@@ -231,7 +223,7 @@ class PublicationReceiver(Struct, eq=False):
         return tuple(queue for queue in self._matching(message) if queue.peers)
 
     def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Subscriptions to a peer's publication, each once, under any of its spellings."""
+        """Return the subscriptions to a publication under any of its spellings, each once."""
         found = self._local.match(message.subject)
         if self._local.addresses and (spellings := message.spellings):
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
@@ -242,7 +234,7 @@ class PublicationReceiver(Struct, eq=False):
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
     def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
-        """Check that a publication is new here, and remove its header."""
+        """Check that a publication has not come before, and remove its header."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
@@ -356,11 +348,7 @@ class PubSub:
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
-        """Make a subscription, to one peer or to all.
-
-        Raises:
-            LocalProtocolError, ReservedSubject, TypeError, ValueError: As `Bus.subscribe`.
-        """
+        """Make a subscription, to one peer or to all. Raises as `Bus.subscribe`."""
         name = bare(pattern)
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
@@ -379,12 +367,7 @@ class PubSub:
         return Subscription(source)
 
     async def subscribe(self, subscription: IteratedQueue) -> None:
-        """Activate a subscription, and wait until the connected peers know it.
-
-        Raises:
-            LocalProtocolError: The bus is not entered, or runs in another event loop.
-            Unsupported, Forbidden, Disconnected: As `SubscriptionAnnouncer.announce` and `ask`.
-        """
+        """Activate a subscription, and wait until the connected peers know it. Raises as `SubscriptionAnnouncer`."""
         self._services.running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None

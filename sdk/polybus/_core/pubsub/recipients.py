@@ -133,7 +133,7 @@ class Recipients:
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
     def shares(self) -> bool:
-        """Check whether a (re)connecting engine distributes over group members."""
+        """Check whether an engine distributes over the members of groups, even if it is just reconnecting."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
@@ -141,7 +141,7 @@ class Recipients:
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
-        """Connected peers that this bus dialled and has not told its identity."""
+        """Return the connected peers that this bus dialled and that may not know its identity."""
         told = self.bus_identities.has_told
         self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
         return list(self.strangers)
@@ -191,5 +191,5 @@ def has_numbers(link: Link) -> bool:
 
 
 def bare_peer(peer: PeerParty) -> Unsupported:
-    """Error of a publication or subscription for a peer that supports neither."""
+    """Make the error of a publication or subscription for a peer that supports neither."""
     return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")

@@ -1,4 +1,9 @@
-"""Connections through a tunnel: the place to connect to, the transport, and the channel with its frames."""
+"""Tunnels: connections inside another connection. A tunnel is a channel with frames as items.
+
+`TunnelConnector` is the result of `Bus.tunnel` and `Peer.tunnel`; `TunnelTransport` is one connection, at either end. A frame
+needs no task or queue, unless the other side has granted no credit or the outer connection is slow. Frames travel as bytes; on
+a text wire JSON documents are embedded, not quoted as strings.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +77,7 @@ class Packing(Struct, frozen=True):
     """Size limit of the outer connection."""
 
     def choose(self, frame: bytes) -> BodyFormat | None:
-        """Choose JSON, bytes, or None for a value of the wire's own.
-
-        Raises:
-            TooLarge: It does not fit.
-        """
+        """Choose JSON, bytes, or None for a value of the wire's own. Raises TooLarge."""
         chosen: BodyFormat | None = OCTETS if self.octets else None
         limit = self.encoded
         if self.text and _is_document(frame, self.depth):
@@ -90,7 +91,7 @@ class Packing(Struct, frozen=True):
 
 
 def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
-    """Form and size of frames in a tunnel through a peer; `text` if the inner protocol writes text."""
+    """Return the form and size of frames in a tunnel through a peer; `text` if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
     codec = link.adapter.codec(limits)
@@ -109,7 +110,7 @@ def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
 
 
 def frame_of(message: Message) -> bytes | None:
-    """The frame in an item, or None."""
+    """Return the frame in an item, or None."""
     raw, body_format = message.raw, message.format
     if raw is not None and (body_format is OCTETS or (body_format is JSON and raw[:1] in b"{[")):
         return raw
@@ -162,11 +163,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- acceptance ------------------------------------------------------------------------------------------------------
 
     async def acceptance(self) -> None:
-        """Wait until the other side accepts the tunnel.
-
-        Raises:
-            BusError: It refuses, or is gone.
-        """
+        """Wait until the other side accepts the tunnel. Raises BusError if it refuses or has gone."""
         while not self.accepted and self._why is None:
             self._waiter = self._loop.waiter()
             await self._waiter
@@ -186,11 +183,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
-        """Write a frame, or queue it until it may be written.
-
-        Raises:
-            TooLarge: It does not fit the outer connection.
-        """
+        """Write a frame, or queue it until there is room. Raises TooLarge."""
         if not self._sending or self._goodbye is not None:
             return
         chosen = self.packing.choose(frame)
@@ -489,13 +482,7 @@ class TunnelConnector:
         return f"<TunnelConnector {self._name!r}>"
 
     async def connect(self, options: DialOptions) -> TunnelTransport:
-        """Make one attempt.
-
-        Raises:
-            ConnectFailed: No peer serves the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.
-            Unauthorized, Forbidden: The other side refuses our credentials.
-            LocalProtocolError, AmbiguousRoute: The outer bus is not entered; several peers could serve the tunnel.
-        """
+        """Make one attempt. Raises ConnectFailed, Unauthorized, Forbidden; LocalProtocolError, AmbiguousRoute of this bus."""
         if options.tls is not None:
             raise LocalProtocolError("tls= given for a tunnel, which is as safe as its outer connection", protocol="tunnel")
         try:
@@ -540,5 +527,5 @@ class TunnelConnector:
 
 
 def too_deep(depth: int, limit: int) -> str:
-    """Reason for refusing a tunnel that is nested too deep."""
+    """Return the reason for refusing a tunnel that is nested too deep."""
     return f"it would be tunnel number {depth} inside the others: the limit is {limit} (Limits.hops)"

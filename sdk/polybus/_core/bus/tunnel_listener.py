@@ -1,10 +1,10 @@
-"""The far end of tunnels: the names it serves, and admission of tunnels as links of the inner bus."""
+"""Listeners for tunnels: they admit tunnels with certain names as links of an inner bus."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 from msgspec import Struct
@@ -12,53 +12,21 @@ from msgspec.structs import replace
 
 from ..._util.cookies import cookies_of
 from ...errors import BadRequest, BusError, Code, RequestError
-from ...plugins import Admission, Gate, Handshake
+from ...plugins import Admission, Handshake
 from ...plugins.extensions import party_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
 from ..runtime.via import depth_of_sender
-from . import FrameChannel, TunnelTransport, too_deep
+from ..tunnel.connection import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
     from ...message import Message
-    from ...plugins import Listening, ProtocolAdapter
-    from ..handlers.lookup import HandlerLookup
-    from ..link.link import Link
+    from ...plugins import ProtocolAdapter
     from ..peer.party import PeerParty
     from ..peer.peer import Peer
     from ..runtime.runtime import Runtime
-    from ..runtime.services import Services
-
-
-class TunnelGate(Gate, Protocol):
-    """The inner bus's gate, with its links."""
-
-    links: dict[Link, str]
-
-
-class GateRegistry(Protocol):
-    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
-        """Make a gate, a `TunnelGate`, for `add_gate`."""
-        ...
-
-    def add_gate(self, gate: Any, listening: Listening) -> None:
-        """Let connections in through a gate."""
-
-
-class Hosting(Protocol):
-    async def take_in(self, guest: Any) -> None: ...
-
-
-class JoinedBus(Protocol):
-    """The outer or inner bus of a tunnel."""
-
-    services: Services
-    lookup: HandlerLookup
-
-    @property
-    def links(self) -> GateRegistry: ...
-    @property
-    def life(self) -> Hosting: ...
+    from .acceptor import BusGate
+    from .parts import BusParts
 
 
 class _Opening(Struct, frozen=True):
@@ -68,11 +36,7 @@ class _Opening(Struct, frozen=True):
 
 
 def _read(message: Message) -> _Opening:
-    """Parse the body of an open.
-
-    Raises:
-        BadRequest: It is not what `connection.tunnel_facts` makes.
-    """
+    """Parse the body of an open. Raises BadRequest if `connection.tunnel_facts` has not made it."""
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
         raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")
@@ -90,19 +54,19 @@ def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
     return found
 
 
-class Entrance:
+class TunnelListener:
     """Listener for the tunnels of a pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
 
     style = "tunnel"
 
-    def __init__(self, outer: JoinedBus, pattern: str, inner: JoinedBus, adapter: ProtocolAdapter, when_full: str) -> None:
+    def __init__(self, outer: BusParts, pattern: str, inner: BusParts, adapter: ProtocolAdapter, when_full: str) -> None:
         self.pattern: str = pattern
         self.url: str = f"tunnel://{pattern}"
         self._outer = outer
         self._inner = inner
         self._adapter = adapter
         self._when_full = when_full
-        self._gate: TunnelGate | None = None
+        self._gate: BusGate | None = None
         self._runtime: Runtime | None = None
         self._opening: anyio.Event | None = None
 
@@ -113,12 +77,8 @@ class Entrance:
         """Forget the gate: the inner bus is left."""
         self._gate = None
 
-    async def gate(self) -> TunnelGate:
-        """Open the inner bus's gate. A bus that does not run yet is entered, and left together with the outer one.
-
-        Raises:
-            LocalProtocolError: The inner bus runs in another event loop.
-        """
+    async def gate(self) -> BusGate:
+        """Open the inner bus's gate. A bus that does not run yet is entered, and left together with the outer one."""
         while self._opening is not None:
             await self._opening.wait()
         inner, gate = self._inner, self._gate
@@ -146,7 +106,7 @@ class Entrance:
         if not links:
             return  # also ends the recursion through buses that lead to themselves
         peers = [peer for link in links for peer in link.peers]
-        for further in self._inner.lookup.entrances:
+        for further in self._inner.lookup.listeners:
             await further.drain(reason, [peer.public for peer in peers])
         calls = [call for peer in peers for call in peer.calls.values()]
         await runtime.notifier.until(lambda: all(call.ended for call in calls))
@@ -160,7 +120,7 @@ class Entrance:
 
     @staticmethod
     def channel_for(peer: PeerParty, message: Message, *, text: bool) -> FrameChannel:
-        """The near end of a tunnel that a peer opens."""
+        """Make the near end of a tunnel that a peer opens."""
         given = message.attributes.get("credit")
         credit = given if isinstance(given, int) and given > 0 else 0
         channel = FrameChannel(peer, message.subject, credit, text=text)
@@ -169,11 +129,7 @@ class Entrance:
         return channel
 
     async def admit(self, peer: PeerParty, message: Message, channel: FrameChannel) -> None:
-        """Admit a tunnel as a link of the inner bus.
-
-        Raises:
-            RequestError: It is refused.
-        """
+        """Admit a tunnel as a link of the inner bus. Raises RequestError if it is refused."""
         given = _read(message)
         inner, name = self._inner, str(message.subject)
         if given.protocol is not None and given.protocol != self._adapter.name:
@@ -199,11 +155,7 @@ class Entrance:
         gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
-        """Find the opener's identity: from the inner bus's `authenticate`, or else the outer peer.
-
-        Raises:
-            BusError: It is refused.
-        """
+        """Return the opener's identity: from `authenticate` of the inner bus, or else the outer peer's."""
         authority = self._inner.services.access
         if authority.authenticate is None:
             return _inherited(party_of(handshake.outer), handshake)
@@ -244,13 +196,13 @@ def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
-def tunnel_call(entrance: Any, peer: PeerParty, message: Message, deadline: float, channel: FrameChannel) -> TunnelCall:
+def tunnel_call(accepts: Any, peer: PeerParty, message: Message, deadline: float, channel: FrameChannel) -> TunnelCall:
     services, no_handler = peer.link.services, cast("Any", None)
-    return TunnelCall(services, peer.inbound, peer, no_handler, message, deadline, _entrance=entrance, channel=channel)
+    return TunnelCall(services, peer.inbound, peer, no_handler, message, deadline, _accepts=accepts, channel=channel)
 
 
 def hops_of(message: Message) -> int:
-    """Tunnels and bridges that an open has passed: its own count, plus those of the delivering link."""
+    """Count the tunnels and bridges that an open has passed: its own count, plus those of the delivering link."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
@@ -259,7 +211,7 @@ class TunnelCall(Call, eq=False, kw_only=True):
     """The admission of a tunnel, which itself occupies no request slot."""
 
     sizes_known: ClassVar[bool] = False
-    _entrance: Any
+    _accepts: Any
     channel: FrameChannel
 
     @property
@@ -271,7 +223,7 @@ class TunnelCall(Call, eq=False, kw_only=True):
             if self.services.authorize is not None:
                 await self._authorized("tunnel")
             assert self.peer is not None
-            await self._entrance.admit(self.peer, self.message, self.channel)
+            await self._accepts.admit(self.peer, self.message, self.channel)
         except Exception as error:
             self._refused(error)
         except BaseException as error:
