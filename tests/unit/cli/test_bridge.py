@@ -105,7 +105,7 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, capsys: pytest
         ('[[route]]\nsource = "a.*"\ntarget = "b.{rest"\n', "line 1 (route 1): target 'b.{rest' has a brace without its other"),
         ('[[route]]\nsource = "a.*"\ntarget = "b.{a b}"\n', "line 1 (route 1): target 'b.{a b}' has a brace"),
         ('\ufeff[[route]]\nsource = "a"\ntargte = "b"\n', "line 1 (route 1): unknown key 'targte'"),
-        ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = []\n', "kinds: none at all; one or more of request"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = []\n', "kinds: none; one or more of request"),
         (
             '[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os.path"\n',
             "request: 'os.path' is not of the form module:function",

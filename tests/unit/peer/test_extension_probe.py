@@ -92,7 +92,7 @@ async def test_patterns_are_told_to_a_peer_that_answers_late(caplog: pytest.LogC
         heard.append(body)
 
     async with pair(busy.bus, client=client):
-        await eventually(lambda: "does not hear of 'a.*' until it has said that it is a polybus peer" in caplog.text)
+        await eventually(lambda: "gets no subscription to 'a.*' until it has said that it is a polybus peer" in caplog.text)
         assert "it may be a bare peer, or busy" in caplog.text
         busy.go_on.set()
         await eventually(lambda: {"first", "a.*"} <= set(party_of(busy.bus.peers[0]).patterns or ()))

@@ -150,7 +150,7 @@ async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_auth
                 raise TimeoutError from error
 
         late = await let_expire(ask, begun.is_set)
-        assert "waiting to be let in" in str(late.__cause__)
+        assert "waiting for the other side to accept" in str(late.__cause__)
         await cancelled.wait()
         await eventually(lambda: nothing_is_left(front, out))
         assert not inner.peers

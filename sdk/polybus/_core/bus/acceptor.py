@@ -95,7 +95,7 @@ class BusGate:
             self._looks_again = runtime.time() + 1
         for link in gone:
             if link.transport is not None:
-                link.transport.close(1013, "others need the place")
+                link.transport.close(1013, "the server needs the place for another client")
             self.gone(link)
         return len(gone)
 

@@ -36,7 +36,7 @@ class Bridge:
                     f"{name}={shown(bus)}: a Bus, not {type(bus).__name__}; connect(url) or bus.serve(url) gives it links"
                 )
         if left is right:
-            raise ValueError("a bridge joins two buses: left and right are the same one")
+            raise ValueError("a bridge joins two buses, but left and right are the same")
         self.left: Bus = left
         self.right: Bus = right
         if isinstance(routes, Route) or not isinstance(routes, Iterable):
@@ -44,9 +44,9 @@ class Bridge:
         self.routes: tuple[Route, ...] = tuple(routes)
         for route in self.routes:
             if not isinstance(route, Route):
-                raise TypeError(f"routes: {route!r} is no Route")
+                raise TypeError(f"routes: {route!r} is not a Route")
         if not self.routes:
-            raise ValueError("routes: none at all, so nothing would cross the bridge")
+            raise ValueError("routes: empty, so nothing would cross the bridge")
         self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
         self._parties = [RouteParty(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []
@@ -127,7 +127,7 @@ def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
     if extended and not capabilities.extensions:
         return f"{adapter.name} has no {', '.join(extended)}"
     if route.headers and not capabilities.headers:
-        return f"{adapter.name} has no headers, and {', '.join(route.headers)} shall cross"
+        return f"{adapter.name} has no headers, but the route passes {', '.join(route.headers)}"
     return None
 
 

@@ -116,15 +116,13 @@ class LinkLog:
 
     def moved(self, address: str) -> None:
         """Log a move to another server, because the current one is about to end."""
-        logger.info(
-            "the server of the link to %s is about to end: the link goes on at %s", self.url, address, extra=self.fields
-        )
+        logger.info("the server of the link to %s is about to end: the link moves to %s", self.url, address, extra=self.fields)
 
     def stays(self, reason: str, attempt: int) -> None:
         """Log a failed attempt to move to another server."""
         if not _is_told(attempt):
             return
-        text = "the server of the link to %s is about to end, and no other lets this bus in (attempt %d): %s"
+        text = "the server of the link to %s is about to end, and no other server accepts this bus (attempt %d): %s"
         reason = in_one_line(reason) or "no reason was given"
         if attempt < _PATIENCE:
             logger.info(text, self.url, attempt, reason, extra=self.fields)

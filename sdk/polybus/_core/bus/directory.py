@@ -89,7 +89,7 @@ class Directory(Struct, eq=False):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
         party: Any = party_of(to)
         if party.host is not self._links:
-            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
+            raise ValueError(f"to={to!r}: a peer of another bus; use that bus, or the peer itself")
         found: Party = party
         return found
 

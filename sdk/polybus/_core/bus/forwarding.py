@@ -94,12 +94,12 @@ def translated(error: BaseException) -> RequestError:
     if isinstance(error, QueueFull):
         return RequestError(Code.RESOURCE_EXHAUSTED, f"the other side of the bridge is slow: {error}")
     if isinstance(error, (Disconnected, ConnectFailed)):
-        return Unavailable("the other side of the bridge is not there now: try again later")
+        return Unavailable("the other side of the bridge is unavailable: try again later")
     if isinstance(error, _MISUSE):
         return RequestError(Code.INVALID_ARGUMENT, f"the other side of the bridge cannot carry this: {error}")
     if isinstance(error, BadReply):
         return RequestError(Code.INTERNAL, "the answer from the other side of the bridge is malformed")
-    return RequestError(Code.UNAVAILABLE, "the other side of the bridge cannot be asked now")
+    return RequestError(Code.UNAVAILABLE, "the other side of the bridge cannot be reached now")
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -247,7 +247,7 @@ class RouteParty:
         """Make the header of a request. Raises RequestError if it has passed one of the buses, or exceeds the limit of hops."""
         via = ViaHeader.of(message)
         if not {self.here.services.id, self.there.services.id}.isdisjoint(via.buses):
-            text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
+            text = f"no handler for {message.subject!r}: the bridges lead back to a bus that it has passed"
             raise RequestError(Code.UNIMPLEMENTED, text)
         via = via.add_hops(depth_of_sender(message))
         self.hop(message.subject, via.hops)

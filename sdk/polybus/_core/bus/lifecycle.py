@@ -45,7 +45,9 @@ def check_lifespan(function: Any) -> None:
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"lifespan={shown(function)}: it gives no async context manager; @asynccontextmanager makes one")
+        raise TypeError(
+            f"lifespan={shown(function)}: it does not return an async context manager; decorate it with @asynccontextmanager"
+        )
     check_callable(function, "lifespan", "lifespan(bus)", 1)
 
 

@@ -106,7 +106,9 @@ class LinkRegistry:
         if not opened:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
-            raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
+            raise NoHandler(
+                f"no receiver for {subject!r}: this bus has no handler for it and has opened no link (to= names a peer)"
+            )
         chosen: PeerParty | None = next(
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )

@@ -132,7 +132,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
     def _nowhere(self) -> Disconnected:
         to = self.to
         who = f"the user {to.key!r} is not connected here" if isinstance(to, ToUser) else "the peer is at another node"
-        return Disconnected(f"{who}, and this bus is no node of a cluster", "", False)
+        return Disconnected(f"{who}, and this bus is not in a cluster", "", False)
 
 
 class UserParty(RemoteParty, frozen=True, eq=False):

@@ -28,7 +28,7 @@ def _kinds(kinds: Any) -> frozenset[str]:
     given = frozenset((kinds,) if isinstance(kinds, str) else kinds)
     unknown = sorted(map(repr, given.difference(KINDS)))
     if unknown or not given:
-        raise ValueError(f"kinds: {', '.join(unknown) or 'none at all'}; one or more of {', '.join(KINDS)}")
+        raise ValueError(f"kinds: {', '.join(unknown) or 'none'}; one or more of {', '.join(KINDS)}")
     return given
 
 

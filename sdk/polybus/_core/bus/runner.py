@@ -224,7 +224,9 @@ def serve_until_signal(
     check_count(workers, "workers")
     if metrics:
         if health is None:
-            raise ValueError("metrics=True: the page stands beside those of health, so give health='http://127.0.0.1:8081' too")
+            raise ValueError(
+                "metrics=True: the page is served at the address for health checks, so pass health='http://127.0.0.1:8081' too"
+            )
         _ = metrics_maker("scrape", "run(metrics=True)")
     worker = worker_here()
     if worker is None and workers > 1:

@@ -151,7 +151,7 @@ class HandlerLookup(Struct, eq=False):
     def meant(self, subject: str | int) -> str:
         """Return a hint for a subject without a handler, or an empty string."""
         if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
-            return "an `on` handler hears it, and gives no answers; publish it, or register it with bus.handle"
+            return "an `on` handler receives it, and sends no answers; publish it, or register it with bus.handle"
         from difflib import get_close_matches
 
         names = {str(name).strip().casefold(): name for name in self.handlers}

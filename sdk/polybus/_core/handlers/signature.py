@@ -224,7 +224,7 @@ def without_name(hint: Any) -> Any:
     seen: list[Any] = []
     while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType" and not is_own(named):
         if any(named is one for one in seen):
-            raise TypeError(f"the type {named} stands for itself")
+            raise TypeError(f"the type {named} is defined as itself")
         seen.append(named)
         given = get_args(hint)
         if isinstance(named.__value__, str):  # only pydantic can resolve it
@@ -331,7 +331,9 @@ def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints:
     inner = _innermost(called)  # behind plain decorators
     if any(_is_channel(hints.get(parameter.name), name, parameter) for parameter in parameters):
         if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(inner)):
-            raise TypeError(f"{name} takes a Channel and is no `async def` without `yield`: nothing else can hold a channel")
+            raise TypeError(
+                f"{name} takes a Channel, and is not an `async def` function without `yield`, as a channel requires"
+            )
         return "channel"
     if inspect.isgeneratorfunction(called) or inspect.isgeneratorfunction(inner):
         raise TypeError(f"{name} is a plain generator: make it `async def` with `yield` to answer bus.stream()")

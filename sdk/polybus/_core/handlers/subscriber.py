@@ -81,8 +81,8 @@ def check_peers(peers: object, group: str | None, durable: str | None) -> None:
     if not peers and (group is not None or durable is not None):
         given = f"group={group!r}" if group is not None else f"durable={durable!r}"
         raise TypeError(
-            f"peers=False and {given}: what an engine stores, or shares among the members of a group, does not say who has "
-            "published it; leave one of them out, and decide with Bus(authorize=...) what peers publish"
+            f"peers=False and {given}: publications that an engine stores, or shares among the members of a group, do not name "
+            "their publisher; leave one of them out, and decide with Bus(authorize=...) what peers publish"
         )
 
 

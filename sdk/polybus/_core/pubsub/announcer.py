@@ -359,7 +359,7 @@ class SubscriptionAnnouncer:
             link.send_frames(link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)[1])
         except BusError as error:  # a subject that this wire reserves
             fields = log_fields(peer, subject=_pattern(name))
-            link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error, extra=fields)
+            link.runtime.warnings.warn(logger, "%r gets no subscription to %r: %s", peer, name, error, extra=fields)
         else:
             link.services.counters.sent += 1
 
@@ -398,7 +398,7 @@ class SubscriptionAnnouncer:
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
-                why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
+                why = peer.negotiation.unsupported(f"it {what}, and gets no subscription to {names}")
                 link.runtime.warnings.warn(logger, "%s", why, extra=log_fields(peer))
         except BusError:
             return
@@ -413,7 +413,7 @@ def _send(message: Message, peer: PeerParty) -> None:
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
-        logger.debug("%r is not told of %r: %s", peer, message.subject, error, extra=log_fields(peer, message=message))
+        logger.debug("%r gets no announcement of %r: %s", peer, message.subject, error, extra=log_fields(peer, message=message))
 
 
 def _announcement(verb: str, interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> Message:

@@ -519,7 +519,9 @@ class TunnelConnector:
             if isinstance(error, DeadlineExceeded):
                 raise
             channel.cut(Closed(1000, "the opener gave up"))
-            raise ConnectFailed(self.url, f"timed out after {seconds:g} s, waiting to be let in") from None
+            raise ConnectFailed(
+                self.url, f"timed out after {seconds:g} s, waiting for the other side to accept the tunnel"
+            ) from None
         except BaseException:
             channel.cut(Closed(1000, "the opener gave up"))
             raise

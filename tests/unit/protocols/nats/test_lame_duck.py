@@ -162,7 +162,7 @@ async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and
         lines = told(caplog)
         assert [level for level, _ in lines[:4]] == ["INFO", "INFO", "WARNING", "WARNING"]  # attempts 1, 2, 4, 8
         assert len(lines) < 12
-        assert "no other lets this bus in (attempt 4): " in lines[2][1]
+        assert "no other server accepts this bus (attempt 4): " in lines[2][1]
         await bus.publish("news", "still here")
         assert (await anext(news)).body == "still here"
         engine.opened = opened  # type: ignore[method-assign]
@@ -265,7 +265,7 @@ async def test_a_link_that_has_moved_moves_again_and_each_time_the_log_says_wher
             async with connect(engine.url) as other:
                 await other.publish("news", n)
             assert (await anext(news)).body == n
-        moved = f"the server of the link to {engine.url} is about to end: the link goes on at {bus.peers[0].address}"
+        moved = f"the server of the link to {engine.url} is about to end: the link moves to {bus.peers[0].address}"
         assert set(told(caplog)) == {("INFO", moved)}
         assert len(told(caplog)) == bus.stats().reconnects
 
