@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from attrs import define, field
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-class Grouped(Struct, frozen=True):
-    """A subscription in a queue group: each publication goes to one member."""
+class Interest(Struct, frozen=True):
+    """An announcement: a pattern, in a queue group if there is one, the subject of a handler, or a client's user."""
 
     pattern: str | int
-    group: str
-
-
-Interest: TypeAlias = str | int | Grouped | ToUser
-"""An announcement: a pattern, optionally in a queue group, or a client's user."""
+    group: str | None = None
+    user: str | None = None
+    handler: bool = False
 
 
 @define(eq=False, repr=False)
@@ -69,27 +67,29 @@ class SubscriptionAnnouncer:
         """Count a subscription, optionally in a queue group; `announce` sends it."""
         interest = interest_in(pattern, group)
         self._interests[interest] = self._interests.get(interest, 0) + 1
-        if isinstance(interest, Grouped):
+        if group is not None:
             self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
         """Uncount a subscription; the last of a pattern (and group) is withdrawn."""
         interest = interest_in(pattern, group)
-        if isinstance(interest, Grouped):
+        if group is not None:
             _one_less(self._grouped, interest.pattern)
         if not _one_less(self._interests, interest):
             for peer in self._audience():
                 self._take_back(peer, interest)
 
-    def add_behind(self, interest: Interest) -> None:
-        """Count a client's interest, and announce the first to the cluster."""
+    def add_behind(self, wanted: str | int | ToUser) -> None:
+        """Count a client's pattern or user, and announce the first to the cluster."""
+        interest = _behind(wanted)
         known = interest in self._behind
         self._behind[interest] = self._behind.get(interest, 0) + 1
         if not known and self.inner is not None and interest not in self._interests:
-            _send(_announcement("publish", interest, self.inner), self.inner)
+            _send(interest, self.inner)
 
-    def remove_behind(self, interest: Interest) -> None:
-        """Uncount a client's interest, and withdraw the last."""
+    def remove_behind(self, wanted: str | int | ToUser) -> None:
+        """Uncount a client's pattern or user, and withdraw the last."""
+        interest = _behind(wanted)
         if not _one_less(self._behind, interest) and self.inner is not None:
             self._take_back(self.inner, interest)
 
@@ -103,22 +103,22 @@ class SubscriptionAnnouncer:
         """Check for subscriptions of this bus, or of clients if the link carries them."""
         if interest in self._interests or (link.inner and interest in self._behind):
             return True
-        return not _has_groups(link) and interest in self._grouped
+        return not _has_groups(link) and interest.pattern in self._grouped
 
     def _take_back(self, peer: PeerParty, interest: Interest) -> None:
         """Unsubscribe at a peer, unless something else needs the pattern."""
-        link = peer.link
+        link, pattern = peer.link, interest.pattern
         if not _has_groups(link):
-            interest = _pattern(interest)
-        pattern = _pattern(interest)
-        wanted = (self._wants(interest, link) and _announces(link)) or self._to_peers.wants(peer, interest)
+            interest = Interest(pattern)
+        wanted = self._wants(interest, link) and _announces(link)
+        wanted = wanted or (interest == Interest(pattern) and self._to_peers.wants(peer, pattern))
         if (
             not wanted
             and link.initiates
             and self._understands(peer, pattern)
             and not (_tells_handlers(link) and not _has_groups(link) and self._lookup.answers(pattern))
         ):
-            _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
+            _send(interest, peer, Kind.UNSUBSCRIBE)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
         """Subscribe at one peer and wait for its confirmation; if its link is down, subscribe after the reconnect."""
@@ -129,7 +129,7 @@ class SubscriptionAnnouncer:
         if not peer.connected:
             return
         try:
-            await self._announce_to(peer, pattern, alone=True)
+            await self._announce_to(peer, Interest(pattern), alone=True)
         except Disconnected:
             if peer.gone:
                 raise
@@ -140,28 +140,28 @@ class SubscriptionAnnouncer:
         """End a subscription at one peer; the last of a pattern is withdrawn."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
-            self._take_back(peer, pattern)
+            self._take_back(peer, Interest(pattern))
 
     def add_handler(self, subject: str | int) -> None:
         """Announce a new handler where peers route requests; a bridge's pattern only on wires with queue groups."""
         for peer in self._audience():
             if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
-                for verb, name in self._allowed(peer, [("request", subject)]):
-                    _send(_announcement(verb, name, peer), peer)
+                for interest in self._allowed(peer, [Interest(subject, handler=True)]):
+                    _send(interest, peer)
 
     def remove_handlers(self, subjects: Iterable[str | int]) -> None:
         """Leave the handlers' queue groups: other members get the requests."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 for subject in subjects:
-                    _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
+                    _send(Interest(subject, handler=True), peer, Kind.UNSUBSCRIBE)
 
     async def begin(self) -> None:
         """Join the handlers' queue groups over the inner link at the start, and wait for the confirmation."""
         peer = self.inner
         if peer is not None and peer.connected:
             for subject in self._lookup.answered(patterns=True, inner=True):
-                _send(_announcement("request", subject, peer), peer)
+                _send(Interest(subject, handler=True), peer)
             with suppress(Disconnected):
                 await peer.link.confirmed()
 
@@ -171,8 +171,8 @@ class SubscriptionAnnouncer:
         for peer in self._audience():
             if _has_groups(peer.link):
                 for interest in self._interests:
-                    if isinstance(interest, Grouped):
-                        _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
+                    if interest.group is not None:
+                        _send(interest, peer, Kind.UNSUBSCRIBE)
         await self.known()
 
     async def known(self) -> None:
@@ -220,7 +220,7 @@ class SubscriptionAnnouncer:
 
     async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
         """Announce to one peer, and wait for its confirmation. With `alone` even one that dialled in must support it."""
-        link, pattern = peer.link, _pattern(interest)
+        link, pattern = peer.link, interest.pattern
         if alone:
             link.check_initiates(peer)
         if not self._understands(peer, pattern) and not await peer.extended():
@@ -231,9 +231,9 @@ class SubscriptionAnnouncer:
             if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
-        if not alone and not self._allowed(peer, [("publish", interest)]):
+        if not alone and not self._allowed(peer, [interest]):
             return
-        link.answer(_announcement("publish", interest, peer), peer)
+        link.answer(_announcement(interest, link), peer)
         await link.written()
         if pattern in await link.confirmed():
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
@@ -301,65 +301,63 @@ class SubscriptionAnnouncer:
         self._told[link] = None
         if link.upstream:
             peer.greet()
-        later: list[str | int] = []
-        for verb, name in self._allowed(peer, self._names(peer, link)):
-            if self._understands(peer, _pattern(name)):
-                self._tell(peer, verb, name)
+        later: list[Interest] = []
+        for interest in self._allowed(peer, self._names(peer, link)):
+            if self._understands(peer, interest.pattern):
+                self._tell(peer, interest)
             else:
-                later.append(_pattern(name))
+                later.append(interest)
         if later:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
-    def _names(self, peer: PeerParty, link: Link) -> list[tuple[str, Interest]]:
-        interests: list[Interest] = [*self._interests, *(self._behind if link.inner else ())]
+    def _names(self, peer: PeerParty, link: Link) -> list[Interest]:
+        interests = [*self._interests, *(self._behind if link.inner else ())]
         if not _has_groups(link):
-            interests = [_pattern(interest) for interest in interests]
-        names: list[tuple[str, Interest]] = [
-            ("publish", interest) for interest in dict.fromkeys((*interests, *self._to_peers.patterns(peer)))
-        ]
-        if _tells_handlers(link):
-            inner = link.inner
-            if not inner or self._services.ready:  # other nodes must not ask a bus that has not started
-                answered = self._lookup.answered(patterns=_has_groups(link), inner=inner)
-                names += [("request", subject) for subject in answered]
+            interests = [Interest(interest.pattern) for interest in interests]
+        names = list(dict.fromkeys((*interests, *map(Interest, self._to_peers.patterns(peer)))))
+        if _tells_handlers(link) and (self._services.ready or not link.inner):  # no requests of other nodes before the start
+            answered = self._lookup.answered(patterns=_has_groups(link), inner=link.inner)
+            names += [Interest(subject, handler=True) for subject in answered]
         return names
 
-    def _allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
+    def _allowed(self, peer: PeerParty, names: list[Interest]) -> Collection[Interest]:
         """Filter by `authorize`, since names are secret. Names that it allows asynchronously follow later."""
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return _each_once(names, link)
-        allowed: list[tuple[str, Interest]] = []
-        for index, (verb, interest) in enumerate(names):
-            name = _pattern(interest)
-            answer = self._services.access.asks(peer, verb, name, Message(Kind(verb), name))
+        allowed: list[Interest] = []
+        for index, interest in enumerate(names):
+            answer = self._asked(peer, interest)
             if inspect.isawaitable(answer):
                 getattr(answer, "close", lambda: None)()  # asked again in a task that can wait
                 peer.spawn(self._tell_allowed, peer, names[index:])
                 break
             if answer:
-                allowed.append((verb, interest))
+                allowed.append(interest)
         return _each_once(allowed, link)
 
-    async def _tell_allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> None:
-        authority = self._services.access
-        for verb, interest in names:
-            name = _pattern(interest)
-            if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
-                if self._understands(peer, name):
-                    _send(_announcement(verb, interest, peer), peer)
+    def _asked(self, peer: PeerParty, interest: Interest) -> Any:
+        """Ask `authorize` whether a peer may see a name."""
+        kind = Kind.REQUEST if interest.handler else Kind.PUBLISH
+        return self._services.access.asks(peer, kind.value, interest.pattern, Message(kind, interest.pattern))
+
+    async def _tell_allowed(self, peer: PeerParty, names: list[Interest]) -> None:
+        for interest in names:
+            if await self._services.access.answer(self._asked(peer, interest)) and peer.connected:
+                if self._understands(peer, interest.pattern):
+                    _send(interest, peer)
 
     @staticmethod
-    def _tell(peer: PeerParty, verb: str, name: Interest) -> None:
+    def _tell(peer: PeerParty, interest: Interest) -> None:
         """Announce one subscription, even before the link flows."""
         link = peer.link
         assert link.session is not None
         try:
-            link.send_frames(link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)[1])
+            link.send_frames(link.session.send(_announcement(interest, link), link.runtime.time(), peer.key)[1])
         except BusError as error:  # a subject that this wire reserves
-            fields = log_fields(peer, subject=_pattern(name))
-            link.runtime.warnings.warn(logger, "%r gets no subscription to %r: %s", peer, name, error, extra=fields)
+            fields, text = log_fields(peer, subject=interest.pattern), "%r gets no subscription to %r: %s"
+            link.runtime.warnings.warn(logger, text, peer, interest.pattern, error, extra=fields)
         else:
             link.services.counters.sent += 1
 
@@ -378,9 +376,9 @@ class SubscriptionAnnouncer:
         if session is None or not peer.connected or not _announces(link):
             return
         waited = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
-        names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(_pattern(name))]
-        for verb, name in self._allowed(peer, names):
-            _send(_announcement(verb, name, peer), peer)
+        names = [interest for interest in self._names(peer, link) if waited or is_pattern(interest.pattern)]
+        for interest in self._allowed(peer, names):
+            _send(interest, peer)
 
     async def restored(self, peer: PeerParty) -> None:
         """Wait for the announcements that depend on a peer's identity."""
@@ -388,15 +386,15 @@ class SubscriptionAnnouncer:
         if done is not None:
             await done.wait()
 
-    async def _restore_patterns(self, peer: PeerParty, patterns: Iterable[str | int], done: anyio.Event) -> None:
+    async def _restore_patterns(self, peer: PeerParty, interests: Iterable[Interest], done: anyio.Event) -> None:
         link = peer.link
         session = link.session
         try:
             if await peer.extended():
-                for pattern in patterns:
-                    _send(Message(Kind.SUBSCRIBE, pattern), peer)
+                for interest in interests:
+                    _send(interest, peer)
             elif session is not None and session.capabilities.subscribe:
-                names = ", ".join(map(repr, patterns))
+                names = ", ".join(repr(interest.pattern) for interest in interests)
                 what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
                 why = peer.negotiation.unsupported(f"it {what}, and gets no subscription to {names}")
                 link.runtime.warnings.warn(logger, "%s", why, extra=log_fields(peer))
@@ -408,39 +406,36 @@ class SubscriptionAnnouncer:
                 del self._restoring[peer]
 
 
-def _send(message: Message, peer: PeerParty) -> None:
-    """Send a subscription or its end, if the wire can name the subject."""
+def _send(interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> None:
+    """Send an announcement or its end, if the wire can name the subject."""
+    message = _announcement(interest, peer.link, kind)
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
         logger.debug("%r gets no announcement of %r: %s", peer, message.subject, error, extra=log_fields(peer, message=message))
 
 
-def _announcement(verb: str, interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> Message:
-    """Make the message that announces or withdraws a subscription (`publish`) or handler (`request`)."""
+def _announcement(interest: Interest, link: Link, kind: Kind = Kind.SUBSCRIBE) -> Message:
     facts: dict[str, Any] | None = None
-    if _has_groups(peer.link):
-        if verb == "request":
+    if _has_groups(link):
+        if interest.handler:
             facts = {"handler": True}
-        elif isinstance(interest, Grouped):
+        elif interest.group is not None:
             facts = {"group": interest.group}
-        elif isinstance(interest, ToUser):
-            facts = {"user": interest.key}
-    return Message(kind, _pattern(interest), attributes=facts)
-
-
-def _pattern(interest: Interest) -> str | int:
-    if isinstance(interest, Grouped):
-        return interest.pattern
-    return "" if isinstance(interest, ToUser) else interest
+        elif interest.user is not None:
+            facts = {"user": interest.user}
+    return Message(kind, interest.pattern, attributes=facts)
 
 
 def interest_in(pattern: str | int, group: str | None = None) -> Interest:
-    name = wire_pattern(pattern)
-    return name if group is None else Grouped(name, group)
+    return Interest(wire_pattern(pattern), group)
 
 
-def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
+def _behind(wanted: str | int | ToUser) -> Interest:
+    return Interest("", user=wanted.key) if isinstance(wanted, ToUser) else Interest(wanted)
+
+
+def _one_less(counts: dict[Any, int], interest: Interest | str | int) -> bool:
     """Count one less; False at zero."""
     left = counts.get(interest, 0) - 1
     if left > 0:
@@ -450,11 +445,11 @@ def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
     return False
 
 
-def _each_once(names: Iterable[tuple[str, Interest]], link: Link) -> Collection[tuple[str, Interest]]:
+def _each_once(names: Iterable[Interest], link: Link) -> Collection[Interest]:
     """Remove duplicates: without groups a handler looks like a subscription."""
     if _has_groups(link):
         return dict.fromkeys(names)
-    return {name: (verb, name) for verb, name in names}.values()
+    return {interest.pattern: interest for interest in names}.values()
 
 
 def _has_groups(link: Link) -> bool:
