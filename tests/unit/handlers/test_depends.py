@@ -601,7 +601,7 @@ async def decorated() -> AsyncIterator[str]:
         (wants_body, "wants 'body', which no call can provide: take Context, Message"),
         (wants_a_blocking_bus, "runs on the event loop: annotate 'bus' with polybus.Bus"),
         (wants_a_bus_of_the_loop, "runs in a thread: annotate 'bus' with polybus.sync.BlockingBus"),
-        (wants_a_context_of_a_thread, "take polybus.Context"),
+        (wants_a_context_of_a_thread, "runs on the event loop: annotate 'ctx' with polybus.Context"),
         (one_of_two, "depends on itself, by one_of_two and other_of_two"),
         (decorated, "leave out @contextmanager or @asynccontextmanager"),
         (Equal(), "has no hash, as its class has an __eq__: give that @define"),

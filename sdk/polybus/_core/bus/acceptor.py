@@ -123,7 +123,6 @@ class BusGate:
         decided(outcome)
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """Create the link for an accepted connection."""
         self._admissions.opened()
         link = Link(
             self._owner,

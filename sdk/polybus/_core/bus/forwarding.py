@@ -370,7 +370,7 @@ class RouteParty:
         return on
 
     def hop(self, subject: str | int, hops: int) -> int:
-        """Count one more bridge. Raises RequestError beyond the limit."""
+        """Return one hop more. Raises RequestError beyond the limit."""
         limit = self.here.services.limits.hops
         if hops >= limit:
             raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
@@ -407,7 +407,7 @@ class PeerTarget(Struct, frozen=True):
         return self
 
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> PeerParty:
-        """Find the peer. May raise `BusError`."""
+        """Return the peer. Raises BusError."""
         return self.choose()
 
 
@@ -482,7 +482,7 @@ class RouteHandler:
         return self.function.__qualname__
 
     def checked(self, value: Any) -> Any:
-        """Unchanged: the other bus has checked it."""
+        """Return the value unchanged: the other bus has checked it."""
         return value
 
     def invoke(self, services: Any, message: Message, deadline: float | None, *channel: Channel[Any, Any]) -> Any:
@@ -516,36 +516,18 @@ class FrameRelay:
         self._other.listen(on=True)
 
 
-class PublicationForwarder:
-    """The queue of an open route's publications. Implements `_core.pubsub.pubsub.HandlerQueue`."""
+class PublicationForwarder(HandlerSubscription):
+    """The queue of an open route's publications, which are published on the target bus."""
 
-    local = True
+    __slots__ = ("_route",)
     leads_on = True
-    peers = True
-    group = None
 
     def __init__(self, route: RouteParty) -> None:
         services = route.here.services
         crossing = Handler(route.route.source, self._cross, "async")
         crossing.only_body = lambda message: message  # takes the whole message, without parsing a signature
-        spec = SubscriberSpec(crossing, 1000, "block", 1)
-        subscription = self._subscription = HandlerSubscription(services, services.running, spec)
+        super().__init__(services, services.running, SubscriberSpec(crossing, 1000, "block", 1))
         self._route = route
-        self.pattern: str | int = route.route.source
-        self.queue: int = subscription.queue
-        self.room = subscription.room
-        self.clear = subscription.clear
-
-    def __len__(self) -> int:
-        return len(self._subscription)
-
-    @property
-    def busy(self) -> bool:
-        return self._subscription.busy
-
-    @property
-    def full(self) -> bool:
-        return self._subscription.full
 
     def offer(self, message: Message) -> None:
         """Queue a publication with its route so far."""
@@ -557,7 +539,7 @@ class PublicationForwarder:
         on.peer = message.peer
         if message.peer is not None or OF_PEERS in message.shared:
             on.shared[OF_PEERS] = b""
-        self._subscription.offer(on)
+        super().offer(on)
 
     offer_shared = offer
 

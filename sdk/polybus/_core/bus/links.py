@@ -88,7 +88,7 @@ class LinkRegistry:
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
 
     def peers_of(self, key: str) -> list[PeerParty]:
-        """Clients of one identity, except leaving ones."""
+        """Return the clients of one identity, except leaving ones."""
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
     def choose(self, subject: str | int) -> PeerParty:
@@ -158,7 +158,7 @@ class LinkRegistry:
         self.pubsub.forget_routes()
 
     def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-        """Other names of a publication, by wire with names and addresses."""
+        """Return the other names of a publication, by wire with names and addresses."""
         found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
         return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
 

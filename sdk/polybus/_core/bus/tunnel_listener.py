@@ -192,7 +192,7 @@ class TunnelListener:
 
 
 def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
-    """The identity of the outer peer; without an end, because the tunnel ends with the outer link, which may renew it."""
+    """Return the outer peer's identity, without an end: the outer link, with which the tunnel ends, may renew it."""
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 

@@ -25,14 +25,12 @@ from ..runtime.context import Context
 from ..runtime.injection import InjectedStream, Injection, Provider
 from ..runtime.memory import AnswerSizes
 from ..runtime.workers import Places
-from .providers import asked_for, capture_maker, check_default, closed_type, of_the_web, provider_of
+from .providers import asked_for, capture_maker, check_default, closed_type, context_maker, of_the_web, provider_of
 from .signature import (
     IMPORT_IT,
-    ContextPart,
     Signature,
     Style,
     check_takes_by_name,
-    context_part,
     injected,
     items_of,
     read,
@@ -91,7 +89,7 @@ def _promise(of: str) -> str:
 
 
 def _accepts(wanted: Any, given: Any) -> bool:
-    """Check whether one type fits another; True if undecided."""
+    """Check whether one type fits another. Returns True if that is undecided."""
     wanted, given = _plain(wanted), _plain(given)
     if wanted in (Any, object) or given in (Any, object) or wanted == given:
         return True
@@ -295,14 +293,9 @@ def _maker(
 ) -> Callable[..., Any]:
     """Make an argument maker; `hint` is None without an annotation, and `takes` is the promised type."""
     given = injected(hint)
-    if isinstance(given, type) and issubclass(given, Context):
-        if given is not Context and handler.style != "thread":
-            raise TypeError(f"{function}: {given.__name__} is for def handlers that run in a thread; take polybus.Context")
-        return lambda context, message, channel: context()
-    if given is Message:
-        return lambda context, message, channel: message
-    if (part := context_part(given)) is not None:
-        return _part_maker(part, given, handler, parameter.name, function)
+    in_thread = handler.style == "thread"
+    if given is not None and (make := context_maker(given, parameter.name, function, in_thread=in_thread)) is not None:
+        return make
     if given is not None:
         arguments = get_args(given)
         closed_type(given, f"{function}: the type of {parameter.name!r}")
@@ -328,17 +321,6 @@ def _maker(
     handler.body_name, handler.reads = parameter.name, reads
     read_body = _body_reader(reads, parameter.default)
     return lambda context, message, channel: read_body(message)
-
-
-def _part_maker(part: ContextPart, given: type, handler: Handler, name: str, function: str) -> Callable[..., Any]:
-    if part.in_thread and handler.style != "thread":
-        raise TypeError(f"{function}: {given.__name__} is for def handlers that run in a thread; take polybus.{part.title}")
-    if handler.style == "thread" and not part.in_thread:
-        raise TypeError(
-            f"{function}: {given.__name__} is of the event loop, and a def handler runs in a thread: annotate {name!r} with "
-            f"polybus.sync.Blocking{part.title}"
-        )
-    return lambda context, message, channel: getattr(context(), part.name)
 
 
 def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:

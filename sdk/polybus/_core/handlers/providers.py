@@ -167,20 +167,9 @@ def provider_of(
 def _maker(
     provider: Provider, parameter: inspect.Parameter, hint: Any, positions: Mapping[str, int], name: str
 ) -> Maker | None:
-    in_thread = provider.in_thread
     given = injected(hint)
-    if isinstance(given, type) and issubclass(given, Context):
-        if given is not Context and not in_thread:
-            raise TypeError(f"{name} is not a def function: {given.__name__} is for those, take polybus.Context")
-        return lambda context, message, channel: context()
-    if given is Message:
-        return lambda context, message, channel: message
-    if (part := context_part(given)) is not None:
-        if part.in_thread is not in_thread:
-            wanted = f"polybus.sync.Blocking{part.title}" if in_thread else f"polybus.{part.title}"
-            where = "runs in a thread" if in_thread else "runs on the event loop"
-            raise TypeError(f"{name} {where}: annotate {parameter.name!r} with {wanted}")
-        return lambda context, message, channel: getattr(context(), part.name)
+    if given is not None and (make := context_maker(given, parameter.name, name, in_thread=provider.in_thread)) is not None:
+        return make
     if parameter.name in positions:
         check_default(parameter, name)
         return capture_maker(positions[parameter.name], hint, parameter.name, name)
@@ -192,6 +181,24 @@ def _maker(
     if parameter.default is _EMPTY:
         raise TypeError(f"{name} wants {parameter.name!r}, which no call can provide: take {_WHAT}; or give it a default")
     return None
+
+
+def context_maker(given: Any, parameter: str, name: str, *, in_thread: bool) -> Maker | None:
+    """Return the maker of a `Context`, a part of it, or a `Message`, otherwise None. Raises TypeError in the wrong thread."""
+    if isinstance(given, type) and issubclass(given, Context):
+        if given is not Context and not in_thread:
+            raise TypeError(f"{name} runs on the event loop: annotate {parameter!r} with polybus.Context")
+        return lambda context, message, channel: context()
+    if given is Message:
+        return lambda context, message, channel: message
+    if (part := context_part(given)) is None:
+        return None
+    if part.in_thread is not in_thread:
+        wanted = f"polybus.sync.Blocking{part.title}" if in_thread else f"polybus.{part.title}"
+        raise TypeError(
+            f"{name} runs {'in a thread' if in_thread else 'on the event loop'}: annotate {parameter!r} with {wanted}"
+        )
+    return lambda context, message, channel: getattr(context(), part.name)
 
 
 def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:

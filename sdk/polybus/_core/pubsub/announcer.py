@@ -436,7 +436,7 @@ def _behind(wanted: str | int | ToUser) -> Interest:
 
 
 def _one_less(counts: dict[Any, int], interest: Interest | str | int) -> bool:
-    """Count one less; False at zero."""
+    """Count one less. Returns False at zero."""
     left = counts.get(interest, 0) - 1
     if left > 0:
         counts[interest] = left

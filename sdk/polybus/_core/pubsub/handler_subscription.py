@@ -177,7 +177,7 @@ class SubscriptionGroup(Struct, eq=False):
         return True
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the next member has room. False if the deadline passed."""
+        """Wait until the next member has room. Returns False if the deadline passed."""
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:

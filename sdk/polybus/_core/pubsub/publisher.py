@@ -218,7 +218,6 @@ class Publisher:
         return queues, peers
 
     def route_of(self, subject: Any) -> PublicationRoute:
-        """Return `route`, from the cache if possible."""
         try:
             route = self.routes.get(subject)
         except TypeError:  # not hashable: `route` raises the error
@@ -229,7 +228,6 @@ class Publisher:
 
     @staticmethod
     def publish_to_only_peer(route: PublicationRoute, link: Link, body: Any) -> None:
-        """Send a publication on the fast path."""
         message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
         message.format = body_format = link.format if link.one_format else link.format_for(body, message.subject)
         message.raw = message.checked = body_format.encode(body)

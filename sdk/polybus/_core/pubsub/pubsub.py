@@ -25,23 +25,12 @@ from .publisher import ROUTES, Publisher
 from .recipients import PeerSubscriptions, Recipients
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from ...plugins import ProtocolAdapter
     from ...plugins.extensions import PublicationQueue, Reading, Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.party import PeerParty
     from ..runtime.access import AccessControl
     from ..runtime.services import Services
-
-    class HandlerQueue(PublicationQueue, Protocol):
-        """The queue of a handler, which lasts as long as the bus runs."""
-
-        def __len__(self) -> int: ...
-        @property
-        def busy(self) -> bool: ...
-        def clear(self) -> None: ...
-
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -247,10 +236,10 @@ class PublicationReceiver(Struct, eq=False):
 
 
 def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
-    """Name of the first `on` handler among queues."""
+    """Return the name of the first `on` handler among queues."""
     for queue in queues:
         for one in queue.members if isinstance(queue, SubscriptionGroup) else (queue,):
-            if isinstance(one, HandlerSubscription):
+            if isinstance(one, HandlerSubscription) and not one.leads_on:
                 return one.name
     return None
 
@@ -276,7 +265,7 @@ class PubSub:
         self._services = services
         self._check_gone = check_gone
         self._storage = storage
-        self._handler_queues: dict[HandlerQueue, None] = {}
+        self._handler_queues: dict[HandlerSubscription, None] = {}
         self._leading = 0
         self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
@@ -407,7 +396,7 @@ class PubSub:
         self.add_handler_queue(queue)
         return queue
 
-    def add_handler_queue(self, queue: HandlerQueue) -> None:
+    def add_handler_queue(self, queue: HandlerSubscription) -> None:
         """Add a handler's queue, until the bus is left or `remove_handler_queue`."""
         self._handler_queues[queue] = None
         if queue.leads_on:
@@ -416,7 +405,7 @@ class PubSub:
             self.announcer.tell_who_passes_on()
         self._take_in(queue)
 
-    def remove_handler_queue(self, queue: HandlerQueue) -> None:
+    def remove_handler_queue(self, queue: HandlerSubscription) -> None:
         if queue in self._handler_queues:
             del self._handler_queues[queue]
             self._leading -= queue.leads_on

@@ -34,7 +34,7 @@ class PeerSubscriptions(Struct, eq=False):
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
     def remove(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> bool:
-        """Remove a subscription. True if it was the last one to that pattern."""
+        """Remove a subscription. Returns True if it was the last one to that pattern."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
         if subscription not in wanting:
@@ -99,7 +99,6 @@ class Recipients:
         self._changed()
 
     def left(self, peer: PeerParty | None) -> None:
-        """Remove such a peer."""
         if peer is None:
             return
         self._dialled.pop(peer, None)
@@ -128,7 +127,7 @@ class Recipients:
         return peers
 
     def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerParty, ...]:
-        """Subscribed peers on one kind of wire."""
+        """Return the subscribed peers on one kind of wire."""
         held_out = self.bus_identities.held_out
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
@@ -137,7 +136,7 @@ class Recipients:
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
-        """Receivers of a subject that dialled in or are behind a broker."""
+        """Return the receivers of a subject that dialled in or are behind a broker."""
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
@@ -147,7 +146,7 @@ class Recipients:
         return list(self.strangers)
 
     def add(self, peer: PeerParty) -> bool:
-        """Add a connected peer. True if it is held out until identified."""
+        """Add a connected peer. Returns True if it is held out until it is identified."""
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:

@@ -388,7 +388,7 @@ class FrameChannel(Channel[bytes, bytes]):
 
 
 def too_large(error: BusError) -> Closed:
-    """End of a tunnel after a frame that the outer connection refused too late for its sender."""
+    """Return the end of a tunnel after a frame that the outer connection refused too late for its sender."""
     return Closed(1009, getattr(error, "text", "") or str(error))
 
 
