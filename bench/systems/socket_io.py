@@ -42,7 +42,13 @@ async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
     async def counted(sid: str, total: int) -> int:
         return await counter.wait(total)
 
-    for handler in (echo, count, counted):
+    async def burst(sid: str, count: int) -> None:
+        for _ in range(count):
+            await server.emit("fan", fan, to=sid)
+            await asyncio.sleep(0)  # as ours does
+
+    fan = msgspec.json.decode(json_text(64))
+    for handler in (echo, count, counted, burst):
         server.on(handler.__name__, handler)
     await serve_uvicorn(socketio.ASGIApp(server), lambda port: ready(f"http://127.0.0.1:{port}"))
 

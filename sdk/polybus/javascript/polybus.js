@@ -30,9 +30,6 @@ const NAMES = (
 export const Code = Object.fromEntries(NAMES.map((name, code) => [name, code]))
 
 export class BusError extends Error {
-  static {
-    this.prototype.name = 'BusError'
-  }
   constructor(text, facts) {
     super(text)
     Object.assign(this, { text }, facts)
@@ -40,15 +37,14 @@ export class BusError extends Error {
 }
 
 export class RequestError extends BusError {
-  static {
-    this.prototype.name = 'RequestError'
-  }
   constructor(text = '', { code = new.target.code ?? 2, reason = new.target.reason ?? null, detail = null, subject = null } = {}) {
     super(`${NAMES[code]}${subject === null ? '' : ` (${subject})`}: ${text}`, { code, text, reason, detail, subject })
   }
 }
 
-// The names are text, because a bundler gives classes others.
+// Bundlers rename classes, so names are strings.
+BusError.prototype.name = 'BusError'
+RequestError.prototype.name = 'RequestError'
 const kind = (name, code, reason) => {
   const made = class extends (code ? RequestError : BusError) {}
   made.prototype.name = name
@@ -96,36 +92,41 @@ const disconnected = (reason, sent) =>
 // -- bodies: values that JSON.stringify would change are refused ----------------------------------------------------------
 
 function encode(value) {
-  check(value)
-  return quote(value)
+  const wrong = misfit(value, 0)
+  if (!wrong) return quote(value)
+  const path = `$${wrong.path}`
+  throw new EncodeError(`${path}: cannot encode ${wrong.what}`, { path })
+}
+
+// The first part of a value that JSON would change: what it is, and its path.
+function misfit(value, depth) {
+  const type = typeof value
+  let what
+  if (type === 'string') what = /\p{Surrogate}/u.test(value) && 'a lone surrogate'
+  // Numbers beyond 2^53 lose digits.
+  else if (type === 'number') what = !Number.isSafeInteger(value) && !(value % 1) && `${value}`
+  else if (type === 'boolean' || value === null) return
+  else if (value?.toJSON) return misfit(value.toJSON(''), depth)
+  else if (depth > 127) what = 'over 128 levels' // or an object that contains itself
+  else if (Array.isArray(value)) {
+    for (let index = 0; index < value.length; index++) {
+      const wrong = misfit(value[index], depth + 1)
+      if (wrong) return { ...wrong, path: `[${index}]${wrong.path}` }
+    }
+  } else {
+    what = {}.toString.call(value).slice(8, -1)
+    if (what === 'Object') {
+      for (const key of Object.keys(value)) {
+        const wrong = misfit(key) || (value[key] !== undefined && misfit(value[key], depth + 1))
+        if (wrong) return { ...wrong, path: `.${key}${wrong.path}` }
+      }
+      return
+    }
+  }
+  return what && { what, path: '' }
 }
 
 const member = (body) => (body === undefined ? '' : `,"body":${encode(body)}`)
-
-function check(value, path = '$', depth = 0) {
-  const type = typeof value
-  let why
-  if (type === 'string') why = /\p{Surrogate}/u.test(value) && 'a lone surrogate'
-  // Beyond 2^53 numbers lose digits.
-  else if (type === 'number') why = Number.isSafeInteger(value) || value % 1 ? '' : `${value}`
-  else if (type !== 'boolean' && value !== null) {
-    if (value?.toJSON) return check(value.toJSON(''), path, depth)
-    const list = Array.isArray(value)
-    const tag = {}.toString.call(value).slice(8, -1)
-    if (!list && tag !== 'Object') why = tag
-    else if (depth > 127) why = 'over 128 levels' // nor what is part of itself
-    else {
-      const keys = list ? value : Object.keys(value)
-      for (let index = 0; index < keys.length; index++) {
-        const key = list ? index : keys[index]
-        const one = value[key]
-        check(key, path)
-        if (one !== undefined || list) check(one, path + (list ? `[${key}]` : `.${key}`), depth + 1)
-      }
-    }
-  }
-  if (why) throw new EncodeError(`${path}: no JSON has ${why}`, { path })
-}
 
 // -- subjects ---------------------------------------------------------------------------------------------------------------
 
@@ -146,7 +147,10 @@ function fitting(pattern) {
 function overSocket(socket, opened, heard, lost) {
   // Browsers hide why: no server is there, or it answered 403 or 404.
   let why = `${socket.url} never opened: port, path, Origin? see the server log`
-  socket.onopen = () => opened(socket.protocol === REFUSES, (why = ''))
+  socket.onopen = () => {
+    why = ''
+    if (socket.protocol !== REFUSES) opened()
+  }
   socket.onmessage = ({ data }) => heard(data)
   socket.onclose = ({ code, reason }) => lost(code, reason || why)
   socket.onerror = () => {} // the close follows
@@ -168,8 +172,9 @@ function overPort(port, opened, heard, lost) {
     else if (data.startsWith('\0bye')) lost(+data.slice(5, 9), data.slice(10))
   }
   const over = ({ code = 1006, reason = 'the port is closed' }) => lost(code, reason)
-  port.addEventListener('message', take)
-  port.addEventListener('close', over)
+  const listening = new AbortController()
+  port.addEventListener('message', take, listening)
+  port.addEventListener('close', over, listening)
   port.start?.()
   queueMicrotask(opened)
   return {
@@ -177,8 +182,7 @@ function overPort(port, opened, heard, lost) {
     send: (text) => port.postMessage(text),
     full: () => false,
     close() {
-      port.removeEventListener('message', take)
-      port.removeEventListener('close', over)
+      listening.abort()
       if (!port.polybus) port.postMessage('\0bye 1000') // the ports of polybus-frames.js send it themselves
       port.close?.()
     },
@@ -209,7 +213,8 @@ export class Bus extends EventTarget {
   #renews // whether there is another token
   #resume // token to continue the session at another server of the cluster
   #most = MIB
-  #retry
+  #own // pauses between attempts
+  #retry // the server's, or our own
   #last = 0
   #calls = new Map()
   #queue = new Set()
@@ -229,11 +234,10 @@ export class Bus extends EventTarget {
     this.#target = target
     this.#options = options
     this.#renews = typeof options.token === 'function'
-    this.#retry = { initial: 250, maximum: 5000, ...options.backoff }
-    const { signal } = this.#listening
+    this.#retry = this.#own = { initial: 250, maximum: 5000, ...options.backoff }
     const { document } = globalThis
     const wake = ({ type }) => (type[0] === 'v' && document.hidden) || this.#wake()
-    const hear = (place, hearer, ...types) => types.forEach((type) => place?.addEventListener?.(type, hearer, { signal }))
+    const hear = (place, hearer, ...types) => types.forEach((type) => place?.addEventListener?.(type, hearer, this.#listening))
     hear(globalThis, wake, 'online', 'pageshow', 'focus')
     hear(document, wake, 'resume', 'visibilitychange')
     // Browsers do not cache a page with an open socket for "back"; and a cached page receives nothing.
@@ -250,7 +254,7 @@ export class Bus extends EventTarget {
   }
 
   get pending() {
-    return [...this.#calls.values()].filter((call) => call.subject !== HELLO).length + this.#queue.size
+    return [...this.#calls.values(), ...this.#queue].filter((call) => call.subject !== HELLO).length
   }
 
   // -- verbs
@@ -281,14 +285,13 @@ export class Bus extends EventTarget {
       if (items.push(one) > 2 * CREDIT) this.#abandon(call, new BusError('too many items'))
       wake?.()
     }
-    const call = { verb: 'open', subject, item, resolve: end, reject: end }
-    this.#begin(call, body, options)
+    const call = this.#begin('open', subject, body, options, end, end, item)
     let read = 0
     try {
       while (true) {
         if (items.length) {
           yield items.shift()
-          if (++read % (CREDIT / 2) === 0 && !over) this.#write(`{"credit":"${call.id}","n":${CREDIT / 2}}`)
+          if (++read % (CREDIT / 2) === 0 && !over) this.#write(quote({ credit: call.id, n: CREDIT / 2 }))
         } else if (over) {
           if (error) throw error
           return
@@ -340,34 +343,33 @@ export class Bus extends EventTarget {
   // -- calls: requests until they are settled
 
   #ask(verb, subject, body, options) {
-    return new Promise((resolve, reject) => this.#begin({ verb, subject, resolve, reject }, body, options))
+    return new Promise((resolve, reject) => this.#begin(verb, subject, body, options, resolve, reject))
   }
 
-  #begin(call, body, { timeout = this.#options.timeout ?? TIMEOUT, signal, headers } = {}) {
-    const { subject } = call
+  #begin(verb, subject, body, options = {}, resolve, reject, item) {
+    const { timeout = this.#options.timeout ?? TIMEOUT, signal, headers } = options
     if (typeof subject !== 'string' || !subject) throw new TypeError(`a subject is text, not ${subject}`)
     if (!(timeout > 0)) throw new RangeError(`timeout: ${timeout}: milliseconds above 0`)
     signal?.throwIfAborted()
     if (this.#error) throw this.#error
     const said = member(body) + (headers ? `,"headers":${encode(headers)}` : '')
-    call.said = said
-    call.quoted = encode(subject)
-    this.#check(call.quoted + said, subject)
-    call.id = `${++this.#last}`
-    call.deadline = now() + timeout
-    call.signal = signal
-    if (!this.#queue.size && this.#isFree()) this.#leave(call)
-    else {
+    const quoted = encode(subject)
+    this.#check(quoted + said, subject)
+    const waits = this.#queue.size || !this.#isFree()
+    if (waits) {
       const most = this.#options.queue ?? 256
       let size = said.length
       for (const waiting of this.#queue) size += waiting.said.length
       if (this.#queue.size >= most || (this.#queue.size && size > MIB)) throw new QueueFull(`${most} messages wait, or 1 MiB`)
-      this.#queue.add(call)
-      this.#flush()
     }
-    if (!this.#queue.has(call) && !this.#calls.has(call.id)) return
+    const call = { verb, subject, quoted, said, id: `${++this.#last}`, deadline: now() + timeout, signal, resolve, reject, item }
     signal?.addEventListener('abort', (call.abort = () => this.#abandon(call, signal.reason)))
     this.#arm(call.deadline)
+    if (waits) {
+      this.#queue.add(call)
+      this.#flush()
+    } else this.#leave(call, timeout)
+    return call
   }
 
   // Its envelope has 80 characters at most. A frame above the limit would end the link, with all of its calls.
@@ -386,21 +388,19 @@ export class Bus extends EventTarget {
     for (const call of this.#queue) {
       if (!this.#isFree()) break
       this.#queue.delete(call)
-      this.#leave(call)
+      this.#leave(call, Math.max(call.deadline - now(), 0))
     }
     clearTimeout(this.#flusher)
     if (this.#queue.size && this.#up) this.#flusher = setTimeout(() => this.#flush(), 20)
   }
 
   // From here on the server may have it.
-  #leave(call) {
+  #leave(call, left) {
     if (this.#changed) this.#tell() // callers get the resulting publications
-    const { verb, id, quoted, said, deadline } = call
-    // The remaining time: it may have waited.
-    const ttl = deadline < Infinity ? `,"ttl":${Math.ceil(Math.max(deadline - now(), 0))}` : ''
+    const { verb, id, quoted, said } = call
     if (verb === 'publish') this.#write(`{"publish":${quoted}${said}}`)
     else if (verb === 'open') this.#write(`{"open":"${id}","subject":${quoted},"mode":"stream","n":${CREDIT}${said}}`)
-    else this.#write(`{"request":${quoted},"id":"${id}"${said}${ttl}}`)
+    else this.#write(`{"request":${quoted},"id":"${id}"${said}${left < Infinity ? `,"ttl":${Math.ceil(left)}` : ''}}`)
     if (verb === 'publish' || verb === 'notify') return this.#settle(call, call.resolve)
     if (verb === 'open') call.deadline = Infinity
     this.#calls.set(id, call)
@@ -419,7 +419,7 @@ export class Bus extends EventTarget {
 
   // The caller has given up.
   #abandon(call, error) {
-    if (this.#calls.has(call.id)) this.#write(call.item ? `{"end":"${call.id}","code":1}` : `{"cancel":"${call.id}"}`)
+    if (this.#calls.has(call.id)) this.#write(quote(call.item ? { end: call.id, code: 1 } : { cancel: call.id }))
     this.#settle(call, call.reject, error)
   }
 
@@ -457,12 +457,12 @@ export class Bus extends EventTarget {
     for (const topic of this.#topics.values()) {
       const { pattern } = topic
       if (!topic.hearers.size) {
-        if (topic.told) this.#write(`{"unsubscribe":${quote(pattern)}}`)
+        if (topic.told) this.#write(quote({ unsubscribe: pattern }))
         this.#forget(topic, disconnected('unsubscribed', false))
       } else if (!topic.told) {
         topic.told = true
         told.push(topic)
-        this.#write(`{"subscribe":${quote(pattern)}}`)
+        this.#write(quote({ subscribe: pattern }))
       }
     }
     while (told.length > CONFIRMED) this.#hello({}, told.splice(0, CONFIRMED))
@@ -480,13 +480,17 @@ export class Bus extends EventTarget {
   // -- hellos: barrier, refused subscriptions, and ping
 
   #hello(facts, topics = []) {
-    const patterns = topics.map(({ pattern }) => pattern)
-    const body = { v: 1, asks: 'page', limits: true, ...facts, ...(topics.length && { confirm: patterns }) }
-    const call = { verb: 'request', subject: HELLO, id: `${++this.#last}`, quoted: `"${HELLO}"`, deadline: Infinity }
-    call.said = `,"body":${quote(body)}`
-    call.resolve = (answer) => this.#met(answer ?? {}, topics)
-    call.reject = (error) => error instanceof Disconnected || this.#met({}, topics) // a server that is not polybus
-    this.#leave(call)
+    const confirm = topics.length ? topics.map(({ pattern }) => pattern) : undefined
+    const body = { v: 1, asks: 'page', limits: true, confirm, ...facts }
+    this.#leave({
+      subject: HELLO,
+      quoted: quote(HELLO),
+      said: `,"body":${quote(body)}`,
+      id: `${++this.#last}`,
+      deadline: Infinity,
+      resolve: (answer) => this.#met(answer ?? {}, topics),
+      reject: (error) => error instanceof Disconnected || this.#met({}, topics), // not a polybus server
+    }, Infinity)
   }
 
   #met({ resume_token, limits, retry, expires_in, refused = [] }, topics) {
@@ -494,7 +498,7 @@ export class Bus extends EventTarget {
     if (this.#renews && !this.#timer && isTime(expires_in, 0, 2 ** 53)) this.#timer = later(() => this.#renew(), Math.max(expires_in * 0.8, 1000))
     this.#resume = resume_token
     this.#most = limits?.message ?? MIB
-    if (isTime(retry?.initial, 1, 864e5) && isTime(retry.maximum, 1, 864e5)) Object.assign(this.#retry, retry)
+    this.#retry = isTime(retry?.initial, 1, 864e5) && isTime(retry.maximum, 1, 864e5) ? retry : this.#own
     for (const topic of topics) {
       if (!topic.told) continue // closed in between
       if (refused.includes(topic.pattern)) {
@@ -584,7 +588,7 @@ export class Bus extends EventTarget {
     this.#timer = setTimeout(() => this.#lose(1006, 'no answer in time'), OPENING)
     this.#become('connecting', { failures: this.#failures })
     const { protocol = 'ubre', WebSocket: Socket = globalThis.WebSocket } = this.#options
-    const on = [(refuses) => refuses || this.#open(), (data) => this.#receive(data), (code, reason) => this.#lose(code, reason)]
+    const on = [() => this.#open(), (data) => this.#receive(data), (code, reason) => this.#lose(code, reason)]
     let target
     let shown
     try {
@@ -621,7 +625,7 @@ export class Bus extends EventTarget {
     this.#look()
     this.#flush()
     this.#ready.resolve()
-    this.#become('open', {})
+    this.#become('open')
   }
 
   // Check how long the server has been silent, or after a ping whether it still is.

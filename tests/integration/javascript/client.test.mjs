@@ -124,6 +124,25 @@ test('the whole of a pause is chance, and the server says how long it may be', a
   assert.equal(world.states.at(-1).delay, 500)
 })
 
+test('the pauses of a server are forgotten when another server, or none of polybus, is at its address', async (t) => {
+  for (const next of [(socket) => socket.greets(), (socket) => socket.says({ fail: socket.take()[0].id, body: 'NotFound' })]) {
+    const world = new World(t)
+    await world.opened({}, { retry: { initial: 864e5, maximum: 864e5 } })
+    world.socket.drops()
+    await world.happens('online')
+    await world.pass(6000)
+    world.socket.drops() // it said nothing, so the pauses still apply
+    assert.equal(world.states.at(-1).delay, 864e5)
+    await world.happens('online')
+    await world.pass(6000)
+    world.socket.open()
+    next(world.socket)
+    world.socket.drops()
+    assert.equal(world.states.at(-1).delay, 250)
+    world.bus.close()
+  }
+})
+
 test('what are no pauses is not heeded', async (t) => {
   const pairs = [[9], ['x', 9], [9, -1], [0.9, 9], [9, '9'], [[9], 9], [9, 864e5 + 1], [1e999, 1e999], [true, 9], [null, null]]
   for (const retry of [{}, null, ...pairs.map(([initial, maximum]) => ({ initial, maximum }))]) {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from importlib.metadata import version
@@ -23,21 +21,14 @@ from polybus.subjects import matches
 from tests.integration.interop.node_peer import require_node
 from tests.support import free_port
 
+from .packages import NODE, run
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 SCRIPTS = ROOT / "sdk" / "polybus" / "javascript"
-NODE = ROOT / "tests" / "integration" / "interop" / "node"
 
 SUBJECTS = ["a", "b", "a.b", "a.b.c", "a.x", "axb", "a.x.c", "a.*", "/s/1", "/s/1/2", "s/1"]
 PATTERNS = ["a", "a.*", "a.>", "*", ">", "*.b", "a.*.c", "a.{name}", "a.{name}.c", "/s/*", "/s/>", "s/*", "a+b"]
-
-
-def run(*command: str, cwd: Path = HERE, **variables: str) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False, env={**os.environ, **variables}
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
-    return done.stdout
 
 
 def test_the_rules_of_the_client() -> None:
@@ -66,22 +57,6 @@ def test_the_client_and_a_real_server() -> None:
     require_node("ws8")
     modules = f"file://{NODE / 'node_modules' / 'ws8' / 'wrapper.mjs'}"
     run("node", "--test", "server.test.mjs", PYTHON=sys.executable, WS=modules, PORT=str(free_port()))
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty project into which the package was installed that `npm pack` makes."""
-    require_node("esbuild", "typescript")
-    folder = tmp_path_factory.mktemp("npm")
-    for place in ("js", "sdk/polybus/javascript"):
-        shutil.copytree(ROOT / place, folder / place)
-    packed = run("npm", "pack", "--silent", cwd=folder / "js").strip()
-    assert {path.name for path in (folder / "js").iterdir()} == {"README.md", "package.json", packed}
-    project = folder / "project"
-    project.mkdir()
-    (project / "package.json").write_text('{"type": "module", "private": true}')
-    run("npm", "install", "--offline", "--silent", f"../js/{packed}", cwd=project)
-    return project
 
 
 def test_the_package_is_imported_in_node_and_by_a_bundler(project: Path) -> None:
