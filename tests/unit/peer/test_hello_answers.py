@@ -6,7 +6,7 @@ import datetime
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +18,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from polybus import Backoff, Bus, Handshake, Identity, Limits, Peer, connect
 from polybus._core.runtime.runtime import ALL_ANSWERED
-from polybus.events import LinkRetrying
+from polybus.events import LinkRetrying, LinkUp
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
-from tests.support import bounded, next_event
+from tests.support import bounded, free_port, next_event
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +123,29 @@ async def test_a_client_comes_back_as_the_server_says() -> None:
             for peer in server.peers:
                 await peer.aclose()
             assert (await next_event(events, LinkRetrying)).delay <= 0.001
+
+
+@bounded
+async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None:
+    soon, own = Backoff(initial=0.001, maximum=0.001), Backoff(initial=600, maximum=600)
+    port = free_port()
+    url = f"ubre+ws://127.0.0.1:{port}/bus"
+    servers = [Bus(limits=Limits(close_timeout=0.1)) for _ in range(2)]
+    for server in servers:
+        server.handle("echo")(anyio.lowlevel.checkpoint)
+    async with AsyncExitStack() as stack:
+        async with servers[0].serve(url, retry=soon):
+            bus = await stack.enter_async_context(connect(url, backoff=own))
+            async with bus.subscribe("n.*"):
+                pass
+            events = bus.events()
+        assert (await next_event(events, LinkRetrying)).delay <= 0.001
+        await stack.enter_async_context(servers[1].serve(url))
+        await next_event(events, LinkUp)
+        await bus.request("echo")
+        for peer in servers[1].peers:
+            await peer.aclose()
+        assert (await next_event(events, LinkRetrying)).delay > 0.001
 
 
 @pytest.mark.parametrize("retry", [None, {}, [], {"initial": 5}, {"initial": "5", "maximum": 5}, {"initial": 0, "maximum": 5}])

@@ -203,7 +203,7 @@ class Connecting:
         check_tls(tls)
         self._tls = tls
         check_type(backoff, Backoff, "backoff", "Backoff(maximum=5)")
-        self._backoff = backoff if backoff is not None else Backoff()
+        self._own = self._backoff = backoff if backoff is not None else Backoff()
         self._wait = seconds(wait, "wait", endless=True)
         self._recorder: Recorder | None = None
         if record is not None:
@@ -264,7 +264,8 @@ class Connecting:
                 inner=inner is not None,
                 beyond=self._beyond,
             )
-            link.renews, link.insists = callable(self._headers) or bool(self._files), self.insists
+            link.renews = link.greets = callable(self._headers) or bool(self._files)
+            link.insists = self.insists
             link.recorder = self._recorder
             if within(runtime):
                 links.of_lifespan.add(link)
@@ -452,8 +453,10 @@ class Connecting:
         return {"token": token} if kind.lower() == "bearer" else None
 
     def told_retry(self, retry: Any) -> None:
-        """Adopt the server's pauses between attempts: it knows the number of its clients."""
-        self._backoff = backoff_told(self._backoff, retry)
+        """Use the server's pauses between attempts, since it knows the number of its clients, or our own if it tells none."""
+        self._backoff = backoff_told(self._own, retry)
+        if self._link is not None and self._backoff is not self._own:
+            self._link.greets = True  # another server may answer at that address
 
     # -- reconnecting ----------------------------------------------------------------------------------------------------
 

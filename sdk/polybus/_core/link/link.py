@@ -64,6 +64,8 @@ class Link(LinkFlow):
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
     """True if every attempt asks for new credentials."""
+    greets: bool = field(default=False, init=False)
+    """True if a hello comes first on every connection, because the server's answer may differ from the one before."""
     insists: bool = field(default=False, init=False)
     reader: LinkReader | None = field(default=None, kw_only=True)
     """Handles messages with an addressee in `Message.peer`."""

@@ -168,8 +168,8 @@ class Negotiation(Struct, eq=False):
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
             asks = self.speaks_extensions and session.capabilities.asks_before_publishing
-            renews = self._peer.link.renews and not self._peer.link.inner and session.capabilities.extensions
-            if self._pubsub.passes_on or asks or renews or self._resumes is not None:
+            first = self._peer.link.greets and not self._peer.link.inner and session.capabilities.extensions
+            if self._pubsub.passes_on or asks or first or self._resumes is not None:
                 _ = self.ask(again=True)
             if self._resumes is not None:  # all subscriptions are sent in this turn
                 self._peer.link.runtime.call_soon(self._restored)
@@ -223,6 +223,7 @@ class Negotiation(Struct, eq=False):
             self.takes_note(answer)
             self.is_ours(answer.get("subscribes"))
         else:
+            self._heed({})
             self.takes_note(None)
             self.speaks_extensions = False
             identities.take_proof(self._peer, None)

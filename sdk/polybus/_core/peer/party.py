@@ -214,7 +214,7 @@ class PeerParty:
 
     def greet(self) -> None:
         """Send the hello on a new connection, if it must come first."""
-        if self._negotiation is not None or self.host.pubsub.passes_on or self.link.renews:
+        if self._negotiation is not None or self.host.pubsub.passes_on or self.link.greets:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:
