@@ -19,7 +19,6 @@ import pytest
 
 import polybus
 from polybus import Broker, Bus, Identity, Limits, Peer, Reply, connect
-from polybus._core.pubsub.announcer import interest_in
 from polybus._core.runtime.runtime import Runtime
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
@@ -314,10 +313,10 @@ async def _interests_of_clients_of_a_node(count: int, table: Table) -> None:
     bus = Bus()
     announcer = bus._pubsub.announcer
     for number in range(count):
-        announcer.add_behind(interest_in(f"n.{number}"))
+        announcer.add_behind(f"n.{number}")
     for _ in range(TIMES):
-        await table.act(lambda: announcer.add_behind(interest_in("n.more")))
-        await table.act(lambda: announcer.remove_behind(interest_in("n.more")))
+        await table.act(lambda: announcer.add_behind("n.more"))
+        await table.act(lambda: announcer.remove_behind("n.more"))
 
 
 @case
