@@ -51,7 +51,7 @@ async def test_without_a_folder_the_program_says_so_once_and_starts_nothing(monk
     try:
         assert await crew.ended() != 0
         assert crew.log().count("Traceback") == 1
-        assert crew.log().count("set POLYBUS_STORE to a folder") == 1
+        assert crew.log().count("set POLYBUS_STORE to one") == 1
     finally:
         crew.stop()
 
