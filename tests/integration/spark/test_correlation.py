@@ -392,7 +392,8 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(engine: 
 
 
 def test_a_recording_is_silent_while_others_go_on_and_all_of_it_is_read() -> None:
-    clocks = Watermarks({"one": 5, "two": 7}, {"one": 1000, "two": 1000}).later([Watermarks({"two": 9}, {"two": 1600})])
+    clocks = Watermarks({"one": 5, "two": 7}, {"one": 1000, "two": 1000})
+    clocks.add({"two": 9}, {"two": 1600})
     rows = {row["capture_id"]: (row["end_ns"], row["silent_ns"]) for row in clocks.table(all_read=True).to_pylist()}
     assert rows == {"one": (5, 600), "two": (9, 0)}
     assert {row["silent_ns"] for row in clocks.table(all_read=False).to_pylist()} == {0}
