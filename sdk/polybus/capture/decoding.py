@@ -254,7 +254,7 @@ _BY_REASON: Final[Mapping[str, str]] = {
 }
 _BY_TEXT: Final = (
     ("trailing bytes", "bad_length"),
-    ("is no object", "not_array"),
+    ("is not an object", "not_array"),
     ("Expected `array`", "not_array"),
     ("a JSON object, not", "bad_json"),
     ("JSON", "bad_json"),
