@@ -55,7 +55,7 @@ export type State = "connecting" | "open" | "waiting" | "closed"
 
 export interface StateEvent extends Event {
   readonly state: State
-  /** Why the link was lost, ended or never opened: WebSocket code and reason. */
+  /** WebSocket close code and reason of a link that was lost, was closed or never opened. */
   readonly code?: number
   readonly reason?: string
   /** Milliseconds until the next attempt. */
@@ -68,25 +68,25 @@ export interface StateEvent extends Event {
 export class Bus<C extends Contract = Any> extends EventTarget {
   constructor(target: Target | (() => Target | Promise<Target>), options?: Options)
   readonly state: State
-  /** Resolved when the bus first opens; rejected if it is closed before: `Unauthorized`, `Forbidden`, `Disconnected` by `close()`. */
+  /** Resolves when the bus first opens. Rejects if it is closed before: `Unauthorized`, `Forbidden`, `Disconnected` by `close()`. */
   readonly ready: Promise<void>
   /** Number of unanswered calls. */
   readonly pending: number
-  /** Send a request, and resolve with its answer. Rejected with a `RequestError`, `DeadlineExceeded`, `Disconnected`, `QueueFull` or `EncodeError`. */
+  /** Send a request and resolve with its answer. Rejects with a `RequestError`, `DeadlineExceeded`, `Disconnected`, `QueueFull` or `EncodeError`. */
   request<S extends Names<C, "requests">>(subject: S, ...rest: Body<C, "requests", S>): Promise<Answer<C, S>>
-  /** Send without an answer: resolved when handed to the link. */
+  /** Send a request without an answer. Resolves when the message is handed to the link. */
   notify<S extends Names<C, "requests">>(subject: S, ...rest: Body<C, "requests", S>): Promise<void>
   publish<S extends Names<C, "accepts">>(subject: S, body: C["accepts"][S], options?: Asking): Promise<void>
   /**
-   * Receive publications: `*` in a pattern matches one token, `>` at the end the rest. Restored after each reconnect.
-   * A refusal rejects `ready`, and emits the event `error` of the bus if `ready` is not awaited.
+   * Receive publications. In a pattern, `*` matches one token and a final `>` the rest. A reconnect restores the subscription.
+   * A refusal rejects `ready`. If `ready` is not awaited, the bus emits the event `error`.
    */
   subscribe<S extends Names<C, "publications">>(
     pattern: S,
     hear: (body: C["publications"][S], about: About<S>) => void,
     options?: { signal?: AbortSignal },
   ): Subscription
-  /** Items as they arrive: leaving the loop, or the signal, stops the handler. A lost link ends it with `Disconnected`, without reopening. */
+  /** Yield items as they arrive. Leaving the loop, or the signal, stops the handler. A lost link ends the stream with `Disconnected`. */
   stream<S extends Names<C, "streams">>(subject: S, ...rest: Body<C, "streams", S>): AsyncGenerator<Item<C, S>, void>
   /** Handle requests of the server to this page. Call the returned function to remove the handler. */
   handle(subject: string, answer: (body: any, about: About & { readonly signal: AbortSignal }) => unknown): () => void
@@ -99,7 +99,7 @@ export class Bus<C extends Contract = Any> extends EventTarget {
 
 export interface Subscription extends Disposable {
   readonly pattern: string
-  /** Resolved when the server has it; rejected with `Forbidden` if it refuses, with `Disconnected` if it was closed before. */
+  /** Resolves when the server confirms it. Rejects with `Forbidden` if the server refuses, with `Disconnected` if it was closed before. */
   readonly ready: Promise<void>
   close(): void
 }
@@ -113,7 +113,7 @@ export const Code: Readonly<Record<CodeName, number>>
 export class BusError extends Error {
   readonly text: string
 }
-/** The other end answered with an error. A handler of the page throws it to answer so. */
+/** The other end answered with an error. A handler of the page throws it to answer with one. */
 export class RequestError extends BusError {
   constructor(text?: string, facts?: { code?: number; reason?: string | null; detail?: any; subject?: string | null })
   readonly code: number
@@ -144,8 +144,8 @@ export class Disconnected extends BusError {
   readonly sent: boolean
 }
 export class QueueFull extends BusError {}
-/** `JSON.stringify` would change or lose a value. */
+/** `JSON.stringify` would change or drop a value. */
 export class EncodeError extends BusError {
-  /** Place in the body: `$.user.name`. */
+  /** Path of the value in the body, such as `$.user.name`. */
   readonly path: string
 }

@@ -1,22 +1,23 @@
 // The client of a bus, for pages, workers and Node: requests, publications and streams over a WebSocket or a message port, with
-// automatic reconnects. No dependencies, no build step, no effect of the import itself: import { connect } from './polybus.js'
+// automatic reconnects. It has no dependencies and no build step, and importing it has no side effects:
+// import { connect } from './polybus.js'
 //
-// The wire is UBRE in JSON, with the extensions of polybus peers. Times are milliseconds.
+// The protocol is UBRE in JSON with the extensions of polybus. Times are in milliseconds.
 
 const HELLO = '_polybus.hello'
-const REFUSES = 'polybus.closes' // sub-protocol for the reason of a server's refusal: pages do not see the HTTP status
-const NOT_READ = 'the bus is leaving' // reason of a server that has answered everything it had read
+const REFUSES = 'polybus.closes' // the server explains a refusal with this sub-protocol, because pages do not see the HTTP status
+const NOT_READ = 'the bus is leaving' // close reason of a server that has answered every request it read
 const TIMEOUT = 30000
 const OPENING = 10000
-const SILENCE = 25000 // before a ping
-const PATIENCE = 5000 // for its answer
-const AWAKE = 6000 // a loss this soon after a wake-up happened during the sleep
+const SILENCE = 25000 // of the server, before a ping
+const PATIENCE = 5000 // for the answer to a ping
+const AWAKE = 6000 // a link reported lost this soon after a wake-up was lost during the sleep
 const CREDIT = 64 // items of a stream in flight
 const CONFIRMED = 1024 // patterns confirmed per hello
 const MIB = 1024 * 1024
 const now = () => performance.now()
 const quote = JSON.stringify
-const isTime = (value, least, most) => Math.min(Math.max(value, least), most) === value // false for text and lists
+const isTime = (value, least, most) => Math.min(Math.max(value, least), most) === value // false for strings and arrays
 // A longer timer would fire at once.
 const later = (act, delay) => setTimeout(act, Math.min(delay, 2 ** 31 - 1))
 const report = (error) => (globalThis.reportError ?? console.error)(error)
@@ -69,7 +70,7 @@ export const EncodeError = kind('EncodeError')
 
 KINDS[6] = KINDS[10] = Conflict
 
-// A fail, or the end of a stream. Without a code the peer is not polybus, and may write an Error as an object.
+// The error of a `fail` frame or of the end of a stream. A peer that sends no code is not polybus; its body may be an Error.
 function errorOf({ code, text, body, reason = null, detail }, subject) {
   const said = typeof body === 'string'
   code ??= body === 'NotFound' ? 12 : 2
@@ -98,7 +99,7 @@ function encode(value) {
   throw new EncodeError(`${path}: cannot encode ${wrong.what}`, { path })
 }
 
-// The first part of a value that JSON would change: what it is, and its path.
+// Find the first part of a value that JSON would change: what it is, and its path.
 function misfit(value, depth) {
   const type = typeof value
   let what
@@ -130,7 +131,7 @@ const member = (body) => (body === undefined ? '' : `,"body":${encode(body)}`)
 
 // -- subjects ---------------------------------------------------------------------------------------------------------------
 
-// Test for subjects of a pattern with wildcards; undefined for a pattern without.
+// Return a regular expression for the subjects of a pattern, or undefined if it has no wildcards.
 function fitting(pattern) {
   const mark = pattern.includes('/') ? '/' : '.'
   let wild = false
@@ -145,7 +146,7 @@ function fitting(pattern) {
 // -- links ------------------------------------------------------------------------------------------------------------------
 
 function overSocket(socket, opened, heard, lost) {
-  // Browsers hide why: no server is there, or it answered 403 or 404.
+  // Browsers do not say whether the server is down or answered 403 or 404.
   let why = `${socket.url} never opened: port, path, Origin? see the server log`
   socket.onopen = () => {
     why = ''
@@ -159,7 +160,7 @@ function overSocket(socket, opened, heard, lost) {
     full: () => socket.bufferedAmount > MIB,
     close() {
       socket.onmessage = socket.onclose = null
-      // Before it is open a browser would log the close; and a dead one would take minutes to report its end.
+      // Browsers log an error if a socket is closed before it opens. A dead socket reports its end minutes later.
       socket.onopen = () => socket.close()
       if (socket.readyState === 1) socket.close()
     },
@@ -197,21 +198,21 @@ export class Bus extends EventTarget {
   #target
   #options
   #state = 'connecting'
-  #error // of the end
-  #why // reason of the last loss, until the link is up
+  #error // why the bus was closed
+  #why // the link was lost; empty while it is up
   #link
-  #up = false // the link carries frames
-  #attempt // identifies the attempt: events of earlier ones are ignored
-  #timer // of the attempt, of the pause before the next, or of the token
-  #watch // of the sign of life
+  #up = false // the link is open
+  #attempt // identifies the current attempt, so that events of earlier ones are ignored
+  #timer // for the attempt, the pause before the next one, or the token
+  #watch // timer for silence
   #heard = 0
   #opened = 0
   #woke = -Infinity
   #failures = 0
   #broken = 0
   #refused = false
-  #renews // whether there is another token
-  #resume // token to continue the session at another server of the cluster
+  #renews // the token is a function, which returns a new one
+  #resume // token that continues the session on another server of the cluster
   #most = MIB
   #own // pauses between attempts
   #retry // the server's, or our own
@@ -240,7 +241,7 @@ export class Bus extends EventTarget {
     const hear = (place, hearer, ...types) => types.forEach((type) => place?.addEventListener?.(type, hearer, this.#listening))
     hear(globalThis, wake, 'online', 'pageshow', 'focus')
     hear(document, wake, 'resume', 'visibilitychange')
-    // Browsers do not cache a page with an open socket for "back"; and a cached page receives nothing.
+    // Browsers do not keep a page with an open socket for the back button, and a page that they keep receives nothing.
     hear(globalThis, () => this.#link?.port || this.#lose(1001, 'the page was left', undefined, Infinity), 'pagehide')
     queueMicrotask(() => this.#state === 'connecting' && this.#dial())
   }
@@ -340,7 +341,7 @@ export class Bus extends EventTarget {
     this.#end(disconnected(reason, false), 1000, reason)
   }
 
-  // -- calls: requests until they are settled
+  // -- calls: everything that is sent and settled
 
   #ask(verb, subject, body, options) {
     return new Promise((resolve, reject) => this.#begin(verb, subject, body, options, resolve, reject))
@@ -348,7 +349,7 @@ export class Bus extends EventTarget {
 
   #begin(verb, subject, body, options = {}, resolve, reject, item) {
     const { timeout = this.#options.timeout ?? TIMEOUT, signal, headers } = options
-    if (typeof subject !== 'string' || !subject) throw new TypeError(`a subject is text, not ${subject}`)
+    if (typeof subject !== 'string' || !subject) throw new TypeError(`subject: a non-empty string, not ${subject}`)
     if (!(timeout > 0)) throw new RangeError(`timeout: ${timeout}: milliseconds above 0`)
     signal?.throwIfAborted()
     if (this.#error) throw this.#error
@@ -360,7 +361,7 @@ export class Bus extends EventTarget {
       const most = this.#options.queue ?? 256
       let size = said.length
       for (const waiting of this.#queue) size += waiting.said.length
-      if (this.#queue.size >= most || (this.#queue.size && size > MIB)) throw new QueueFull(`${most} messages wait, or 1 MiB`)
+      if (this.#queue.size >= most || (this.#queue.size && size > MIB)) throw new QueueFull(`the queue is full: ${most} messages, or 1 MiB`)
     }
     const call = { verb, subject, quoted, said, id: `${++this.#last}`, deadline: now() + timeout, signal, resolve, reject, item }
     signal?.addEventListener('abort', (call.abort = () => this.#abandon(call, signal.reason)))
@@ -372,7 +373,7 @@ export class Bus extends EventTarget {
     return call
   }
 
-  // Its envelope has 80 characters at most. A frame above the limit would end the link, with all of its calls.
+  // The rest of a frame takes at most 80 characters. A frame above the limit would end the link with all its calls.
   #check(text, subject) {
     const most = this.#most - 80
     if (text.length * 3 <= most) return
@@ -394,9 +395,9 @@ export class Bus extends EventTarget {
     if (this.#queue.size && this.#up) this.#flusher = setTimeout(() => this.#flush(), 20)
   }
 
-  // From here on the server may have it.
+  // Send a call. From here on the server may have received it.
   #leave(call, left) {
-    if (this.#changed) this.#tell() // callers get the resulting publications
+    if (this.#changed) this.#tell() // so that the caller receives the publications of its request
     const { verb, id, quoted, said } = call
     if (verb === 'publish') this.#write(`{"publish":${quoted}${said}}`)
     else if (verb === 'open') this.#write(`{"open":"${id}","subject":${quoted},"mode":"stream","n":${CREDIT}${said}}`)
@@ -417,13 +418,13 @@ export class Bus extends EventTarget {
     how(value)
   }
 
-  // The caller has given up.
+  // Cancel a call, because its caller no longer waits.
   #abandon(call, error) {
     if (this.#calls.has(call.id)) this.#write(quote(call.item ? { end: call.id, code: 1 } : { cancel: call.id }))
     this.#settle(call, call.reject, error)
   }
 
-  // One timer for all deadlines: it is reset only for an earlier one.
+  // One timer serves all deadlines. Only an earlier deadline resets it.
   #arm(deadline) {
     if (deadline >= this.#due) return
     this.#due = deadline
@@ -442,10 +443,10 @@ export class Bus extends EventTarget {
     this.#arm(next)
   }
 
-  // -- subscriptions: one table, sent before everything else
+  // -- subscriptions: sent before everything else
 
   #change() {
-    // In one turn of the event loop: a subscription closed and reopened was never closed.
+    // A subscription that is closed and reopened in one turn of the event loop causes no traffic.
     if (!this.#changed) queueMicrotask(() => this.#tell())
     this.#changed = true
   }
@@ -477,7 +478,7 @@ export class Bus extends EventTarget {
     topic.ready.reject(error)
   }
 
-  // -- hellos: barrier, refused subscriptions, and ping
+  // -- hellos: they ask for refused subscriptions, and are barriers and pings
 
   #hello(facts, topics = []) {
     const confirm = topics.length ? topics.map(({ pattern }) => pattern) : undefined
@@ -507,15 +508,15 @@ export class Bus extends EventTarget {
         if (!topic.awaited) this.#fire('error', { error })
       }
       topic.ready.resolve()
-      topic.awaited = false // a later refusal would be lost
+      topic.awaited = false // a later refusal is an event, unless somebody awaits it again
     }
   }
 
-  // In time, and on the link that there is: whoever waits for an answer, or reads a stream, does not notice.
+  // Send a new token over the open link, so that requests and streams continue.
   async #renew() {
     const attempt = this.#attempt
-    this.#timer = 0 // the answer says when again
-    const token = await this.#token().catch(report) // without one the answer says how long there is to try again
+    this.#timer = 0 // the answer says when to renew again
+    const token = await this.#token().catch(report) // without a token the answer still says when to try again
     if (attempt === this.#attempt) this.#hello({ token })
   }
 
@@ -531,7 +532,7 @@ export class Bus extends EventTarget {
     try {
       this.#take(JSON.parse(data))
     } catch (error) {
-      report(error) // a malformed frame affects nothing else
+      report(error) // a malformed frame does not end the link
     }
   }
 
@@ -612,14 +613,14 @@ export class Bus extends EventTarget {
   }
 
   #open() {
-    if (!this.#link) return // dropped in this turn
+    if (!this.#link) return // lost in this turn
     clearTimeout(this.#timer)
     this.#timer = 0
     this.#up = true
     this.#why = ''
     this.#heard = this.#opened = now()
     const resumes = this.#resume
-    this.#changed = false // that hello comes first
+    this.#changed = false // the hello with the token comes first
     if (resumes) this.#hello({ resume_token: resumes })
     this.#tell(resumes ? { resumed: true } : {})
     this.#look()
@@ -628,13 +629,13 @@ export class Bus extends EventTarget {
     this.#become('open')
   }
 
-  // Check how long the server has been silent, or after a ping whether it still is.
+  // Check how long the server has been silent, or whether it has answered the ping of the time `asked`.
   #look(asked) {
     clearTimeout(this.#watch)
     const look = () => {
       const at = now()
       if (asked ? this.#heard >= asked : at - this.#heard < SILENCE) this.#look()
-      // A late timer proves nothing: the machine slept.
+      // A late timer proves nothing, because the machine slept.
       else if (!asked || at - asked > 3 * PATIENCE) this.#probe()
       else this.#lose(1006, 'no sign of life')
     }
@@ -676,7 +677,7 @@ export class Bus extends EventTarget {
     if (code === 4403) end = new Forbidden(reason)
     else if (code === 4401 && (this.#refused || !this.#renews)) end = new Unauthorized(reason)
     else if (port && port === this.#target) end = disconnected(reason, false)
-    // Protocol violations: a reconnect would repeat them.
+    // After a reconnect a protocol violation would be repeated.
     else if (/100[23789]/.test(code) && ++this.#broken === 3) end = new BusError(`${code}: ${reason}`)
     if (end || this.#error) return this.#end(end, code, reason)
     let delay = pause ?? Math.random() * Math.min(maximum, initial * 2 ** this.#failures++)
@@ -723,7 +724,7 @@ function hearAll(topic, body, about) {
   }
 }
 
-// A promise that may be rejected unobserved.
+// Make a promise that may be rejected without a handler.
 function promised() {
   const made = {}
   made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }))
