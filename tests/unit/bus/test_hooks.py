@@ -195,7 +195,7 @@ async def test_what_an_asker_may_have_meant_is_told_to_the_server_alone(caplog: 
     bus.handle("Greet.ann")(lambda: 1)
     bus.on("news.{day}")(lambda day: None)
     async with pair(bus) as client:
-        for subject, told in (("greet.ann", "'Greet.ann'"), ("news.today", "an `on` handler hears it")):
+        for subject, told in (("greet.ann", "'Greet.ann'"), ("news.today", "an `on` handler receives it")):
             caplog.clear()
             with pytest.raises(NoHandler) as caught:
                 await client.request(subject)

@@ -40,8 +40,9 @@ class LinkRegistry:
         extensions: Parts that wings have added to the bus.
     """
 
-    def __init__(self, services: Services, lookup: HandlerLookup, pubsub: PubSub) -> None:
+    def __init__(self, services: Services, lookup: HandlerLookup, pubsub: PubSub, make_storage: Callable[[], Any]) -> None:
         self._services = services
+        self._make_storage = make_storage
         self.lookup: HandlerLookup = lookup
         self.pubsub: PubSub = pubsub
         self.deliver: Callable[[Message, PeerParty], None] = pubsub.receiver.deliver
@@ -55,8 +56,6 @@ class LinkRegistry:
         self.resumption: Resumption | None = None
         """Set if sessions can be resumed at another bus."""
         self._storage: Storage | None = None
-        self.make_storage: Callable[[], Any]
-        """Makes the storage; set when the bus is assembled."""
 
     @property
     def services(self) -> Services:
@@ -67,7 +66,7 @@ class LinkRegistry:
         """The extension for stored publications, made on first use."""
         storage = self._storage
         if storage is None:
-            made: Any = self.make_storage()
+            made: Any = self._make_storage()
             self.extensions.append(made)
             self._storage = storage = made
         return storage

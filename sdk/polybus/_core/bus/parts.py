@@ -86,9 +86,8 @@ class BusParts:
             storage=lambda: self.links.storage,
             spellings=lambda subject: self.links.spellings(subject),
         )
-        self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
+        self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub, partial(make_extension, "storage", self))
         self.directory: Directory = Directory(lookup, self.loopback, self.links)
-        self.links.make_storage = partial(make_extension, "storage", self)
         self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
             mesh: Any = make_extension("mesh", self, cluster)
