@@ -127,7 +127,7 @@ class Telemetry:
 
     def failed(self, failure: Exception) -> None:
         """Log an error of a provider, span processor or propagator, which must not lose the message."""
-        self._warnings.warn(logger, "telemetry has failed; messages go on without it", error=failure)
+        self._warnings.warn(logger, "telemetry failed; messages are sent without it", error=failure)
 
 
 def _seconds(meter: Meter, name: str, text: str) -> Histogram:
@@ -439,7 +439,7 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     if any(isinstance(one, IncomingSpans) for one in middleware_of(bus)):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
     if bus.peers:
-        logger.warning("instrument() came after links of its bus, which carry no context: call it before the bus is entered")
+        logger.warning("instrument() was called after links, which carry no context: call it before the bus is entered")
     telemetry = Telemetry(tracer_provider, meter_provider, bus.limits.headers)
     telemetry.observe(lambda: durables_of(bus))
     bus.use(IncomingSpans(telemetry))

@@ -106,7 +106,7 @@ def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResp
         raise error
     if _is_of_others(error):
         error_id = sources.get().urandom(4).hex()
-        text, fields = "%s %s failed [%s], as a service behind it did: %s", log_fields(error_id=error_id)
+        text, fields = "%s %s failed [%s] because a service behind it failed: %s", log_fields(error_id=error_id)
         logger.error(text, connection.method, connection.url.path[:200], error_id, error, extra=fields)
         detail = f"a service behind this one failed [{error_id}]"
         return JSONResponse({"detail": detail, "code": code_of(error).name}, status_code=_OF_OTHERS.get(status, status))

@@ -50,7 +50,7 @@ _WAITING: Final = 64
 _OPEN_FILES: Final = "/proc/self/fd"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ADVICE: Final = (
-    "a publication reaches the clients of one process, and users are found in one alone. Make them one bus: "
+    "a publication reaches only the clients of one process, and a user is found in only one. Make them one bus: "
     "Bus(cluster='auto') with polybus.fastapi.run('module:app', workers=...), or with the URL of a NATS server in "
     f"{VARIABLE}; or serve with one process"
 )
@@ -74,7 +74,7 @@ async def _watch(addresses: dict[str, bytes]) -> None:
                 logger.debug("no other process serves at %s with a bus of its own", address, extra=log_fields(address=address))
             else:
                 level = logging.WARNING if _take(name + b" told", held) else logging.DEBUG
-                text = "this process is one of several at %s (process %d is another), and its bus is alone: %s"
+                text = "this process is one of several at %s (process %d is another), each with its own bus: %s"
                 logger.log(level, text, address, other, _ADVICE, extra=log_fields(address=address))
         await anyio.sleep_forever()
 

@@ -127,7 +127,7 @@ class DrainingServer(uvicorn.Server):
             await bus.wait_closed()
         why = failure_of(bus)
         if why and not self.should_exit:
-            logger.error("a bus of the application has ended, and with it the server: %s", why)
+            logger.error("the server stops because a bus of the application ended: %s", why)
             self.failed = self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

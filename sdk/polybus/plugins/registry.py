@@ -338,7 +338,7 @@ def resolve_target(
         adapter, transport, address = resolve_url(target, protocol)
         if "?" in target and (slips := mistyped_options(target, protocol)):
             logger.warning(
-                "%s?, in %s; it is no option, and goes to the server as it is",
+                "%s?, in %s; it is not an option, and goes to the server unchanged",
                 slips,
                 without_secrets(target),
                 extra={"address": without_secrets(target)},

@@ -66,7 +66,7 @@ async def test_an_answer_arrives_whatever_telemetry_raises(
             assert await client.request("order.place", "soup", headers={"traceparent": PARENT}) == "one soup"
     assert handled == ["soup"] * 20
     assert "ZeroDivisionError" in caplog.text
-    assert caplog.text.count("telemetry has failed") == 3  # and no more lines, however often it does
+    assert caplog.text.count("telemetry failed") == 3  # and no more lines, however often it does
 
 
 async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_asking() -> None:

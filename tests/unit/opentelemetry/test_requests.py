@@ -333,7 +333,7 @@ async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog:
         async with connect(listener.url, bus=client):
             instrument(client, tracer_provider=traces.tracers)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "instrument() came after links of its bus, which carry no context: call it before the bus is entered"
+        "instrument() was called after links, which carry no context: call it before the bus is entered"
     ]
 
 
