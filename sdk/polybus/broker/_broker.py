@@ -244,7 +244,7 @@ class Broker:
         authenticate: Hook for clients, as `Bus.authenticate`. The broker closes a client when its identity expires, and does
             not pass the identity on to servers.
         authenticate_servers: The same hook for servers.
-        origins: Web origins whose pages may connect as clients.
+        origins: Web origins of pages that may connect as clients.
         hosts: Additional Host values to accept on a loopback address, for a broker behind a proxy.
         tls: TLS context for ``tls`` and ``wss`` addresses on both sides.
         metrics: Address at which to serve Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Needs ``pip install

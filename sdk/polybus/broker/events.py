@@ -89,7 +89,7 @@ class BrokerStats:
         sockets: Number of open server connections.
         servers: Number of clients by server id. Servers without an id count as ``""``.
         clients: Number of connected clients that have a server.
-        leaving: Number of clients whose connection is being closed.
+        leaving: Number of clients that are being disconnected.
         resting: Number of client numbers that may not be reused yet.
         held: Number of clients that the broker does not read at the moment because their server is slow.
         to_servers: Number of frames forwarded to servers.

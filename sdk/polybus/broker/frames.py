@@ -53,7 +53,7 @@ def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reaso
 
 
 def closing(frame: bytes) -> tuple[int, str]:
-    """Return the code and reason in a polybus server's Close, with which to close the client's connection."""
+    """Return the code and reason in a polybus server's Close, for the client's connection."""
     said = object_in(frame[12:]) if len(frame) > 12 else {}
     code, reason = said.get("code"), said.get("reason")
     shown = reason[:100] if isinstance(reason, str) else ""

@@ -6,7 +6,7 @@ what each node published before its mark, and this node sends the rest. An engin
 publications, so nothing is missing and nothing arrives twice.
 
 Two kinds of publications can be lost: those of a program that is not a node, because it sends no mark, from the end of the
-handover until this node knows of it; and those that a node publishes at the moment when it joins during a handover.
+handover until this node knows of it; and publications of a node at the moment when it joins during a handover.
 
 One claim and one mark serve all clients that have come from the same node since the last claim.
 """
@@ -68,7 +68,7 @@ class ParkedPublications:
     """The client, charged for waiting publications."""
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
-    """Nodes whose publications are no longer taken. Several queues may share the set."""
+    """Publications of these nodes are no longer taken. Several queues may share the set."""
     dropped: int = field(default=0, init=False)
     _waiting: deque[_Entry] = field(factory=deque, init=False)
     _bytes: int = field(default=0, init=False)
@@ -195,7 +195,7 @@ class Splice:
     marking: bool = False
     """True while marks are requested, including from nodes that join."""
     marked: set[str] = field(factory=set)
-    """Nodes whose mark has arrived or counts as sent."""
+    """Nodes that have sent their mark, or count as such."""
     replies: list[Awaitable[Any]] = field(factory=list)
 
 
@@ -232,7 +232,7 @@ class Arrivals:
         self.speaks(peer)
 
     def speaks(self, peer: PeerParty) -> None:
-        """Send the held publications to a new client, whose hello has no token."""
+        """Send the held publications to a new client: its hello has no token."""
         held = self._taken(peer)
         if held is not None:
             self._parts.send_all(peer)
@@ -337,7 +337,7 @@ class Arrivals:
                 self._let_go(returning)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim the clients, and release those that the other node refuses. Returns False if none is left."""
+        """Claim the clients, and release clients that the other node refuses. Returns False if no client remains."""
         # Recordings redact the field "token".
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}

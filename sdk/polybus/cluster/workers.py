@@ -40,7 +40,7 @@ _GRACE: Final = 2.0
 _AT_ONCE: Final = 3.0
 """Seconds for a worker to end after the second signal, as in `polybus.run`."""
 _METRICS: Final = 1.5
-"""Seconds for a worker to send all metrics, of which it waits one for other nodes."""
+"""Seconds for a worker to send all metrics. It waits one second for other nodes."""
 _ASKED: Final = 2
 """Workers to ask for metrics, one after the other, so that a page is ready within five seconds."""
 _READ: Final = 64 * 1024

@@ -32,7 +32,7 @@ _AGAIN: Final = 5.0
 """Minimum seconds until redelivery if the dead letter could not be stored."""
 _UNKNOWN: Final = "no worker finished it or could store its letter"
 _REMEMBERED: Final = 1024
-"""Publications whose reason is remembered while their letter cannot be stored."""
+"""Number of remembered reasons of publications while their letters cannot be stored."""
 
 
 @define(eq=False)

@@ -29,7 +29,7 @@ _EACH: Final = 2.0
 _PAUSE: Final = 0.25
 _UNAVAILABLE: Final = 503
 _NOT_STORED: Final = 10077
-"""Error number whose text gives the reason: a limit, or a stream that is being closed."""
+"""Error number; its text gives the reason: a limit, or a stream that is being closed."""
 _FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
 """Error numbers: no room."""
 _PASSING: Final = frozenset((10008, 10009, 10158, 10167))

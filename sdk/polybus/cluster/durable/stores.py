@@ -55,7 +55,7 @@ def _copied(stream: str, number: int) -> str:
 _CHECKS, _PAUSE = 50, 0.1
 """Number of checks of whether a copy is complete, and seconds between them."""
 _COPIES: Final = "JS_SRC_"
-"""Prefix of the consumers with which a server copies from a stream; releases before 2.10 do not list them."""
+"""Prefix of a server's own consumers, which copy from a stream. Releases before 2.10 do not list them."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
