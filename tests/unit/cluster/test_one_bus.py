@@ -12,6 +12,7 @@ from polybus import (
     Bus,
     CallNext,
     Channel,
+    ConnectFailed,
     Context,
     Disconnected,
     Forbidden,
@@ -149,6 +150,27 @@ async def test_a_node_says_that_it_has_a_request_only_where_its_handler_waits(
         now = "later"
         assert [await reply for reply in [one.request("triple", n) for n in range(10)]] == [3 * n for n in range(10)]
         assert taken == {"at once": 0, "later": 1}  # of all that came in one turn
+
+
+async def test_tunnels_lead_from_a_node_and_from_its_clients_to_another_node(engine: NatsEngine) -> None:
+    one, two, plant = Bus(cluster=engine.url), Bus(cluster=engine.url), Bus()
+
+    @plant.handle("tank.get")
+    def get_tank(number: int) -> int:
+        return 10 * number
+
+    one.forward("*.*")
+    two.handle_tunnels("plant.{id}", plant, protocol="csb")
+    async with cluster(one, two, url=engine.url), one.serve("ubre+memory://one-bus-t") as listener:
+        two.handle_tunnels("mill.{id}", plant, protocol="csb")
+        async with connect(listener.url) as client:
+            for outer in (client, one):
+                for name in ("plant.7", "mill.7"):
+                    async with connect(outer.tunnel(name), protocol="csb") as inner:
+                        assert await inner.request("tank.get", 4) == 40
+            with pytest.raises(ConnectFailed, match="no node of the cluster handles this"):
+                async with connect(client.tunnel("plan.7"), protocol="csb"):
+                    pass
 
 
 async def test_streams_and_channels_lead_from_node_to_node(engine: NatsEngine) -> None:

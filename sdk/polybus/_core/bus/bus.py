@@ -305,6 +305,7 @@ class Bus(BusVerbs):
             raise ValueError(f"tunnels of {pattern!r} are served already")
         adapter = find_protocol(protocol, {})
         self._lookup.listeners.append(TunnelListener(self._parts, pattern, inner._parts, adapter, when_full))
+        self._parts.pubsub.announcer.add_listener(pattern)
 
     # -- entering and leaving --------------------------------------------------------------------------------------------
 

@@ -418,6 +418,7 @@ class InnerRoute(RouteParty):
         kinds = frozenset(("request", "stream", "channel", "tunnel"))
         super().__init__(Route(pattern, "same", kinds), here, PeerTarget(here.services, choose))  # type: ignore[arg-type]  # it has what a route needs of a bus
         self.inward: bool = inward
+        self.is_open: bool = True
 
     def target(self, subject: str | int) -> str | int:
         return subject

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ..._validation import shown
-from ...subjects import Subject, canonical, is_pattern, matches
+from ...subjects import Subject, canonical, is_pattern, matches, wire_pattern
 
 if TYPE_CHECKING:
     from ...message import Message
@@ -170,8 +170,9 @@ class HandlerLookup(Struct, eq=False):
         return subject in self.handlers or subject in self.answered()
 
     def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
-        """List the subjects with handlers or bridge routes for requests, wildcards only with `patterns`, without routes into
-        the inner link with `inner`.
+        """List the subjects with handlers or bridge routes for requests, wildcards only with `patterns`. For the inner link
+        (`inner`) also those of tunnel listeners, without routes into that link.
         """
+        listeners = [wire_pattern(one.pattern) for one in self.listeners] if inner else []
         routes = [one.route for one in self.routes if "request" in one.route.kinds and not (inner and one.inward)]
-        return [*self.handlers, *(route.source for route in routes if patterns or not is_pattern(route.source))]
+        return [*self.handlers, *listeners, *(route.source for route in routes if patterns or not is_pattern(route.source))]

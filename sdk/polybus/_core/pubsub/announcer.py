@@ -165,14 +165,20 @@ class SubscriptionAnnouncer:
             with suppress(Disconnected):
                 await peer.link.confirmed()
 
+    def add_listener(self, pattern: str) -> None:
+        """Announce a new tunnel listener to the other nodes of a cluster."""
+        peer = self.inner
+        if peer is not None and peer.connected:
+            _send(Interest(wire_pattern(pattern), handler=True), peer)
+
     async def withdraw(self) -> None:
         """Leave all queue groups before a drain, and wait for the confirmation. Earlier messages are still handled here."""
-        self.remove_handlers(self._lookup.answered(patterns=True))
         for peer in self._audience():
             if _has_groups(peer.link):
-                for interest in self._interests:
-                    if interest.group is not None:
-                        _send(interest, peer, Kind.UNSUBSCRIBE)
+                answered = self._lookup.answered(patterns=True, inner=peer.link.inner)
+                groups = [interest for interest in self._interests if interest.group is not None]
+                for interest in (*(Interest(subject, handler=True) for subject in answered), *groups):
+                    _send(interest, peer, Kind.UNSUBSCRIBE)
         await self.known()
 
     async def known(self) -> None:
