@@ -156,8 +156,10 @@ class DurableConsumer(Consumer):
 
     def __attrs_post_init__(self) -> None:
         self._beginning = beginning_of(self._spec.start)  # now: a timedelta counts from here
-        self.name, self.ack_wait = self._spec.name, self._spec.ack_wait
-        self.title, self._wanted = f"the durable handler {self.name}", f"durable={self.name!r}"
+        self.name: str = self._spec.name
+        self.ack_wait: float = self._spec.ack_wait
+        self.title: str = f"the durable handler {self.name}"
+        self._wanted = f"durable={self.name!r}"
 
     async def _prepare(self, found: FoundStreams) -> None:
         stream, spec, wanted = found.whole, self._spec, _members(self._spec, self.subject)
@@ -172,7 +174,8 @@ class DurableConsumer(Consumer):
         check_same(self._wanted, place, wanted, there, _REQUIRED, _ARGUMENTS, _readable)
         if found != self._found:
             self._seen = 0
-        self.stream, self._found = stream, found
+        self.stream: str = stream
+        self._found = found
 
     async def _create(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
         members = {"stream_name": stream, "config": config, "action": "create"}
@@ -215,7 +218,7 @@ class ReplayConsumer(Consumer):
     _place: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.title = f"the subscription to {self._pattern!r} with start="
+        self.title: str = f"the subscription to {self._pattern!r} with start="
         self._wanted = f"a subscription with start={shown(self._spec.start)}"
 
     async def _prepare(self, found: FoundStreams) -> None:
@@ -235,8 +238,9 @@ class ReplayConsumer(Consumer):
         members = {"stream_name": found.whole, "config": config}
         made = await self._jetstream.ask(f"CONSUMER.CREATE.{found.whole}.{name}.{self.subject}", members)
         before = count_of(made.get("delivered"), "stream_seq")
-        self.stream, self._found = found.whole, found
-        self.name, self._place, self._last = name, 0, max(self._last if same else 0, before)
+        self.stream: str = found.whole
+        self.name: str = name
+        self._found, self._place, self._last = found, 0, max(self._last if same else 0, before)
 
     def accepts(self, to: ToReader) -> bool | None:
         if to.consumer != self.name:

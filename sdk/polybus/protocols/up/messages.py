@@ -13,7 +13,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
-from ...errors import RemoteProtocolError
+from ...errors import Code, RemoteProtocolError
 from ...headers import is_traceparent
 from ...message import MISSING, Kind, Message
 from .._protobuf import ANY, check_any, is_message
@@ -196,6 +196,19 @@ class UpMessage(Message):
     also: tuple[str, ...]
     reqid: bytes
     facts: dict[str, Any] | None
+    # Declared in `Message`; repeated for type checkers, because they are set below.
+    kind: Kind
+    subject: str | int
+    id: Any
+    format: BodyFormat
+    ttl: float | None
+    headers: dict[str, str] | None
+    code: Code | None
+    reply_to: str | None
+    peer: Any
+    expires: float | None
+    answer_headers: dict[str, str] | None
+    checked: bytes | None
 
     def __init__(self, shape: MessageShape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
         # Set one by one: an argument for each field would cost a quarter more.

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...body import BodyFormat
+from ...errors import Code
 from ...message import MISSING, Kind, Message
 from ...subjects import canonical
 from .names import read_uri
@@ -54,6 +55,15 @@ class EventMessage(Message):
     __slots__ = ("event",)
 
     event: UsualEvent
+    # Declared in `Message`; repeated for type checkers, because they are set below.
+    subject: str | int
+    headers: dict[str, str] | None
+    code: Code | None
+    reply_to: str | None
+    peer: Any
+    expires: float | None
+    answer_headers: dict[str, str] | None
+    checked: bytes | None
 
     def __init__(
         self,
