@@ -779,6 +779,30 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
         assert [(await anext(alarms)).body for _ in range(2)] == [3, 9]
 
 
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("protocol", ["csb", "jrep", "ubre"])
+@bounded
+async def test_a_publication_to_a_peer_that_has_not_identified_itself_is_authorized(protocol: str, later: bool) -> None:
+    asked = list[str]()
+
+    def decide(peer: Peer, verb: str, subject: str | int) -> bool:
+        asked.append(f"{verb} {subject}")
+        return subject != "news.secret"
+
+    async def decide_later(peer: Peer, verb: str, subject: str | int) -> bool:
+        await anyio.sleep(0)
+        return decide(peer, verb, subject)
+
+    server = Bus(authorize=decide_later if later else decide)
+    async with pair(server, protocol=protocol) as client:
+        (peer,) = server.peers
+        await server.publish("news.secret", 1, to=peer)
+        assert "deliver news.secret" in asked
+        received = client.stats().received
+        await server.publish("news.open", 1, to=peer)
+        await eventually(lambda: client.stats().received == received + 1)
+
+
 def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
     counters = Counters()
     known = Deduplicator("me", counters)

@@ -265,8 +265,8 @@ class Publisher:
                 elif free or link.upstream:
                     if not link.publish(message, peer, deadline) and link.upstream:
                         rest.peers.append(peer)  # otherwise the listener's policy has dropped and counted it
-                elif (entry := self._send_if_allowed(message, peer, deadline)) is not None and peer.undelivered is not None:
-                    rest.undecided.append((peer.undelivered, entry))
+                else:
+                    self._offer_if_allowed(rest, peer)
             except BusError as error:  # each peer for itself
                 rest.failed.append((peer, error))
             if not link.flowing:
@@ -301,7 +301,9 @@ class Publisher:
         behind, rest.peers = [*rest.peers, *(peer for peer in rest.unconfirmed if peer not in bare)], []
         for peer in behind:
             try:
-                if not await self._send(message, peer, deadline):
+                if self._services.authorize is not None and not peer.link.upstream:
+                    self._offer_if_allowed(rest, peer)
+                elif not await self._send(message, peer, deadline):
                     rest.peers.append(peer)
             except BusError as error:
                 rest.failed.append((peer, error))
@@ -450,6 +452,12 @@ class Publisher:
             self._send_if_allowed(message, peer, deadline)
             return True
         return link.publish(message, peer, deadline) or not link.upstream
+
+    def _offer_if_allowed(self, rest: Unsent, peer: PeerParty) -> None:
+        """Send a publication if `authorize` allows it; `rest` gets the entry that waits for an asynchronous answer."""
+        entry = self._send_if_allowed(rest.message, peer, rest.deadline)
+        if entry is not None and peer.undelivered is not None:
+            rest.undecided.append((peer.undelivered, entry))
 
     def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
         """Send a publication if `authorize` allows it. Returns its entry if it waits for an asynchronous answer."""
