@@ -790,7 +790,7 @@ async def test_a_publication_to_a_peer_that_has_not_identified_itself_is_authori
         return subject != "news.secret"
 
     async def decide_later(peer: Peer, verb: str, subject: str | int) -> bool:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return decide(peer, verb, subject)
 
     server = Bus(authorize=decide_later if later else decide)

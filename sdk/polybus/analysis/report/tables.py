@@ -23,7 +23,7 @@ STACKED: Final = 8
 """Subjects in a plot of throughput; the others are combined."""
 BUCKETS_A_DECADE: Final = 5
 DEFECTS: Final = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS))
-"""Codes for a defect in the service; other codes concern the request."""
+"""Codes that concern the service; other codes concern the request."""
 MANY: Final = 1000
 """Most rows of a table of subjects, errors, peers, sessions or reasons; the rarest are left out."""
 
