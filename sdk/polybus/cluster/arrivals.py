@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 from attrs import define, field
@@ -75,8 +75,8 @@ class ParkedPublications:
     _reservation: Reservation | None = field(default=None, init=False)
 
     queue: int = field(default=0, init=False)
-    pattern: ClassVar[str | int] = ">"
-    group: ClassVar[str | None] = None
+    pattern: str | int = field(default=">", init=False)
+    group: str | None = field(default=None, init=False)
     local = peers = True
     leads_on = full = False
 

@@ -90,7 +90,7 @@ class _Tables:
         links, topics = self._parts["links"], self._of("subjects", topic="publish")
         requests, sizes = self._of("exchanges", kind="request"), {"n": "sum", "nbytes": "sum"}
         kinds = grouped(links, ["protocol", "kind", "direction"], sizes | {"first_ns": "min", "last_ns": "max"}).to_pylist()
-        numbers = dict.fromkeys(("n", "duplicates", "repeats"), "sum")
+        numbers = {"n": "sum", "duplicates": "sum", "repeats": "sum"}
         outcomes = grouped(requests, ["protocol", "outcome", "match_quality"], numbers)
         errors = requests.filter(pc.equal(requests["outcome"], "error"))
         return {

@@ -29,7 +29,10 @@ _NOT_SEEN: Final = {
     "unseen": "had no answer before a gap in the recording, which may contain the answer",
 }
 _GRAVE: Final = frozenset(("failed", "missing", "slow", "refused"))
-_ORDER: Final = "fine failed missing slow broke unheard refused new better same unseen cancelled places clocks".split()
+_ORDER: Final = (
+    "fine", "failed", "missing", "slow", "broke", "unheard", "refused", "new", "better", "same", "unseen",
+    "cancelled", "places", "clocks",
+)  # fmt: skip
 _CLOSES: Final = {
     "1002": "protocol error",
     "1006": "no close message",

@@ -280,8 +280,8 @@ class UProtocolSession(EntitySession):
         if message.kind is _REQUEST and callable(options.token):
             token = options.token()
             if token is not None:
-                extra["token"] = _given("token", token, str)
-                if not is_text(token):
+                extra["token"] = given = _given("token", token, str)
+                if not is_text(given):
                     raise LocalProtocolError("token() gave control characters", protocol="uprotocol")
         if options.sign is not None and raw is not None:
             extra["hash"] = _given("sign", options.sign(raw), bytes)
