@@ -79,7 +79,7 @@ async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], ne
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ubre+ws://127.0.0.1:{port}/bus", r"nobody listens there; is the server running\? connect\(\.\.\., wait=30\) goes on"),
+        ("ubre+ws://127.0.0.1:{port}/bus", r"no server listens there; is the server running\? connect\(\.\.\., wait=30\) goes"),
         ("ubre+unix:///nowhere/polybus.sock", r"no such file; is the server running\? connect\(\.\.\., wait=30\) goes on"),
         ("ubre+memory://nobody", r"in this event loop; is the server running\?"),
     ],

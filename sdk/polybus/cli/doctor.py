@@ -469,7 +469,7 @@ def _refusal_hint(text: str) -> str | None:
         return "the server's origins= lists the origins that may connect: leave out --header origin, or have this one added"
     if "of its own machine alone" in text:
         return "a proxy reports that this client is on another machine, and the server has no authenticate"
-    if "lets nobody in" in text or "reached from other machines" in text:
+    if "accepts no clients" in text or "reached from other machines" in text:
         return "the server has no authenticate and can be reached from other machines: check its log"
     return None
 

@@ -150,8 +150,8 @@ def _ran_out(reason: str) -> bool:
     return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
 
 
-def _nobody_there(reason: str) -> bool:
-    return any(word in reason.lower() for word in ("refused", "nobody", "no such file", "timed out"))
+def _is_absent(reason: str) -> bool:
+    return any(word in reason.lower() for word in ("refused", "no server", "no such file", "timed out"))
 
 
 def _next_step(error: BusError) -> str:
@@ -161,7 +161,7 @@ def _next_step(error: BusError) -> str:
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
             return ""  # it has its own next step
         longer = "--timeout S gives it longer, " if _ran_out(error.reason) else ""
-        return f"; is the server running? {longer}--wait S goes on trying" if _nobody_there(error.reason) else _LOOK
+        return f"; is the server running? {longer}--wait S goes on trying" if _is_absent(error.reason) else _LOOK
     if isinstance(error, DeadlineExceeded) and error.where == "remote":  # the peer got its time from this command
         return "; --timeout S gives it longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):

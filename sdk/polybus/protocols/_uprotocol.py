@@ -125,7 +125,7 @@ def id_time_ms(id: str) -> int | None:
     if version == 6:
         return (int(id[:8], 16) << 28 | int(id[9:13], 16) << 12 | int(id[15:18], 16)) // 10_000 - _GREGORIAN_MS
     if version is None:
-        raise ValueError(f"{id[:60]!r} is not a UUID: it has the form 018bcfe5-687b-8000-9122-334455667788")
+        raise ValueError(f"{id[:60]!r} is not a UUID: a UUID has the form 018bcfe5-687b-8000-9122-334455667788")
     return None
 
 

@@ -101,7 +101,7 @@ class AsgiWebSocket:
         """Create the link of a client. Returns None if the client has gone. May raise `HandshakeRejected`."""
         options = self._options
         if options is None:
-            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
+            raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
         address = _client_of(scope)
         refusal = options.gate.knock(address)
         if refusal is not None:
@@ -161,7 +161,7 @@ class AsgiWebSocket:
         if not self._warned:
             self._warned = True
             logger.error("connections to %s are refused: %s", self.path, text)
-        raise HandshakeRejected(403, "this server lets nobody in: its log says why")
+        raise HandshakeRejected(403, "this server accepts no clients: its log says why")
 
 
 class AsgiRequest:
@@ -235,7 +235,7 @@ class AsgiRequest:
         with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
             await decided.wait()
         if not outcome:
-            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
+            raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
         if isinstance(outcome[0], BusError):
             raise HandshakeRejected.of(outcome[0])
         return outcome[0]

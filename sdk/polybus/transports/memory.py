@@ -270,7 +270,7 @@ class MemoryConnector:
         _check_tls(options)
         listener = _names().get(_name(self.url))
         if listener is None:
-            raise ConnectFailed(self.url, "nobody serves this name in this event loop")
+            raise ConnectFailed(self.url, "no server has this name in this event loop")
         return await listener.connect(self.url, options)
 
 

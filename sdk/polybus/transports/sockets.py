@@ -329,7 +329,7 @@ def closed_with(error: Exception | None) -> Closed:
 
 
 _REASONS: Final[Mapping[int, str]] = {
-    errno.ECONNREFUSED: "connection refused: nobody listens there",
+    errno.ECONNREFUSED: "connection refused: no server listens there",
     errno.ECONNRESET: "connection reset by the peer",
     errno.ENOTCONN: "connection reset by the peer",
     errno.EPIPE: "the peer closed the connection",

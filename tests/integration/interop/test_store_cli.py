@@ -220,7 +220,7 @@ def test_dead_letters_of_a_stream_of_others_from_the_shell(keeping: NatsServer, 
 def test_an_engine_that_is_not_there_is_told_without_an_option_that_these_commands_lack(command: list[str], run: Run) -> None:
     status, _, err = run(*command, f"nats+tcp://127.0.0.1:{free_port()}/shop")
     assert status == 1
-    assert err.endswith("nobody listens there; is the NATS server of the cluster running?\n")
+    assert err.endswith("no server listens there; is the NATS server of the cluster running?\n")
 
 
 def test_a_server_that_keeps_nothing_is_named(run: Run) -> None:

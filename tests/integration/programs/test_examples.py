@@ -79,7 +79,7 @@ CLIENT_PRINTS = [
     "NotFound: there is no tank 99",
     "BadRequest: the body does not fit",
     "BadReply: ",
-    "NoHandler: nobody handles 'tank.paint' here",
+    "NoHandler: no handler for 'tank.paint' here",
 ]
 
 

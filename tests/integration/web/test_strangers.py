@@ -138,7 +138,7 @@ async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -
         group.start_soon(ask, server.port)
         await asked.wait()
         await bus.aclose()
-    assert (answers[0].status_code, answers[0].text) == (503, "this server takes nobody now: its bus has ended\n")
+    assert (answers[0].status_code, answers[0].text) == (503, "this server accepts no clients: its bus has ended\n")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_an
                 assert await anext(doubled) == 2 * number
         async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
             assert [await within.request("echo", number) for number in range(100)] == list(range(100))
-        await refused(connect(asker.tunnel("elsewhere"), protocol="jrep"), ConnectFailed, match="nobody serves")
+        await refused(connect(asker.tunnel("elsewhere"), protocol="jrep"), ConnectFailed, match="no tunnel listener for")
         await eventually(lambda: not far.inner.peers and not any(party_of(peer).channels for peer in asker.peers))
         await asker.publish("news", "far")
         assert (await anext(news)).body == "far"

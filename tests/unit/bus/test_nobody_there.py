@@ -10,7 +10,7 @@ from polybus import Bus, Cluster, ConnectFailed, Limits, connect
 from polybus._core.bus.dialer import advice_for
 from tests.support import free_port
 
-NOBODY = "connection refused: nobody listens there"
+NOBODY = "connection refused: no server listens there"
 
 
 @pytest.mark.parametrize(

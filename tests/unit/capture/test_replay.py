@@ -450,7 +450,7 @@ async def test_whoever_connects_to_a_proxy_while_the_server_is_away_does_not_fil
 @bounded
 async def test_a_server_that_is_not_there_is_told_as_connect_tells_it(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0)
-    with pytest.raises(ConnectFailed, match="nobody listens there"):
+    with pytest.raises(ConnectFailed, match="no server listens there"):
         await replay(Capture(tmp_path / "one"), "ubre+tcp://127.0.0.1:1", record=str(tmp_path / "two"))
 
 

@@ -39,7 +39,7 @@ def test_request_carries_any_json_there_and_back(body: str, url: str, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nobody.there"], "nobody handles 'nobody.there'"),
+        (["nobody.there"], "no handler for 'nobody.there'"),
         (["vault"], "not you"),
         (["greet", "7"], "does not fit"),
         (["break"], "internal error"),

@@ -30,7 +30,7 @@ from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
         (Unauthorized("no"), "handshake", "tcp", "nats", NATS_CREDENTIALS),
         (Forbidden("403: it does not say why"), "upgrade", "ws", "ubre", "compare the path"),
         (Forbidden("origin https://a.example is not let in"), "upgrade", "ws", "ubre", "origins= lists the origins"),
-        (Forbidden("the server lets nobody in"), "upgrade", "ws", "ubre", "has no authenticate"),
+        (Forbidden("this server accepts no clients"), "upgrade", "ws", "ubre", "has no authenticate"),
         (Forbidden("takes clients of its own machine alone"), "upgrade", "ws", "ubre", "a proxy reports that"),
         (Forbidden("something else"), "upgrade", "ws", "ubre", "is not allowed: ask the operator of the server"),
         (ssl.SSLCertVerificationError("certificate has expired"), "tls", "tls", "ubre", "renew the certificate"),

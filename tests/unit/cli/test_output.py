@@ -25,7 +25,7 @@ def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFix
     port = free_port()
     status, text = one_line(capsys, "request", f"jrep+http://127.0.0.1:{port}/x", "a")
     assert status == 1
-    assert "connection refused: nobody listens there; is the server running? --wait S" in text
+    assert "connection refused: no server listens there; is the server running? --wait S" in text
 
 
 def test_a_connection_that_takes_longer_than_the_timeout_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_an_engine_that_is_not_there_is_no_failure_of_the_application(
     cluster = f'"nats+tcp://127.0.0.1:{free_port()}/shop"'
     status, text = one_line(capsys, "serve", app(f"from polybus import Bus\nbus = Bus(cluster={cluster})\n"), TCP)
     assert status == 1
-    assert "nobody listens there" in text
+    assert "no server listens there" in text
     assert "lifespan" not in text and "line" not in text.split()
 
 

@@ -41,7 +41,7 @@ class Refusing(NatsEngine):
 
     def admit(self, handshake: Any, decided: Any) -> None:
         if self.away:
-            decided(ConnectFailed(self.url, "nobody listens there"))
+            decided(ConnectFailed(self.url, "no server listens there"))
         else:
             super().admit(handshake, decided)
 

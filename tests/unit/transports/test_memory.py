@@ -56,7 +56,7 @@ async def test_two_event_loops_in_two_threads_do_not_meet(anyio_backend: Any) ->
         )
         thread.start()
         await anyio.to_thread.run_sync(thread.join)
-        assert found == ["nobody serves this name in this event loop"]
+        assert found == ["no server has this name in this event loop"]
 
 
 def test_a_name_is_needed() -> None:

@@ -62,7 +62,7 @@ async def test_a_connection_that_meets_itself_is_refused_and_keeps_no_port(
     monkeypatch.setattr("polybus.transports._stream.dial.connect_tcp", meet)
     port = free_port()
     async with running(anyio_backend) as host:
-        with pytest.raises(ConnectFailed, match="nobody listens there"):
+        with pytest.raises(ConnectFailed, match="no server listens there"):
             await dial(host, f"{transport}://127.0.0.1:{port}")
     with socket.create_server(("127.0.0.1", port)):
         pass

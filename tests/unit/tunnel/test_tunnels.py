@@ -90,7 +90,7 @@ async def test_a_tunnel_that_nobody_serves_is_connect_failed_and_costs_nothing()
     front = echoing()
     async with pair(front) as out:
         await refused(
-            connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match=r"nobody serves a tunnel 'plant\.7' here"
+            connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match=r"no tunnel listener for 'plant\.7' here"
         )
         assert nothing_is_left(front, out)
         assert await out.request("echo", 1) == 1

@@ -69,7 +69,7 @@ class BusGate:
 
     def knock(self, address: str) -> BusError | None:
         if not (self.open and self._services.ready):
-            return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
+            return Unavailable("this server accepts no clients: it is shutting down or has not started yet")
         links, limits = self._services.running.links, self._services.limits
         refusal = self._admissions.knock(address, len(links))
         if refusal is not None and refusal.reason != "handshakes":

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..runtime.runtime import Runtime
     from .parts import BusParts
 
-_ABSENT: Final = ("nobody listens there", "no such file", "nobody serves this name in this event loop")
+_ABSENT: Final = ("no server listens there", "no such file", "no server has this name in this event loop")
 """Ends of reasons that mean: there is no server."""
 _STARTING: Final = "it may still be starting, or speak another protocol"
 """End of the reason that means: accepted, but no answer yet."""

@@ -259,7 +259,10 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Leave the bus. The last exit drains it, or closes it after an error. Entries from before an `aclose` do not count."""
+        """Leave the bus. The last exit drains it, or closes it after an error.
+
+        `runtime` is the result of `enter`: an entry from before an `aclose` does not undo a later entry.
+        """
         if runtime is None or within(runtime):
             return
         try:

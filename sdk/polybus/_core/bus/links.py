@@ -105,9 +105,7 @@ class LinkRegistry:
         if not opened:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
-            raise NoHandler(
-                f"no receiver for {subject!r}: this bus has no handler for it and has opened no link (to= names a peer)"
-            )
+            raise NoHandler(f"no handler for {subject!r} here, and this bus has opened no link (to= names a peer)")
         chosen: PeerParty | None = next(
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )

@@ -228,7 +228,12 @@ def plan(
     publication: bool = False,
     running: int | None = None,
 ) -> Handler:
-    """Make the handler of a subject or pattern; `typed` promises the types. Raises TypeError with the function's name."""
+    """Make the handler of a subject or pattern; `typed` promises the types.
+
+    Raises:
+        TypeError: Two parameters could be the body, an annotation does not resolve, a name of the pattern has no suitable
+            parameter, or a parameter cannot be provided. The text names the function.
+    """
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
     signature = replace(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
     if publication and signature.style in ("stream", "channel"):

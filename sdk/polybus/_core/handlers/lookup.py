@@ -76,7 +76,11 @@ class HandlerLookup(Struct, eq=False):
     """True once this router is included: later handlers would not reach the bus."""
 
     def add(self, *handlers: Handler) -> None:
-        """Register all of these handlers. Raises TypeError, and registers none, if one is not acceptable."""
+        """Register all of these handlers, or none.
+
+        Raises:
+            TypeError: A subject already has a handler, this router is already included, or the bus refuses a handler.
+        """
         for handler in handlers:
             self._check_open(handler)
             if self.handler_check is not None:

@@ -37,7 +37,11 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
 
 
 def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
-    """Return a type without open type variables, otherwise the promised type. Raises TypeError if none was promised."""
+    """Return a type without open type variables, otherwise the promised type.
+
+    Raises:
+        TypeError: No type was promised, so every value would fit without conversion.
+    """
     if (variable := open_variable(hint)) is None:
         return hint
     if promised is Any:
@@ -49,7 +53,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
 
 
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
-    """Create a function that reads a token of the subject as an argument. Raises TypeError if strings cannot be read so."""
+    """Create a function that reads a token of the subject as an argument. Raises TypeError if its type has no text form."""
     hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
         raise TypeError(f"{function}: no token of a subject can be read as the type of {name!r}: {problem}")
@@ -83,7 +87,11 @@ class AskedDependency(Struct, frozen=True):
 
 
 def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
-    """Find the dependency of a parameter, in its ``Annotated`` or default. Raises TypeError for a misplaced ``Depends``."""
+    """Find the dependency of a parameter, in its ``Annotated`` or default.
+
+    Raises:
+        TypeError: ``Depends`` has no function, or is inside another type, so that the peer would choose the value.
+    """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
         if inspect.isroutine(found) or isinstance(found, type):

@@ -127,7 +127,7 @@ class InboundCalls:
             passing: Call = handler.call(peer, message, deadline)
             return passing
         if handler is None:
-            problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
+            problem = Code.UNIMPLEMENTED, f"no handler for {subject!r} here"
             self._hint(subject)
         else:
             problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"

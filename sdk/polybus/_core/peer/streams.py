@@ -236,6 +236,6 @@ class Streams:
 
 def _unanswerable(subject: str | int, mode: str, found: Any) -> tuple[Code, str]:
     if found is None:
-        return Code.UNIMPLEMENTED, f"nobody {'serves a tunnel' if mode == 'tunnel' else 'handles'} {subject!r} here"
+        return Code.UNIMPLEMENTED, f"no {'tunnel listener' if mode == 'tunnel' else 'handler'} for {subject!r} here"
     kind = found.style if found.style in ("stream", "channel") else "request"
     return Code.INVALID_ARGUMENT, f"{subject!r} answers {kind}, not {mode}: use bus.{kind}()"

@@ -194,7 +194,12 @@ class SubscriptionAnnouncer:
         self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
-        """Announce a pattern, and wait for confirmations. Raises Unsupported or Forbidden; the other peers accept it."""
+        """Announce a pattern, and wait for confirmations.
+
+        Raises:
+            Unsupported: A bare peer cannot match patterns, or none of the links can carry such a subject.
+            Forbidden: A peer refused. The subscription is active at the other peers.
+        """
         interest = interest_in(pattern, group)
         told = self._audience()
         foreign: list[BusError] = []

@@ -522,9 +522,8 @@ class Publisher:
     def _copies_nowait(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         if targets.twice:
             return self._copies_with_id(message, targets)
-        if (
-            self._numbering is not None and self._numbering.locked()
-        ):  # an earlier publication with a lower number waits for room: this one gets no number
+        # An earlier publication with a lower number waits for room: this one gets no number.
+        if self._numbering is not None and self._numbering.locked():
             message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
         return self._copies_with_number(message, targets)
 

@@ -482,7 +482,13 @@ class TunnelConnector:
         return f"<TunnelConnector {self._name!r}>"
 
     async def connect(self, options: DialOptions) -> TunnelTransport:
-        """Make one attempt. Raises ConnectFailed, Unauthorized, Forbidden; LocalProtocolError, AmbiguousRoute of this bus."""
+        """Make one attempt.
+
+        Raises:
+            ConnectFailed: No peer serves the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.
+            Unauthorized, Forbidden: The other side refuses our credentials.
+            LocalProtocolError, AmbiguousRoute: The outer bus is not entered; several peers could serve the tunnel.
+        """
         if options.tls is not None:
             raise LocalProtocolError("tls= given for a tunnel, which is as safe as its outer connection", protocol="tunnel")
         try:

@@ -284,7 +284,7 @@ class EventsEndpoint(HttpEndpoint):
             text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
             raise HandshakeRejected(413, text)
         if posted.over:
-            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
+            raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
         if not posted.complete:
             return  # the client has gone
         if posted.answers:

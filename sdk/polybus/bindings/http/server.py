@@ -281,7 +281,7 @@ class HttpEndpoint(ABC):
         """
         options = self._options
         if options is None:
-            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
+            raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
         request = HttpRequest(options, scope, receive, self._slow)
         self._sockets.check_private(request)
         return request

@@ -102,7 +102,7 @@ def uuid_bytes(text: str) -> bytes:
     except ValueError:
         found = b""
     if uuid_text(found) != text.lower() or not is_v7(found):
-        raise ValueError(f"{text[:60]!r} is not a UUID of version 7: it has the form 018bcfe5-687b-7000-8010-101010101a1a")
+        raise ValueError(f"{text[:60]!r} is not a UUID of version 7: one has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return found
 
 

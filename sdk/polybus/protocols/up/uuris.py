@@ -29,7 +29,7 @@ _TEXT: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[a-z0-9\-._~]+")
 _LITERAL: Final = re.compile(r"\[[0-9a-f:.]+\]")
-_FORM: Final = "it has the form //device1/10AB/3/80CD: an authority, and three hexadecimal numbers"
+_FORM: Final = "an address has the form //device1/10AB/3/80CD: an authority, and three hexadecimal numbers"
 
 
 class UUriError(ValueError):
@@ -113,7 +113,7 @@ def parse_entity(text: str) -> UUri:
 
 def no_entity(text: str, error: UUriError) -> str:
     """Reason why a text is not an entity: its form, or its authority, as in the error."""
-    why = error if _TEXT.fullmatch(f"{text}/0") else "it has the form //device1/10AB/3"
+    why = error if _TEXT.fullmatch(f"{text}/0") else "an entity has the form //device1/10AB/3"
     return f"{text[:100]!r} is not an entity: {why}"
 
 

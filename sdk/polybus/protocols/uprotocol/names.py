@@ -141,7 +141,7 @@ def read_uri(text: str) -> Uri:
     """Parse an address, also one that an SDK writes against the grammar. May raise `UriError`, with the place of the fault."""
     form = _FORM.fullmatch(text)
     if not text or form is None:
-        raise UriError(f"{_shown(text)} is not an address: it begins with up:, // or / and has no query")
+        raise UriError(f"{_shown(text)} is not an address: an address begins with up:, // or / and has no query")
     scheme, path, message = form["scheme"], form["path"], form["message"] or ""
     if scheme is not None and scheme.lower() != "up":
         raise UriError(f"the scheme of {_shown(text)} is not up")
@@ -316,7 +316,7 @@ def entity_key(entity: str) -> str:
     except UriError as error:
         raise ValueError(f"entity: {error}") from error
     if not uri.is_versioned or uri.resource or uri.message or uri.is_pattern or entity.endswith("/"):
-        raise ValueError(f"{entity[:100]!r} is not an entity: it has the form //VCU.VIN/body.access/1 or /body.access/1")
+        raise ValueError(f"{entity[:100]!r} is not an entity: an entity has the form //VCU.VIN/body.access/1 or /body.access/1")
     return uri.entity
 
 

@@ -97,7 +97,7 @@ async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
         sock = await connect_tcp(host, port)
         if _met_itself(sock):
             sock.close()
-            raise ConnectFailed(url, "connection refused: nobody listens there (the connection had met itself)")
+            raise ConnectFailed(url, "connection refused: no server listens there (the connection had met itself)")
     return sock
 
 

@@ -155,7 +155,7 @@ def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...
     for locator in given:
         if not _is_locator(locator):
             raise ValueError(
-                f"{url}: {name}={locator} is no locator: it has the form tcp/127.0.0.1:{PORT}, several with commas"
+                f"{url}: {name}={locator} is not a locator: a locator has the form tcp/127.0.0.1:{PORT}, several with commas"
             )
     return given
 

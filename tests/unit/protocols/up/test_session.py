@@ -131,7 +131,7 @@ def test_a_notification_goes_to_the_entity_of_the_address_that_it_names(to: str)
 @pytest.mark.parametrize(
     ("to", "text"),
     [
-        ("ann", "to='ann' is not an entity: it has the form //device1/10AB/3"),
+        ("ann", "to='ann' is not an entity: an entity has the form //device1/10AB/3"),
         ("", "to='' is not an entity"),
         ("//Device7/1/2", "to='//Device7/1/2' is not an entity: 'Device7' is not an authority: lower-case letters"),
         ("//Device7/1/2/8001", "to='//Device7/1/2' is not an entity: 'Device7' is not an authority: lower-case letters"),

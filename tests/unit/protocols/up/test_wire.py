@@ -64,8 +64,8 @@ def test_an_entity_is_one_address_without_resource(text: str) -> None:
         ("//Device1/10AB/3", "'Device1' is not an authority: lower-case letters"),
         (f"//{'a' * 129}/10AB/3", "an authority of 129 characters: the limit is 128"),
         ("//device1:7447/10AB/3", "without user and port"),
-        ("//device1/10AB/3/80CD", "it has the form //device1/10AB/3"),
-        ("//device1/door/3", "it has the form //device1/10AB/3"),
+        ("//device1/10AB/3/80CD", "an entity has the form //device1/10AB/3"),
+        ("//device1/door/3", "an entity has the form //device1/10AB/3"),
     ],
 )
 def test_what_is_wrong_with_an_entity_is_said(text: str, why: str) -> None:
