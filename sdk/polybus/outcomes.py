@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import anyio
 from msgspec import Struct
@@ -47,6 +47,20 @@ def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
     """
     error = only_of(error)
     return error if isinstance(error, RequestError) and not error.received and kind is not Kind.NOTIFY else None
+
+
+def facts_of(text: str, reason: str | None, detail: Any) -> Iterator[dict[str, Any]]:
+    """Yield the members of an error for the wire: all of them, then without the detail, with less text, finally almost none.
+
+    The caller must get an answer even if the wire cannot carry the first ones.
+    """
+    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
+    if isinstance(reason, str):
+        reason = reason.encode("utf-8", "replace").decode()
+    yield {"text": text, "reason": reason, "detail": detail}
+    yield {"text": text, "reason": reason, "detail": None}
+    yield {"text": text[:200], "reason": None, "detail": None}
+    yield {"text": "", "reason": None, "detail": None}
 
 
 def told_code(error: BaseException, kind: Kind) -> Code:

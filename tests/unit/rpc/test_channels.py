@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import (
+    BadRequest,
     Bus,
     BusError,
     Channel,
@@ -294,6 +295,34 @@ async def _fill(ch: Channel[Any, Any]) -> None:
     with pytest.raises(RequestError, match="enough"):
         while True:
             await ch.send(1)
+
+
+@pytest.mark.parametrize("protocol", ["csb", "jrep", "ubre"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequest("no \ud800"),
+        BadRequest("no", reason="\ud800"),
+        BadRequest("no", detail=float("nan")),
+        BadRequest("no", detail=object()),
+        BadRequest("no" * 1_000_000),
+    ],
+    ids=["text", "reason", "nan", "object", "long"],
+)
+@bounded
+async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of_it(protocol: str, error: RequestError) -> None:
+    bus = Bus()
+
+    @bus.handle("fail")
+    async def fail() -> AsyncIterator[int]:
+        yield 1
+        raise error
+
+    async with pair(bus, protocol=protocol) as client:
+        with pytest.raises(BadRequest):
+            async with client.stream("fail") as items:
+                assert [item async for item in items] == [1]
+        await eventually(lambda: not party_of(bus.peers[0]).channels)
 
 
 @bounded

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...errors import BusError, Code
 from ...headers import check_headers
 from ...message import Kind, Message
+from ...outcomes import facts_of
 from ..runtime.memory import LARGE
 
 if TYPE_CHECKING:
@@ -59,17 +60,7 @@ def send_error(
     link = peer.link
     if not delivered:
         link.services.dead_letter(peer.public, message, code, text)
-    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
-    if isinstance(reason, str):
-        reason = reason.encode("utf-8", "replace").decode()
-    alternatives: tuple[dict[str, Any], ...] = (
-        {"text": text, "reason": reason, "detail": detail},
-        {"text": text, "reason": reason, "detail": None},
-        {"text": text[:200], "reason": None, "detail": None},
-        {"text": "", "reason": None, "detail": None},
-    )
-    # Some answer must go out: without the detail, then with less text, finally almost empty.
-    for facts in alternatives:
+    for facts in facts_of(text, reason, detail):
         if not delivered:
             facts["undelivered"] = True
         error = Message(kind, message.subject, message.id, code=code, attributes=facts)

@@ -19,6 +19,7 @@ from ..._util.misuse import entered_first
 from ..._util.typed_body import check_returns, misfit, typed_body
 from ...errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from ...message import Kind, Message
+from ...outcomes import facts_of
 from ..runtime.memory import MemoryBudget, cost
 from .reply import end_of_scope, error_of, is_remote_deadline
 
@@ -195,7 +196,12 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """End both halves with an error. Waiting calls on the other side raise it."""
         if self._done:
             return
-        self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
+        for facts in facts_of(text, reason, detail):
+            try:
+                self._port.channel_send(self, Kind.END, None, code, facts)
+            except BusError:
+                continue
+            break
         self._sending = self._receiving = False
         self.discard()
         self._wake()
