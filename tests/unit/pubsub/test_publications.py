@@ -779,6 +779,21 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
         assert [(await anext(alarms)).body for _ in range(2)] == [3, 9]
 
 
+@bounded
+async def test_a_full_subscription_does_not_delay_a_publication_to_another_one_that_has_room_again() -> None:
+    async with (
+        Bus() as bus,
+        bus.subscribe("x", queue=1, when_full="block") as slow,
+        bus.subscribe("x", queue=1, when_full="block") as quick,
+        anyio.create_task_group() as group,
+    ):
+        await bus.publish("x", 0)
+        group.start_soon(bus.publish, "x", 1)  # both are full
+        await anyio.wait_all_tasks_blocked()
+        assert [(await anext(quick)).body for _ in range(2)] == [0, 1]
+        assert [(await anext(slow)).body for _ in range(2)] == [0, 1]
+
+
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("protocol", ["csb", "jrep", "ubre"])
 @bounded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -289,30 +290,41 @@ class Publisher:
         """
         message, deadline = rest.message, rest.deadline
         full, rest.queues = rest.queues, []
-        for queue in full:
-            if not await queue.room(deadline):
-                rest.queues.append(queue)
-            elif len(rest.targets.queues) == 1:
-                queue.offer(message)
-            else:
-                queue.offer_shared(message)
-        bare = await self._find_bare(rest.unconfirmed)
-        rest.failed += [(peer, bare_peer(peer)) for peer in bare]
-        behind, rest.peers = [*rest.peers, *(peer for peer in rest.unconfirmed if peer not in bare)], []
-        for peer in behind:
-            try:
-                if self._services.authorize is not None and not peer.link.upstream:
-                    self._offer_if_allowed(rest, peer)
-                elif not await self._send(message, peer, deadline):
-                    rest.peers.append(peer)
-            except BusError as error:
-                rest.failed.append((peer, error))
+        behind, rest.peers = [*rest.peers, *rest.unconfirmed], []
+        waits = [partial(self._offer_late, rest, queue) for queue in full]
+        waits += [partial(self._send_late, rest, peer) for peer in behind]
+        if len(waits) == 1:
+            await waits[0]()
+        elif waits:  # side by side: a slow target must not delay the others
+            async with anyio.create_task_group() as group:
+                for wait in waits:
+                    group.start_soon(wait)
         message.forget_shared()
         for deliveries, entry in rest.undecided:
             await deliveries.settled(entry, deadline)
         if not (rest.queues or rest.peers):
             await self._let_write(rest.catching_up)
         rest.raise_errors("no room in time in {}: raise timeout=, or Limits.outbox or queue= there")
+
+    @staticmethod
+    async def _offer_late(rest: Unsent, queue: PublicationQueue) -> None:
+        if not await queue.room(rest.deadline):
+            rest.queues.append(queue)
+        elif len(rest.targets.queues) == 1:
+            queue.offer(rest.message)
+        else:
+            queue.offer_shared(rest.message)
+
+    async def _send_late(self, rest: Unsent, peer: PeerParty) -> None:
+        try:
+            if await self._find_bare((peer,)):
+                raise bare_peer(peer)
+            if self._services.authorize is not None and not peer.link.upstream:
+                self._offer_if_allowed(rest, peer)
+            elif not await self._send(rest.message, peer, rest.deadline):
+                rest.peers.append(peer)
+        except BusError as error:
+            rest.failed.append((peer, error))
 
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
