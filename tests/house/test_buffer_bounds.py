@@ -12,11 +12,13 @@ from .sources import PACKAGE, tree_of
 
 FOLDERS = """
 _core bindings broker capture/record cluster
-protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
+protocols/csb protocols/nats protocols/ubre protocols/up protocols/uprotocol transports/_stream transports/_ws
 transports/zenoh
 """.split()
-MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue", "prometheus", "protocols/_uprotocol")
-GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
+MODULES = """
+_util/broadcast _util/pattern_index _util/priority_queue prometheus protocols/_memo protocols/_uprotocol
+""".split()
+GROWING = {"Counter", "Memo", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS = {
@@ -48,10 +50,17 @@ BOUNDS = {
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
         bus.forwarding._known protocols.csb.reader._subjects
-        protocols._uprotocol._methods protocols._uprotocol._topics
+        protocols._uprotocol._methods protocols._uprotocol._topics protocols.csb.writer._names
+        protocols.uprotocol.names.subjects
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
+    "1,024 addresses, then it is emptied": "protocols.up.names.spellings protocols.uprotocol.cloudevents.envelope.addresses",
+    "1,024 senders, then it is emptied": "protocols.nats.cluster.dialect._sources",
+    "2,048 attributes of up to 256 bytes, then it is emptied": "protocols.uprotocol.cloudevents.proto_event._known",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",
+    "2,048 of up to Limits.subject, then it is emptied": "protocols.uprotocol.cloudevents.proto_event._texts",
+    "256 of up to three times Limits.subject, then it is emptied": "protocols.uprotocol.cloudevents.proto_event._blocks",
+    "256 sinks, then it is emptied": "protocols.uprotocol.cloudevents.json_event._recent",
     "256 subjects": "pubsub.pubsub._hinted pubsub.pubsub._stopped",
     "30 questions, one a second": "peer.negotiation._late",
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.known_handlers._gone",
@@ -66,10 +75,16 @@ BOUNDS = {
     "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
         runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.pubsub.queues
-        _util.pattern_index._cache
+        _util.pattern_index._cache protocols.nats.cluster.subjects.asked protocols.nats.cluster.subjects.askers
+        protocols.nats.cluster.subjects.handled protocols.nats.cluster.subjects.named
+        protocols.nats.cluster.subjects.published protocols.nats.cluster.subjects.read
+        protocols.nats.cluster.subjects.written protocols.nats.codec._subjects protocols.nats.operations._names
+        protocols.nats.operations._sids
     """,
     "32 of a peer about which authorize is asked at the same time; charged": "peer.authorization_queue._asked",
     "4096 nodes that are not known, until the next look": "protocols.nats.cluster.nodes._greeted",
+    "512 blocks of up to 512 bytes, then it is emptied": "protocols.nats.headers.known",
+    "64 deadlines, then it is emptied": "protocols.nats.codec.deadlines",
     "64 addresses": "transports._stream.addresses._others",
     "64 requests that are posted at the same time": "bindings.cloudevents_http.client._waiting",
     "64 workers": "runtime.workers._idle",
@@ -242,7 +257,8 @@ def grows(value: ast.AST | None) -> bool:
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
         if value.func.id == "field":  # of an attrs class, or of a Struct
             made = [keyword.value for keyword in value.keywords if keyword.arg in ("factory", "default_factory")]
-            return any(isinstance(one, ast.Name) and one.id in GROWING for one in made)
+            made = [one.body if isinstance(one, ast.Lambda) else ast.Call(one, [], []) for one in made]
+            return any(map(grows, made))
         return value.func.id in GROWING and not any(keyword.arg == "maxlen" for keyword in value.keywords)
     if isinstance(value, ast.IfExp):
         return grows(value.body) or grows(value.orelse)
@@ -258,6 +274,8 @@ def containers(path: Path) -> Iterator[str]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and grows(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{module}.{target.attr}" for target in targets if isinstance(target, ast.Attribute))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "object.__setattr__" and grows(node.args[2]):
+            yield f"{module}.{ast.literal_eval(node.args[1])}"
         if isinstance(node, ast.ClassDef):
             fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and grows(field.value)]
             yield from (f"{module}.{ast.unparse(field.target)}" for field in fields)

@@ -27,7 +27,10 @@ def new(
     name = _service_name(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not an empty folder: choose another name, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except NotADirectoryError:
+        raise UsageError(f"{folder} is inside a file: choose another folder") from None
     for part in ("common", "minimal" if minimal else "fastapi"):
         for template in (_TEMPLATES / part).iterdir():
             text = Template(template.read_text(encoding="utf-8")).substitute(name=name)

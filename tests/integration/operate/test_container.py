@@ -119,6 +119,7 @@ async def test_the_image_serves_without_rights_and_answers_before_it_ends(option
     app, log = tmp_path / "shop", tmp_path / "log"
     assert run(["new", str(app), *options]) == 0
     program = (app / "app.py").read_text().replace('if __name__ == "', f'{SLOW}\n\nif __name__ == "')
+    program = program.replace('== ("request", "order.place")', 'in [("request", "order.place"), ("request", "order.slow")]')
     (app / "app.py").write_text(program)
     with container(app, log, "127.0.0.1") as running:
         url = f"ubre+ws://127.0.0.1:{running.port}/bus"

@@ -87,8 +87,13 @@ async def test_the_page_shows_an_order_that_another_program_places(served: Progr
         await tab.until("document.querySelector('#state').textContent === 'open'")
         await anyio.to_thread.run_sync(lambda: httpx.post(f"{served.site}/orders", json=ORDER).raise_for_status())
         await tab.until("document.querySelector('#orders').textContent.startsWith('2 soup (')")
+        await tab.run("document.forms[0].pieces.min = document.forms[0].pieces.value = 0")
         await tab.fill("input", "bread")
-        await tab.until("document.querySelector('#orders').textContent.startsWith('1 bread (')")
+        await tab.until("document.querySelector('#problem').textContent !== ''")
+        await tab.run("document.forms[0].pieces.value = 1")
+        await tab.fill("input", "s")
+        await tab.until("document.querySelector('#orders').textContent.startsWith('1 breads (')")
+        await tab.until("document.querySelector('#problem').textContent === ''")
         assert chromium.problems == []
 
 

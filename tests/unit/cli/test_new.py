@@ -1,8 +1,11 @@
 """`polybus new` writes a service into an empty folder, under a name that images and clusters accept."""
 
+from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from polybus.cli.app import run
 
@@ -27,9 +30,26 @@ def test_a_service_is_written_and_its_next_steps_are_printed(
 
 
 @pytest.mark.parametrize("options", [(), ("--minimal",)])
-def test_the_readme_has_twenty_lines(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_readme_has_at_most_22_lines(options: tuple[str, ...], tmp_path: Path) -> None:
     run(["new", str(tmp_path / "shop"), *options])
     assert len((tmp_path / "shop" / "README.md").read_text().splitlines()) <= 22
+
+
+@pytest.mark.parametrize("options", [(), ("--minimal",)])
+def test_the_requirements_admit_this_version(options: tuple[str, ...], tmp_path: Path) -> None:
+    run(["new", str(tmp_path / "shop"), *options])
+    (line,) = (tmp_path / "shop" / "requirements.txt").read_text().splitlines()
+    specifier = Requirement(line).specifier
+    assert version("polybus") in specifier
+    assert "1.0" not in specifier
+
+
+def test_the_image_has_the_modules_of_the_service_without_secrets_and_tests(tmp_path: Path) -> None:
+    run(["new", str(tmp_path / "shop")])
+    ignored = (tmp_path / "shop" / ".dockerignore").read_text().split()
+    files = ["app.py", "orders.py", "page.html", "requirements.txt", ".env", ".git", ".venv", "test_app.py"]
+    copied = [file for file in files if not any(fnmatch(file, pattern) for pattern in ignored)]
+    assert copied == ["app.py", "orders.py", "page.html", "requirements.txt"]
 
 
 def test_the_current_folder_gives_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +66,13 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert (status, text) == (2, f"{taken} exists and is not an empty folder: choose another name, or remove it")
     assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
     assert (tmp_path / "app.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["shop", "sales/shop"])
+def test_a_folder_inside_a_file_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / name
+    assert one_line(capsys, "new", str(folder)) == (2, f"{folder} is inside a file: choose another folder")
 
 
 @pytest.mark.parametrize("name", ["_", "日本"])

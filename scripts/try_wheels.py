@@ -1,8 +1,8 @@
 """Installs built wheels into empty environments outside the clone, and tries them there.
 
-`python -m tests.integration.install.installs dist` tries each wheel in that folder with the newest and with the oldest
-dependencies, and prints a table. It needs uv. An environment has the dependencies of polybus at first, then those of the extra
-`cli` and pytest, for the programs of README and tutorial.
+`python -m scripts.try_wheels dist` tries each wheel in that folder with the newest and with the oldest dependencies, and prints
+a table. It fails if a version of Python is missing, and needs uv. An environment has the dependencies of polybus at first, then
+those of the extra `cli` and pytest, for the programs of README and tutorial.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
 RESOLUTIONS: tuple[Literal["highest", "lowest-direct"], ...] = ("highest", "lowest-direct")
 PROGRAMS = ROOT / "tests" / "integration" / "documentation" / "test_programs.py"
@@ -69,9 +69,10 @@ assert done.returncode and sys.argv[2] in done.stderr, done
 
 PYTEST = (
     *("-q", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib"),
-    *("-k", "(tutorial/index and programs_of_a_page_run) or readme_serves"),
+    f"{PROGRAMS}::test_the_programs_of_a_page_run[docs/tutorial/index.md]",
+    f"{PROGRAMS}::test_the_readme_serves_and_asks_in_two_programs_and_names_two_commands",
 )
-"""Options for the tests of the documentation without the settings of the clone: programs of the README and of the tutorial."""
+"""Tests of the programs of the README and of the tutorial, without the settings of the clone."""
 
 
 class Failed(Exception):
@@ -130,7 +131,7 @@ def try_wheel(wheel: Path, python: str, resolution: Literal["highest", "lowest-d
 
     uv(*install, f"polybus[cli] @ {wheel.resolve().as_uri()}", "pytest", where=folder)
     uv("pip", "check", "-q", "-p", inside, where=folder)
-    run(inside, "-m", "pytest", *PYTEST, "--rootdir", folder, "--basetemp", folder / "programs", PROGRAMS, where=folder)
+    run(inside, "-m", "pytest", *PYTEST, "--rootdir", folder, "--basetemp", folder / "programs", where=folder)
     return packages, min(float(took) for took, _ in told)
 
 
@@ -163,6 +164,8 @@ def main(dist: Path) -> None:
             except Failed as failure:
                 sys.exit(f"{begin} failed:\n{failure}")
         print(begin, f"{wheel.stat().st_size / 1e6:.2f} MB | {packages} | {took * 1000:.0f} ms |", flush=True)
+    if missing := [version for version in PYTHONS if find_python(version) is None]:
+        sys.exit(f"INCOMPLETE: no interpreter with headers for CPython {', '.join(missing)} in PATH or pyenv")
 
 
 if __name__ == "__main__":
