@@ -159,5 +159,5 @@ def awaited_first(kind: type[T]) -> type[T]:
         setattr(made, f"__{operator}__", refuse)
     # `__bool__`: otherwise `if bus.request("user.may_enter"):` would admit everyone.
     made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
-    made.__aiter__, made.__aenter__, made.__aexit__ = refuse, refuse, refuse
+    made.__aiter__, made.__aenter__, made.__aexit__, made.__copy__ = refuse, refuse, refuse, refuse
     return kind

@@ -15,8 +15,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
+from websockets.asyncio.server import serve
+from websockets.typing import Subprotocol
 
-from polybus import Backoff, Bus, Handshake, Identity, Limits, Peer, connect
+from polybus import Backoff, Bus, Handshake, Identity, Limits, NoHandler, Peer, connect
 from polybus._core.runtime.runtime import ALL_ANSWERED
 from polybus.events import LinkRetrying, LinkUp
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
@@ -145,6 +147,34 @@ async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None
         await bus.request("echo")
         for peer in servers[1].peers:
             await peer.aclose()
+        assert (await next_event(events, LinkRetrying)).delay > 0.001
+
+
+@bounded
+async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is_not_polybus() -> None:
+    soon, own = Backoff(initial=0.001, maximum=0.001), Backoff(initial=600, maximum=600)
+    port = free_port()
+    url = f"ubre+ws://127.0.0.1:{port}/bus"
+    asked = anyio.Event()
+
+    async def refuse(socket: Any) -> None:
+        async for frame in socket:
+            if "request" in (said := json.loads(frame)):
+                await socket.send(json.dumps({"fail": said["id"], "body": "NotFound"}))
+                asked.set()
+
+    async with AsyncExitStack() as stack:
+        async with Bus(limits=Limits(close_timeout=0.1)).serve(url, retry=soon):
+            bus = await stack.enter_async_context(connect(url, backoff=own))
+            async with bus.subscribe("n.*"):
+                pass
+            events = bus.events()
+        assert (await next_event(events, LinkRetrying)).delay <= 0.001
+        async with serve(refuse, "127.0.0.1", port, subprotocols=[Subprotocol("ubre")]):
+            await next_event(events, LinkUp)
+            await asked.wait()
+            with pytest.raises(NoHandler):
+                await bus.request("echo")
         assert (await next_event(events, LinkRetrying)).delay > 0.001
 
 

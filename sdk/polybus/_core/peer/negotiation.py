@@ -57,11 +57,13 @@ class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
         peer = self._peer
         peer.negotiation.takes_note(None)
         peer.link.runtime.bus_identities.take_proof(peer, None)
-        if peer.speaks_extensions is None and self.sent:  # an unsent one says nothing about the peer
-            if isinstance(error, DeadlineExceeded):
-                peer.negotiation.silent = True
-            elif not isinstance(error, (Disconnected, RequestCancelled, QueueFull)):
-                peer.negotiation.speaks_extensions = False
+        if self.sent and not isinstance(error, (Disconnected, RequestCancelled, QueueFull)):  # these say nothing about the peer
+            peer.negotiation._heed({})
+            if peer.speaks_extensions is None:
+                if isinstance(error, DeadlineExceeded):
+                    peer.negotiation.silent = True
+                else:
+                    peer.negotiation.speaks_extensions = False
         super().fail(error)
 
 

@@ -37,7 +37,7 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 
 @awaited_first
-class Reply(Struct, Generic[T_co], eq=False):
+class Reply(Struct, Generic[T_co], eq=False, weakref=True):
     """The future answer to a request, returned by `Bus.request`. Await it, any number of times and from any task.
 
     Awaiting returns the body of the answer, converted to ``returns=``. With ``returns=Message`` or ``Message[User]`` it returns
