@@ -109,12 +109,11 @@ def analyse(
 
 
 _COUNTED: Final = {
-    "failed": ("error",),
     "lost": ("timeout", "lost", "unanswered"),
     **{name: (name,) for name in ("late", "cancelled", "unseen", "open-at-end")},
 }
 """Outcomes by their names in `--fail-on`."""
-_OTHERS: Final = ("slow", "broke", "unheard", "gaps", "quarantined")
+_OTHERS: Final = ("failed", "refused", "slow", "broke", "unheard", "gaps", "quarantined")
 
 
 def results_of(capture: str) -> str:
@@ -142,7 +141,7 @@ def _limits(text: str) -> dict[str, float]:
     limits = dict[str, float]()
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, value = (one.strip() for one in part.partition("="))
-        known = ", ".join((*_COUNTED, *_OTHERS))
+        known = ", ".join((*_OTHERS, *_COUNTED))
         if name not in (*_COUNTED, *_OTHERS):
             raise UsageError(f"--fail-on {name}: unknown; known are {known}")
         try:
@@ -158,6 +157,9 @@ def _limits(text: str) -> dict[str, float]:
 
 def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator[str]:
     """One sentence for each limit that is exceeded."""
+    from ..analysis.report.tables import DEFECTS
+
+    failed = sum(row["n"] for row in metrics["errors"] if row["code"] in DEFECTS)
     for name, limit in limits.items():
         if name == "slow":
             some = [row for row in metrics["latency"] if (row["p95_ns"] or 0) > limit * 1e9]
@@ -166,6 +168,8 @@ def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator
                 yield f"{counted(len(some), 'subject')} slower than {limit:g} s, such as {in_one_line(worst['subject'] or '')}"
             continue
         found = {
+            "failed": failed,
+            "refused": metrics["totals"]["outcomes"].get("error", 0) - failed,
             "broke": metrics["totals"]["broke"],
             "unheard": sum(row["n"] for row in metrics["unheard"]),
             "gaps": metrics["counts"]["gaps"] + metrics["counts"]["lost"],

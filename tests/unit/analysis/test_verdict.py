@@ -141,14 +141,14 @@ def test_an_analysis_needs_no_folder_says_its_verdict_through_a_pipe_and_fails_o
     statuses = {
         option: run(["analyse", capture, *(["--fail-on", option] if option else [])])
         for option in (
-            *("", "failed=3,lost,broke,slow=0.3", "failed = 3,", "failed", "slow=0.1"),
+            *("", "failed,refused=3,lost,broke,slow=0.3", "refused = 3,", "refused", "slow=0.1"),
             *("tired", "slow", "failed=nan", "lost=-1", "slow=inf", ","),
         )
     }
     said = capsys.readouterr()
     assert list(statuses.values()) == [0, 0, 0, 1, 1, *[2] * 6]
     assert "refused: 3 of 30 requests (10 %) were refused: tank.get with NOT_FOUND (3).\n" in said.out
-    for text in ("--fail-on: 3 failed", "1 subject slower than 0.1 s, such as tank.get", "--fail-on tired", "--fail-on slow"):
+    for text in ("--fail-on: 3 refused", "1 subject slower than 0.1 s, such as tank.get", "--fail-on tired", "--fail-on slow"):
         assert text in said.err
     results = tmp_path / "capture-results"
     assert "<h1 title=" in (results / "report.html").read_text()
