@@ -35,8 +35,8 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
 
     Raises:
         ValueError: ``reload``, or a number out of range.
-        TypeError: `app` is not an application, `drain` or `workers` is not a number, or `app` is an object and there are
-            several workers.
+        TypeError: `app` is not an application, `drain`, `port` or `workers` is not a number, or `app` is an object and there
+            are several workers.
         LocalProtocolError: Other machines can reach `host`, but a bus has neither `authenticate` nor ``insecure=True``. Or
             several workers, but a bus has no `cluster`, or no NATS server is found for them.
         ImportError: uvicorn is not installed.
@@ -50,6 +50,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         )
     drain = seconds(drain, "drain")
     check_count(workers, "workers")
+    check_count(port, "port", 0, 65535)
     if options.get("reload"):
         raise ValueError("reload= is not for run(): for development use uvicorn --reload")
     if workers > 1 and not isinstance(app, str):

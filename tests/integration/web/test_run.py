@@ -95,6 +95,8 @@ NO_APP = r"an application, or its import path, .* polybus\.run\(bus, url\) serve
         (FastAPI(), {"workers": 2}, TypeError, r"run\('module:app', workers=2\)"),
         ("app:app", {"workers": 0}, ValueError, "workers=0"),
         ("app:app", {"workers": 1.5}, TypeError, "workers=1.5"),
+        ("app:app", {"port": "80"}, TypeError, "port='80': a whole number"),
+        ("app:app", {"port": 65536}, ValueError, "port=65536: at most 65535"),
         (Bus(), {}, TypeError, NO_APP),
         (None, {}, TypeError, NO_APP),
         (7, {}, TypeError, NO_APP),
