@@ -66,7 +66,7 @@ def test_a_browser_fetches_a_module_packed_and_only_when_it_has_changed() -> Non
 
 
 def test_a_path_begins_with_a_slash() -> None:
-    with pytest.raises(ValueError, match="begins with a slash"):
+    with pytest.raises(ValueError, match="must begin with a slash"):
         attach(Starlette(), Bus(), script="polybus.js")
 
 
