@@ -32,6 +32,16 @@ class AsyncioThread:
         return await anyio.to_thread.run_sync(future.result, BOUND)
 
     async def end(self) -> None:
+        await self.run(_let_end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         await anyio.to_thread.run_sync(self._thread.join)
         self.loop.close()
+
+
+async def _let_end() -> None:
+    """Cancel the tasks that are left, and let the loop close the connections that were closed last."""
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.sleep(0)
