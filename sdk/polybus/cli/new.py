@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from importlib.resources import files
@@ -36,13 +37,18 @@ def new(
             text = Template(template.read_text(encoding="utf-8")).substitute(name=name)
             (folder / template.name.removesuffix(_SUFFIX)).write_text(text, encoding="utf-8")
     written = ", ".join(sorted(path.name for path in folder.iterdir()))
-    typer.echo(f"{folder}: {written}\n\nNext:\n  cd {shlex.quote(str(folder))}\n  pip install -r requirements.txt pytest")
+    typer.echo(f"{folder}: {written}\n\nNext:\n  cd {shlex.quote(_path(folder))}\n  pip install -r requirements.txt pytest")
     typer.echo("  python -m pytest\n  python app.py")
+
+
+def _path(folder: Path) -> str:
+    """Return the folder as an argument of `cd`, which would take ``-x`` for an option."""
+    return f"./{folder}" if str(folder).startswith("-") else str(folder)
 
 
 def _service_name(folder: Path) -> str:
     """Return the name of the folder in the form that images, clusters and hosts accept: ``My shop`` becomes ``my-shop``."""
-    given = folder.resolve().name
+    given = os.path.basename(os.path.abspath(folder))  # links are not followed
     name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not name:
         raise UsageError(f"{given!r} is not a name for a service: use letters a to z and digits, as in polybus new shop")

@@ -80,3 +80,14 @@ def test_a_name_without_letters_is_refused(name: str, tmp_path: Path, capsys: py
     status, text = one_line(capsys, "new", str(tmp_path / name))
     assert (status, text) == (2, f"{name!r} is not a name for a service: use letters a to z and digits, as in polybus new shop")
     assert not (tmp_path / name).exists()
+
+
+def test_a_folder_like_an_option_and_a_link_to_itself_are_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    assert run(["new", "--", "-x"]) == 0
+    assert "  cd ./-x\n" in capsys.readouterr().out
+    assert run(["new", "loop"]) == 1
+    assert "loop" in capsys.readouterr().err
