@@ -164,7 +164,7 @@ class DrainingServer(uvicorn.Server):
         with anyio.move_on_after(_LAST_CONNECTIONS):
             served = (loop.connect_accepted_socket(self._protocol, sock, ssl=self.config.ssl) for sock in last)
             await asyncio.gather(*served, return_exceptions=True)
-            while any(getattr(each, "cycle", each) is None for each in self.server_state.connections):  # noqa: ASYNC110
+            while any(getattr(each, "cycle", each) is None for each in self.server_state.connections):  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0.005)
 
     def _protocol(self) -> asyncio.Protocol:

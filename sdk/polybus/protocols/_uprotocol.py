@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -187,7 +188,7 @@ _LAST_MOMENT: Final = 0.001
 _REQUEST: Final = Kind.REQUEST
 
 
-class EntitySession(QuietSession):
+class EntitySession(QuietSession, ABC):
     """Base of the sessions of both generations: pending requests, expiry, and answers to malformed messages.
 
     There is no handshake, heartbeat or goodbye. Times are milliseconds.
@@ -225,8 +226,9 @@ class EntitySession(QuietSession):
             self._unread(error, frame, now)
         return self._taken()
 
+    @abstractmethod
     def _is_taken(self, message: Any, now: float) -> bool:
-        raise NotImplementedError
+        """Return True if the message goes on; otherwise the outcome is in `_output`."""
 
     def _unread(self, error: RemoteProtocolError, frame: bytes, now: float) -> None:
         self._refuse(error)
@@ -284,11 +286,11 @@ class EntitySession(QuietSession):
         facts = {"text": text, "reason": reason, "undelivered": True}
         self._output.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
 
-    def _response(self, message: Message) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _response(self, message: Message) -> bytes: ...
 
-    def _event(self, kind: Kind, message: Message) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _event(self, kind: Kind, message: Message) -> bytes: ...
 
     def _publication(self, message: Message) -> bytes:
         """The frame of a publication, made once for all peers so that it has one id."""

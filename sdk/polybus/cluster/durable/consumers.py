@@ -123,7 +123,7 @@ class Consumer(ABC):
     def accepts(self, to: ToReader) -> bool | None:
         """True if a publication may be delivered; None if an earlier one is missing and all have to be requested again."""
 
-    async def remove(self) -> None:  # noqa: B027
+    async def remove(self) -> None:  # noqa: B027  # by default nothing is left behind
         """Remove the consumer if no other reader uses it."""
 
     async def _stream(self) -> FoundStreams:
