@@ -33,7 +33,7 @@ from .subjects import Subject
 
 if TYPE_CHECKING:
     from ._core.bus.bridge import bridge
-    from ._core.bus.routes import Route
+    from ._core.bus.bridge_routes import Route
     from .broker import Broker
 
 __all__ = [
@@ -106,7 +106,7 @@ HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 
-_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.routes", "bridge": "._core.bus.bridge"}
+_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.bridge_routes", "bridge": "._core.bus.bridge"}
 """Names that few programs need, and their modules, which would take a sixth of the import time."""
 
 

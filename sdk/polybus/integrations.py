@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from attrs import frozen
 
 from ._core.bus.bus import Bus, Recording, parts_of
+from ._core.bus.bus_parts import BusParts
 from ._core.bus.dialer import Headers
 from ._core.bus.lifecycle import raised_by_lifespan
-from ._core.bus.parts import BusParts
 from ._core.bus.runner import serve_until_signal, tell_of_threads_left
 from ._core.handlers.handler import Handler
 from ._core.handlers.providers import provider_finder

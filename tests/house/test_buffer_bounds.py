@@ -49,7 +49,7 @@ BOUNDS = {
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        bus.forwarding._known protocols.csb.reader._subjects
+        bus.bridge_forwarding._known protocols.csb.reader._subjects
         protocols._uprotocol._methods protocols._uprotocol._topics protocols.csb.writer._names
         protocols.uprotocol.names.subjects
     """,
@@ -90,7 +90,7 @@ BOUNDS = {
     "64 workers": "runtime.workers._idle",
     "65,536 of each peer, and Limits.pending": "protocols.csb.session.pending",
     "65,536 publications, for the seconds in which a link has two connections": "link.moving._missing",
-    "16,384 ids of 64 characters, and as many numbers": "runtime.via._numbers runtime.via._said",
+    "16,384 ids of 64 characters, and as many numbers": "runtime.loop_prevention._numbers runtime.loop_prevention._said",
     "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.subscription._queue",
     "a fixed size": "transports._ws.frames._keys",
     "an event larger than twice Limits.message ends the connection": """
@@ -111,7 +111,7 @@ BOUNDS = {
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
     """,
     "Limits.channels of each direction": "peer.streams.channels",
-    "Limits.channels of each peer": "bus.forwarding.tunnels",
+    "Limits.channels of each peer": "bus.bridge_forwarding.tunnels",
     "Limits.handshakes": "bindings.http.server._slow capture.record.proxy._dialled transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
@@ -143,7 +143,7 @@ BOUNDS = {
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
-    "Limits.running, waiting and channels of each peer": "bus.forwarding.calls",
+    "Limits.running, waiting and channels of each peer": "bus.bridge_forwarding.calls",
     "Limits.running; charged": "peer.call_memory.bodies",
     "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
@@ -171,8 +171,9 @@ BOUNDS = {
     "one for each link that others have opened, and one while something is kept for it still": "runtime.runtime.addresses",
     "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.strangers",
     "one for each peer": """
-        bus.links._of_key runtime.via._asked runtime.via._names runtime.via._proofs
-        runtime.via._told runtime.via._voices runtime.via.held_out runtime.via.pending
+        bus.links._of_key runtime.loop_prevention._asked runtime.loop_prevention._names runtime.loop_prevention._proofs
+        runtime.loop_prevention._told runtime.loop_prevention._voices runtime.loop_prevention.held_out
+        runtime.loop_prevention.pending
         runtime.runtime.backlogged link.flow.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
         pubsub.recipients.unconfirmed
     """,
@@ -181,7 +182,7 @@ BOUNDS = {
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.transport.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
-    "one message": "runtime.departures.headers",
+    "one message": "runtime.outgoing_hooks.headers",
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",

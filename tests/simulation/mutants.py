@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from polybus._core.bus.forwarding import RouteParty
+from polybus._core.bus.bridge_forwarding import RouteParty
 from polybus._core.peer.party import PeerParty
 from polybus._core.peer.subscriptions import Subscriptions
-from polybus._core.runtime.via import Deduplicator, ViaHeader
+from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
 from polybus.errors import BusError, Unavailable
 from polybus.message import Kind, Message
 

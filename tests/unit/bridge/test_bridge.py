@@ -41,7 +41,7 @@ from polybus import (
     connect,
 )
 from polybus._core.bus.bridge import _fault
-from polybus._core.bus.forwarding import FrameRelay, translated
+from polybus._core.bus.bridge_forwarding import FrameRelay, translated
 from polybus._core.peer import negotiation
 from polybus.events import DeadLettered
 from polybus.plugins import Closed

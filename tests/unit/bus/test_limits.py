@@ -20,7 +20,7 @@ from polybus import (
     connect,
 )
 from polybus._core.link.send_queue import SendQueue, WaitingMessage
-from polybus._core.runtime.memory import cost
+from polybus._core.runtime.memory_budgets import cost
 from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
 from polybus.plugins.extensions import party_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Broker, Bus, BusError, Limits, TooManyRequests, connect
-from polybus._core.runtime.memory import MemoryBudget, Share, network_of
+from polybus._core.runtime.memory_budgets import MemoryBudget, Share, network_of
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import bounded, eventually

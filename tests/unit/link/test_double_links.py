@@ -14,7 +14,7 @@ import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
 from polybus._core.peer.party import PeerParty
-from polybus._core.runtime.via import BusIdentities
+from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair

@@ -28,7 +28,7 @@ from polybus import (
     connect,
 )
 from polybus._core.bus.bus import parts_of
-from polybus._core.runtime.via import Deduplicator, ViaHeader
+from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
 from polybus.body import JSON
 from polybus.events import HandlerFailed
 from polybus.plugins.extensions import party_of

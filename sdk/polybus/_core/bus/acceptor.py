@@ -29,7 +29,7 @@ from ...plugins.registry import join_url, resolve_target, resolve_url
 from ...secrets import without_secrets
 from ..link.link import Link
 from ..runtime.access import Admissions
-from ..runtime.memory import network_of
+from ..runtime.memory_budgets import network_of
 
 if TYPE_CHECKING:
     import socket
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..peer.peer import Peer
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from .parts import BusParts
+    from .bus_parts import BusParts
 
 WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 

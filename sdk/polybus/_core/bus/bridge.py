@@ -14,14 +14,14 @@ import anyio
 from ..._util.cancel_scopes import to_the_end
 from ..._validation import shown
 from ...errors import LocalProtocolError, Unsupported
+from .bridge_forwarding import RouteParty
+from .bridge_routes import Route
 from .bus import Bus, parts_of
-from .forwarding import RouteParty
 from .lifecycle import DRAIN, STREAMS_SHARE
-from .routes import Route
 
 if TYPE_CHECKING:
     from ..runtime.runtime import Runtime
-    from .parts import BusParts
+    from .bus_parts import BusParts
 
 _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 

@@ -33,9 +33,9 @@ from ..runtime.access import Authenticate, Authorize
 from ..runtime.executor import Middleware
 from ..runtime.services import Services
 from .acceptor import WHEN_FULL, Listener, Serving
+from .bus_parts import BusParts
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan, check_lifespan
-from .parts import BusParts
 from .remote_peer import RemotePeer, User
 from .verbs import BusVerbs
 

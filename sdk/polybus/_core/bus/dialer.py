@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ...plugins.extensions import LinkReader, Recorder
     from ..link.moving import Moving
     from ..runtime.runtime import Runtime
-    from .parts import BusParts
+    from .bus_parts import BusParts
 
 _ABSENT: Final = ("no server listens there", "no such file", "no server has this name in this event loop")
 """Ends of reasons that mean: there is no server."""

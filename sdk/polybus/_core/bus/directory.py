@@ -16,8 +16,8 @@ from .remote_peer import RemotePeer
 
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
-    from ..peer.asker import Party
     from ..peer.party import PeerParty
+    from ..peer.party_verbs import Party
     from ..runtime.services import Services
     from .links import LinkRegistry
 

@@ -14,7 +14,7 @@ from ...message import Kind, Message
 from ...nodes import Survey
 from ...plugins import ToClient, ToUser
 from ...subjects import AnySubject, Subject, resolve
-from ..peer.asker import Party, PartyVerbs
+from ..peer.party_verbs import Party, PartyVerbs
 from ..rpc.reply import Reply, failed_reply
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Caller(PartyVerbs):
 
 
 class OwnHandlers(Struct, frozen=True):
-    """The handlers of a bus, called with the identity of a user. Implements `peer.asker.Party`."""
+    """The handlers of a bus, called with the identity of a user. Implements `peer.party_verbs.Party`."""
 
     _directory: Directory
     _identity: Any
@@ -81,7 +81,7 @@ _PATIENCE = 2.0
 
 
 class RemoteParty(Struct, frozen=True, eq=False):
-    """A client or user in the cluster. Implements `peer.asker.Party`."""
+    """A client or user in the cluster. Implements `peer.party_verbs.Party`."""
 
     host: LinkRegistry
     to: ToClient | ToUser

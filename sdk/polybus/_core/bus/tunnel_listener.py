@@ -16,7 +16,7 @@ from ...plugins import Admission, Handshake
 from ...plugins.extensions import party_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
-from ..runtime.via import depth_of_sender
+from ..runtime.loop_prevention import depth_of_sender
 from ..tunnel.connection import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..peer.peer import Peer
     from ..runtime.runtime import Runtime
     from .acceptor import BusGate
-    from .parts import BusParts
+    from .bus_parts import BusParts
 
 
 class _Opening(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The verbs of a bus. The verbs for one party are in `_core.peer.asker`."""
+"""The verbs of a bus. The verbs for one party are in `_core.peer.party_verbs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...nodes import Start, check_publication_id
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from ..handlers.subscriber import WhenFull, reading_of
-from ..peer.asker import notification, opening
+from ..peer.party_verbs import notification, opening
 from ..peer.peer import Peer
 from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, Targets, make_publication
@@ -28,7 +28,7 @@ from .router import Router
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from .parts import BusParts
+    from .bus_parts import BusParts
 
 In = TypeVar("In")
 Out = TypeVar("Out")

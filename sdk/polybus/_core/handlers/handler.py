@@ -23,7 +23,7 @@ from ...subjects import Subject, captures
 from ..rpc.channel import Channel, typed
 from ..runtime.context import Context
 from ..runtime.injection import InjectedStream, Injection, Provider
-from ..runtime.memory import AnswerSizes
+from ..runtime.memory_budgets import AnswerSizes
 from ..runtime.workers import Places
 from .providers import asked_for, capture_maker, check_default, closed_type, context_maker, of_the_web, provider_of
 from .signature import (

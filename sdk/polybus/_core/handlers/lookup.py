@@ -65,7 +65,7 @@ class HandlerLookup(Struct, eq=False):
     subscribers: list[SubscriberSpec] = []
     publications: dict[str | int, Publication] = {}
     routes: list[Any] = []
-    """Routes of bridges from this bus, `_core.bus.forwarding.RouteParty`: the first match counts."""
+    """Routes of bridges from this bus, `_core.bus.bridge_forwarding.RouteParty`: the first match counts."""
     listeners: list[Any] = []
     """Listeners for tunnels, `_core.bus.tunnel_listener.TunnelListener`."""
     handler_check: Callable[[Handler], None] | None = None

@@ -12,7 +12,7 @@ from attrs import define, field
 from ...errors import BusError, Disconnected, QueueFull, another
 from ...events import PeerSlow
 from ...plugins import Closed
-from ..runtime.memory import MemoryBudget, Share
+from ..runtime.memory_budgets import MemoryBudget, Share
 from .send_queue import SendQueue
 from .state import Ending, State
 from .wire import LinkWire

@@ -26,7 +26,7 @@ from ...plugins import (
     SessionFeatures,
     TransportFeatures,
 )
-from ..runtime.memory import Share
+from ..runtime.memory_budgets import Share
 from .flow import LinkFlow
 from .multiplexer import MultiplexedPeers
 from .receiver import Confirmations, ConnectionReceiver, Taps, each

@@ -13,7 +13,7 @@ from ...errors import BusError, Code, Forbidden, Unauthorized
 from ...events import LinkDown, LinkUp
 from ...message import Kind, Message
 from ...plugins import Admission, Handshake, Identity, PeerOpened
-from ..runtime.memory import MemoryBudget, cost
+from ..runtime.memory_budgets import MemoryBudget, cost
 
 if TYPE_CHECKING:
     from .link import Link

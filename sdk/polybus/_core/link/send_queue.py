@@ -15,7 +15,7 @@ from ..._util.log_fields import log_fields
 from ..._util.priority_queue import PriorityQueue
 from ...errors import BusError, Code
 from ...message import Message
-from ..runtime.memory import MemoryBudget, cost, trim
+from ..runtime.memory_budgets import MemoryBudget, cost, trim
 
 if TYPE_CHECKING:
     from ..rpc.reply import Reply

@@ -17,7 +17,7 @@ from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...plugins.hello import HELLO
 from ..link.send_queue import SendQueue
-from ..runtime.memory import MemoryBudget
+from ..runtime.memory_budgets import MemoryBudget
 from .responses import send_error
 from .subscriptions import canonical_pattern, canonical_subject
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from ...message import Kind
-from ..runtime.memory import cost
+from ..runtime.memory_budgets import cost
 
 if TYPE_CHECKING:
     from ..rpc.call import Call

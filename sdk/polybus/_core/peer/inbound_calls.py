@@ -16,15 +16,15 @@ from ...headers import VIA
 from ...message import Kind, Message
 from ...subjects import RESERVED_PREFIX
 from ..rpc.call import Call, refused_call
-from ..runtime.memory import LARGE, MemoryBudget, cost, trim
-from ..runtime.via import ViaHeader
+from ..runtime.loop_prevention import ViaHeader
+from ..runtime.memory_budgets import LARGE, MemoryBudget, cost, trim
 from . import authorization_queue
 from .call_memory import CallMemory
 from .responses import refuse_duplicate, response_to, send_error
 
 if TYPE_CHECKING:
     from ..link.link import Link
-    from ..runtime.memory import Share
+    from ..runtime.memory_budgets import Share
     from ..runtime.runtime import Runtime
     from ..runtime.workers import Places
     from .party import PeerParty

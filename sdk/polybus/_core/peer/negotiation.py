@@ -20,7 +20,7 @@ from ...errors import (
 from ...message import Kind, Message
 from ...plugins.hello import HELLO, answer_of, is_answer, question_of, retry_of
 from ..rpc.reply import Reply, error_of
-from .renewal import Renewal
+from .identity_renewal import Renewal
 from .responses import response_to, send_error
 from .subscriptions import canonical_pattern
 

@@ -18,10 +18,10 @@ from ...plugins.hello import HELLO
 from ...plugins.mesh import ToNode
 from ...subjects import RESERVED_PREFIX
 from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
-from ..runtime.departures import Departure, depart
-from ..runtime.memory import MemoryBudget, cost
+from ..runtime.loop_prevention import OF_BRIDGES
+from ..runtime.memory_budgets import MemoryBudget, cost
+from ..runtime.outgoing_hooks import Departure, depart
 from ..runtime.runtime import ALL_ANSWERED
-from ..runtime.via import OF_BRIDGES
 from . import authorization_queue
 from .inbound_calls import InboundCalls
 from .negotiation import ExtensionProbe, Negotiation

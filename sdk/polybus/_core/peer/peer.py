@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 from ...subjects import AnySubject, Subject
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import reading_of
-from .asker import PartyVerbs, notification
+from .party_verbs import PartyVerbs, notification
 
 if TYPE_CHECKING:
     from ...nodes import Start

@@ -8,7 +8,7 @@ from ...errors import BusError, Code
 from ...headers import check_headers
 from ...message import Kind, Message
 from ...outcomes import facts_of
-from ..runtime.memory import LARGE
+from ..runtime.memory_budgets import LARGE
 
 if TYPE_CHECKING:
     from ..link.link import Link

@@ -11,7 +11,7 @@ from ...errors import BusError, Code, Disconnected, TooManyRequests, Unsupported
 from ...message import Kind, Message
 from ..rpc.call import ChannelCall, refused_call
 from ..rpc.channel import CREDIT, Channel
-from ..runtime.memory import OVERHEAD, MemoryBudget, cost
+from ..runtime.memory_budgets import OVERHEAD, MemoryBudget, cost
 from .inbound_calls import DRAINING
 from .responses import refuse_duplicate, send_error
 

@@ -21,7 +21,7 @@ from ..._validation import type_name
 from ...errors import BusError, Code, LocalProtocolError, SlowConsumer
 from ...events import SubscriptionSlow
 from ...message import Message
-from ..runtime.memory import OVERHEAD, MemoryBudget
+from ..runtime.memory_budgets import OVERHEAD, MemoryBudget
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Reading

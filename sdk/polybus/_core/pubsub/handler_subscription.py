@@ -14,7 +14,7 @@ from ...errors import BadRequest
 from ...outcomes import Misfit
 from ...plugins.extensions import party_of
 from ..peer.subscription import SubscriptionQueue
-from ..runtime.memory import OVERHEAD
+from ..runtime.memory_budgets import OVERHEAD
 from ..runtime.workers import context_changed
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from ...headers import VIA
 from ...message import Kind, Message
 from ..peer.authorization_queue import OutboundAuthorization
 from ..rpc.loopback import encode_local
-from ..runtime.departures import Departure, depart, read_alone
-from ..runtime.via import ViaHeader
+from ..runtime.loop_prevention import ViaHeader
+from ..runtime.outgoing_hooks import Departure, depart, read_alone
 from .recipients import bare_peer
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
     from ..peer.party import PeerParty
+    from ..runtime.loop_prevention import Deduplicator
     from ..runtime.services import Services
-    from ..runtime.via import Deduplicator
     from .recipients import Recipients
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -18,7 +18,7 @@ from ...message import MISSING, RELAYED, Kind, Message
 from ...subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
 from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from ..peer.subscription import IteratedQueue, Subscription
-from ..runtime.via import Deduplicator, ViaHeader, depth_of, speaker, too_far, vouched
+from ..runtime.loop_prevention import Deduplicator, ViaHeader, depth_of, speaker, too_far, vouched
 from .announcer import SubscriptionAnnouncer, interest_in
 from .handler_subscription import HandlerSubscription, SubscriptionGroup
 from .publisher import ROUTES, Publisher

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..._util.pattern_index import SubjectIndex
 from ...errors import Unsupported
-from ..runtime.via import BusIdentities
+from ..runtime.loop_prevention import BusIdentities
 
 if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter

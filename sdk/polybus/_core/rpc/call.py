@@ -24,7 +24,7 @@ from ..runtime.ports import RequestHandler
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from ..runtime.memory import AnswerSizes
+    from ..runtime.memory_budgets import AnswerSizes
     from ..runtime.ports import CallingPeer
     from ..runtime.services import Services
     from ..runtime.workers import Places

@@ -20,12 +20,12 @@ from ..._util.typed_body import check_returns, misfit, typed_body
 from ...errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from ...message import Kind, Message
 from ...outcomes import facts_of
-from ..runtime.memory import MemoryBudget, cost
+from ..runtime.memory_budgets import MemoryBudget, cost
 from .reply import end_of_scope, error_of, is_remote_deadline
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
-    from ..runtime.departures import Departure
+    from ..runtime.outgoing_hooks import Departure
 
 Receives_co = TypeVar("Receives_co", covariant=True)
 Sends_contra = TypeVar("Sends_contra", contravariant=True)

@@ -14,10 +14,10 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ...headers import check_headers
 from ...message import Kind, Message
-from ..runtime.departures import Departure, depart
-from ..runtime.memory import OVERHEAD, MemoryBudget, cost
+from ..runtime.loop_prevention import ViaHeader
+from ..runtime.memory_budgets import OVERHEAD, MemoryBudget, cost
+from ..runtime.outgoing_hooks import Departure, depart
 from ..runtime.threads import holds
-from ..runtime.via import ViaHeader
 from .call import Call, ChannelCall
 from .channel import CREDIT, Channel
 from .reply import InternalReply, ObservedReply, Reply
@@ -80,7 +80,7 @@ class Loopback:
 
 
 class HandlerParty(Struct, frozen=True, eq=False):
-    """A handler of this bus as the receiver of requests. Implements `peer.asker.Party`.
+    """A handler of this bus as the receiver of requests. Implements `peer.party_verbs.Party`.
 
     `facts` are attributes of its messages, such as the identity of `Bus.as_`.
     """

@@ -25,7 +25,7 @@ from ...retry import Retry, covers, pause_after
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
-    from ..runtime.departures import Departure
+    from ..runtime.outgoing_hooks import Departure
     from ..runtime.runtime import Runtime
     from .channel import Channel
 

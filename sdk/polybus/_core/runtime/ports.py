@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ...plugins import Transport
-    from .memory import AnswerSizes, Share
+    from .memory_budgets import AnswerSizes, Share
     from .services import Services
 
 

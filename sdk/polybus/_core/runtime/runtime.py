@@ -21,15 +21,15 @@ from ..._util.cancel_scopes import effective_deadline
 from ..._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from ..._util.repeated_warnings import Warnings
 from .context import current_call
-from .memory import AddressBudget
-from .via import BusIdentities
+from .loop_prevention import BusIdentities
+from .memory_budgets import AddressBudget
 from .workers import EagerWorkers, Workers
 
 if TYPE_CHECKING:
     from ...errors import BusError
     from ...limits import Limits
     from .injection import Provider
-    from .memory import Address
+    from .memory_budgets import Address
 
 ALL_ANSWERED: Final = "the bus is leaving"
 """Sent after every request that the bus has read is answered: an unanswered request has not been read."""

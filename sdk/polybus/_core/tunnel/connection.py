@@ -34,7 +34,7 @@ from ...message import Kind, Message
 from ...plugins import Closed, CodecFeatures
 from ...plugins.close_codes import closed_by_peer, sayable
 from ..rpc.channel import CREDIT_BYTES, Channel
-from ..runtime.memory import cost
+from ..runtime.memory_budgets import cost
 
 if TYPE_CHECKING:
     from ...plugins import DialOptions, Host, Receiver

@@ -42,16 +42,16 @@ from ..pubsub.publisher import OF_PEERS
 from ..rpc.call import Call, ChannelCall
 from ..rpc.channel import Channel, ChannelContext
 from ..rpc.loopback import HandlerParty
-from ..runtime.memory import AnswerSizes
-from ..runtime.via import TRACE, ViaHeader, depth_of_sender, too_far
+from ..runtime.loop_prevention import TRACE, ViaHeader, depth_of_sender, too_far
+from ..runtime.memory_budgets import AnswerSizes
 from ..tunnel.connection import WINDOW, FrameChannel, too_large
-from .routes import Route
+from .bridge_routes import Route
 from .tunnel_listener import TunnelListener, hops_of, tunnel_call
 
 if TYPE_CHECKING:
     from ..peer.party import PeerParty
     from ..runtime.services import Services
-    from .parts import BusParts
+    from .bus_parts import BusParts
 
 logger: logging.Logger = logging.getLogger("polybus")
 

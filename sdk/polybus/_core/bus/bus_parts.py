@@ -19,7 +19,7 @@ from ..pubsub.publisher import make_publication
 from ..pubsub.pubsub import PubSub
 from ..rpc.loopback import Loopback
 from ..rpc.reply import InternalReply, Reply
-from ..runtime.memory import cost, trim
+from ..runtime.memory_budgets import cost, trim
 from .dialer import Connecting
 from .directory import Directory
 from .lifecycle import Lifecycle, Lifespan
@@ -226,7 +226,7 @@ class BusParts:
 
     def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
         """Pass a request from another bus of the mesh to a client."""
-        from .forwarding import InnerRoute  # only nodes of clusters have one
+        from .bridge_forwarding import InnerRoute  # only nodes of clusters have one
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
         if message.kind is Kind.OPEN:
@@ -239,7 +239,7 @@ class BusParts:
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
         """Forward clients' requests without a handler here to a peer chosen for each."""
-        from .forwarding import InnerRoute
+        from .bridge_forwarding import InnerRoute
 
         self.lookup.routes.append(InnerRoute(pattern, self, choose, inward=True))
 
