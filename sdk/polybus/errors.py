@@ -435,8 +435,8 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something that it must not send.
 
     Attributes:
-        reason: A short word for counters and for the quarantine of recorded traffic: ``malformed``, ``too_deep``,
-            ``truncated``, ``invalid_subject``, ``invalid_id``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
+        reason: A short word for counters and for the quarantine of recorded traffic: ``malformed``, ``bad_protobuf``,
+            ``too_deep``, ``truncated``, ``invalid_subject``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
         answer_id: The id to use in an answer to the peer; None if the message had no id.
         reply_id: The id of the request that this malformed message answers, so that the request can fail at once.
         close_code: A WebSocket close code if the connection must end at once; None if only this message is refused.

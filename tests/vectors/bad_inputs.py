@@ -79,9 +79,9 @@ UBRE: Final[Mapping[str, Bad]] = {
 }
 
 UBRE_BINARY: Final[Mapping[str, Bad]] = {
-    "an empty message": Bad(b"", "truncated"),  # on TCP an empty frame is a keep-alive
-    "less than a header": Bad(b"P", "truncated"),
-    "6 of 7 bytes of a header": Bad(bytes.fromhex("500004000000"), "truncated"),
+    "an empty message": Bad(b"", "short_frame"),  # on TCP an empty frame is a keep-alive
+    "less than a header": Bad(b"P", "short_frame"),
+    "6 of 7 bytes of a header": Bad(bytes.fromhex("500004000000"), "short_frame"),
     "a body of 4 GiB": Bad(bytes.fromhex("500001fffffffe74"), "too_large", closed=1009),
     # -1 is the rest of the frame: here `abc`, which is no JSON.
     "a body of length -1 that is no JSON": Bad(bytes.fromhex("500001ffffffff74616263"), "malformed"),
@@ -94,7 +94,7 @@ UBRE_BINARY: Final[Mapping[str, Bad]] = {
 _NOT_FOUND, _ENCODING, _BAD_REQUEST, _TOO_LARGE = 0xC9, 0xCB, 0xCC, 0xD1
 
 CSB: Final[Mapping[str, Bad]] = {
-    "an empty message": Bad(b"", "truncated"),
+    "an empty message": Bad(b"", "short_frame"),
     "kind 0x4": Bad(bytes.fromhex("4200000100000001"), "unknown_kind"),
     "kind 0xC": Bad(bytes.fromhex("c200000100000001"), "unknown_kind"),
     "encoding 15": Bad(bytes.fromhex("1f0000010000000178"), "encoding", told=_ENCODING),
@@ -114,7 +114,7 @@ _SUBSCRIBE: Final = '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe",%
 _CAPABILITIES: Final = '[{"ToSubject":"ServerBus","CommandType":"CapabilitiesNotice"%s}]'
 
 JREP: Final[Mapping[str, Bad]] = {
-    "items that are no objects": Bad('[null,5,"x"]', ("malformed",) * 3),
+    "items that are no objects": Bad('[null,5,"x"]', ("not_array",) * 3),
     "no ToSubject": Bad('[{"Value":1}]', "missing_subject"),
     "a subject that is a number": Bad('[{"ToSubject":5}]', "invalid_subject"),
     "a reserved name in a list": Bad(
@@ -202,7 +202,7 @@ UPROTOCOL: Final[Mapping[str, Bad]] = {
     ),
     "data and data_base64": Bad(_event(data="x", data_base64="eA=="), "ambiguous"),
     "an Any of 4 GiB in 6 bytes": Bad(
-        _event(datacontenttype="application/protobuf", data_base64="Cv////8P"), "malformed", told=_INVALID
+        _event(datacontenttype="application/protobuf", data_base64="Cv////8P"), "bad_protobuf", told=_INVALID
     ),
     "a schema that is never fetched": Bad(_event(dataschema="http://127.0.0.1:1/x"), told=_NOBODY),
     "a publication of last year": Bad(

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 from attrs import evolve, frozen
 
-from ..errors import RemoteProtocolError
+from ..errors import EncodeError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 from ..plugins import Codec
 from ..plugins.registry import find_protocol, find_reader
 from .protocols import EventMapper, headers_only, mapper_for
 from .protocols.shared import FIELDS, EventFields, StoredFacts
-from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAMES, QUARANTINE
+from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAMES, QUARANTINE, QUARANTINE_REASONS
 from .store.compute import dates_of, pc
 
 ROWS_AT_ONCE: Final = 4096
@@ -249,22 +249,8 @@ _BY_REASON: Final[Mapping[str, str]] = {
     "result": "bad_code",
     **dict.fromkeys(("missing_subject", "missing_part", "missing_attribute"), "missing_field"),
     **dict.fromkeys(("unknown_verb", "unknown_type"), "unknown_type"),
-    **dict.fromkeys(("too_large", "too_many_messages"), "too_large"),
-    **{reason: reason for reason in ("too_deep", "malformed")},
 }
-_BY_TEXT: Final = (
-    ("trailing bytes", "bad_length"),
-    ("is not an object", "not_array"),
-    ("Expected `array`", "not_array"),
-    ("a JSON object, not", "bad_json"),
-    ("JSON", "bad_json"),
-    ("CloudEvent", "bad_protobuf"),
-    ("not a UMessage", "bad_protobuf"),
-    ("google.protobuf", "bad_protobuf"),
-    ("google.rpc.Status", "bad_protobuf"),
-    ("base64", "bad_encoding"),
-    ("ambiguous", "bad_field"),
-)
+"""Keywords for reasons of protocols that are not keywords themselves."""
 
 
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
@@ -273,26 +259,14 @@ def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
         return "truncated"
     if flags & FLAG_REDACTED:
         return "redacted"
-    text = str(error)
-    if " bytes of a header" in text:
-        return "short_frame"
-    if isinstance(error.__cause__, UnicodeDecodeError) or "UTF-8" in text or "utf-8" in text:
+    cause, reason = error.__cause__, _BY_REASON.get(error.reason, error.reason)
+    if isinstance(cause, UnicodeDecodeError):
         return "bad_text"
-    known = _BY_REASON.get(error.reason)
-    if known == "bad_encoding" and "JSON" in text:
+    if reason in ("malformed", "bad_encoding") and isinstance(cause, (msgspec.DecodeError, json.JSONDecodeError)):
         return "bad_json"
-    if known == "bad_encoding" and "too deeply" in text:
+    if reason in ("malformed", "bad_encoding") and isinstance(cause, EncodeError):  # from `check_json`
         return "too_deep"
-    if known not in (None, "malformed"):
-        return str(known)
-    if isinstance(error.__cause__, msgspec.DecodeError) and not isinstance(error.__cause__, msgspec.ValidationError):
-        return "bad_json"
-    for words, reason in _BY_TEXT:
-        if words in text:
-            return reason
-    if getattr(error, "rule", None) is not None:
-        return "missing_field" if "is missing" in text else "unknown_type" if error.text.startswith("type ") else "bad_field"
-    return "malformed" if known else "bad_field"
+    return reason if reason in QUARANTINE_REASONS else "bad_field"
 
 
 # -- columns --------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class CsbReader:
         """Read the message of a frame, with ids as in `CsbCodec`. May raise `RemoteProtocolError`: malformed."""
         try:
             if len(frame) < 8:
-                raise refuse(f"{len(frame)} of the 8 bytes of a header", "truncated")
+                raise refuse(f"{len(frame)} of the 8 bytes of a header", "short_frame")
             first, result, number, action = _unpack(frame)
             kind = first >> 4
             if kind == wire.REQUEST:

@@ -181,6 +181,8 @@ class MessageReader:
             if apart is not None:
                 return self._read_apart(apart, self._depth - 1)
             refused = refuse_json(error)
+            if isinstance(error, msgspec.ValidationError):
+                refused.reason = "not_array"
             refused.frame = frame[:200]
             refused.reply_id = answered_by(frame) if frame.lstrip()[:1] == b"{" else None
             raise refused from error
@@ -308,7 +310,7 @@ class MessageReader:
 
     def _read_one(self, raw: bytes, index: int) -> Message:
         if raw[:1] != b"{":
-            raise refuse(f"element {index} of the payload is not an object")
+            raise refuse(f"element {index} of the payload is not an object", "not_array")
         if len(raw) > self._limits.message:
             raise too_large(raw, self._limits.message, self._longest)
         if self._values.strict:
@@ -580,4 +582,4 @@ def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:
     try:
         return binascii.a2b_base64(raw[1:-1], strict_mode=True), OCTETS
     except ValueError as error:
-        raise refuse(f"PolybusFrame is not base64: {error}") from error
+        raise refuse(f"PolybusFrame is not base64: {error}", "bad_encoding") from error

@@ -381,7 +381,7 @@ class OperationReader:
         try:
             name = data.decode()
         except UnicodeDecodeError as error:
-            raise refuse(f"the subject is not UTF-8 at byte {error.start}", "invalid_subject") from None
+            raise refuse(f"the subject is not UTF-8 at byte {error.start}", "invalid_subject") from error
         fault = fault_in_name(name, self._limit, pattern=pattern)
         if fault is not None:
             raise refuse(fault, "invalid_subject")
@@ -408,7 +408,7 @@ def _read_json(verb: str, line: bytes) -> NatsOperation:
     try:
         return NatsOperation(verb, info=_decode(line.lstrip()[len(verb) :]))
     except (ValueError, RecursionError) as error:
-        raise _out_of_step(f"{verb} has no JSON object: {error}") from None
+        raise _out_of_step(f"{verb} has no JSON object: {error}") from error
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:

@@ -85,7 +85,7 @@ class BinaryReader:
 
     def _read(self, frame: bytes) -> Message:
         if len(frame) < 7:
-            raise refuse(f"{len(frame)} of the 7 bytes of a header", "truncated")
+            raise refuse(f"{len(frame)} of the 7 bytes of a header", "short_frame")
         letter, name_length, body_length = HEADER.unpack_from(frame)
         start = 7 + name_length
         if body_length == REST_OF_FRAME:
@@ -111,7 +111,7 @@ class BinaryReader:
             raise WIRE_RULES.refuse_size(max(size, start + body_length), limit)
         if size < start + body_length:
             raise refuse(f"{size} of the {start + body_length} bytes that the header announces", "truncated")
-        raise refuse(f"{size - start - body_length} trailing bytes")
+        raise refuse(f"{size - start - body_length} trailing bytes", "bad_length")
 
     def _request(self, name: str, body: bytes | None) -> Message:
         """Read ``id NUL subject [NUL extras]``; a bare id, or ``"spec": true`` in the extras, is the document's dialect."""

@@ -175,7 +175,7 @@ class UpFabric:
         except ForeignDialect:
             return None
         except ValueError as error:
-            raise refuse(f"no sample of a UMessage: {error}") from error
+            raise refuse(f"no sample of a UMessage: {error}", "bad_protobuf") from error
 
 
 @lru_cache(maxsize=64)

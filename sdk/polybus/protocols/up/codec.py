@@ -85,7 +85,7 @@ class UpReader:
             error.frame = shown(frame)
             raise
         except (ValueError, IndexError) as error:
-            refused = refuse(f"not a UMessage: {error}")
+            refused = refuse(f"not a UMessage: {error}", "bad_protobuf")
             refused.frame = shown(frame)
             raise refused from error
 

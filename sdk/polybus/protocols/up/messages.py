@@ -74,12 +74,12 @@ def format_of(number: int) -> BodyFormat:
 def check_payload(payload: bytes, format: BodyFormat) -> None:
     """Check an incoming payload that is not JSON. May raise `RemoteProtocolError`: not in its declared format."""
     if format is ANY and not check_any(payload):
-        raise _no("google.protobuf.Any")
+        raise _no("google.protobuf.Any", "bad_protobuf")
     if format is TEXT:
         try:
             str(payload, "utf-8")
         except UnicodeDecodeError as error:
-            raise _no("UTF-8") from error
+            raise _no("UTF-8", "invalid_value") from error
 
 
 def read_json(payload: bytes, depth: int) -> Any:
@@ -92,8 +92,8 @@ def read_json(payload: bytes, depth: int) -> Any:
         raise WIRE_RULES.refuse_json(error, kind="a payload") from error
 
 
-def _no(what: str) -> RemoteProtocolError:
-    return refuse(f"the payload is not {what}, although its format says so", "invalid_value")
+def _no(what: str, reason: str) -> RemoteProtocolError:
+    return refuse(f"the payload is not {what}, although its format says so", reason)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
             raise ValueError("not text")
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except ValueError as error:  # UnicodeEncodeError and binascii.Error are ValueErrors
-        raise refuse(f"{name} is not base64: {error} (document, 3 Formats, Table 6)") from error
+        raise refuse(f"{name} is not base64: {error} (document, 3 Formats, Table 6)", "bad_encoding") from error
 
 
 def hash_of(text: str, leniency: Leniency) -> bytes:

@@ -66,7 +66,7 @@ def _read_end(reqid: str, raw: bytes | None) -> Message:
     try:
         status = read_status(raw)
     except ValueError as error:
-        raise refuse(f"the google.rpc.Status does not decode: {error}") from error
+        raise refuse(f"the google.rpc.Status does not decode: {error}", "bad_protobuf") from error
     if status is None or status[0] == 0:
         return Message(Kind.END, "", reqid)
     code, _ = code_of(status[0])

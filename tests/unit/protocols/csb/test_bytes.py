@@ -285,8 +285,8 @@ def test_behind_a_broker_the_number_of_the_client_stands_in_front(frame: str, ki
 @pytest.mark.parametrize(
     ("frame", "reason", "answered"),
     [
-        ("", "truncated", None),
-        ("10000001000000", "truncated", None),
+        ("", "short_frame", None),
+        ("10000001000000", "short_frame", None),
         ("00 00 0001 00000001", "unknown_kind", None),
         ("32 00 0001 00000001", "unknown_kind", None),
         ("10 07 0005 00000001", "result", id_of(1, 5)),

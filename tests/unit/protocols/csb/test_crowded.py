@@ -137,8 +137,8 @@ def test_a_number_that_is_given_again_is_another_client() -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        ("000000", "truncated"),
-        ("00000007", "truncated"),
+        ("000000", "short_frame"),
+        ("00000007", "short_frame"),
         ("00000009 10000001 00000005", "unknown_peer"),
         ("00000009 20000001 00000005", "unknown_peer"),
         ("00000000 10000001 00000005", "unknown_peer"),

@@ -373,7 +373,7 @@ def test_forms_that_only_the_application_knows_are_bytes(format: int) -> None:
         (b"1 2", PayloadFormat.JSON, "malformed"),
         (b"", PayloadFormat.JSON, "malformed"),
         (b"\xff", PayloadFormat.TEXT, "invalid_value"),
-        (b"\xff", PayloadFormat.PROTOBUF_IN_ANY, "invalid_value"),
+        (b"\xff", PayloadFormat.PROTOBUF_IN_ANY, "bad_protobuf"),
         (None, PayloadFormat.JSON, "invalid_attribute"),
     ],
 )

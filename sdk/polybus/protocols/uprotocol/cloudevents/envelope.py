@@ -121,7 +121,7 @@ class Envelope:
             # The schema of the document's examples gives the data's type.
             if not (self.leniency is Leniency.LENIENT or (self.leniency and schema)):
                 text = "the data is not a google.protobuf.Any (document, 3 Formats, Table 6)"
-                error = refuse(text, answer_id=self._return_address(attributes))
+                error = refuse(text, "bad_protobuf", self._return_address(attributes))
                 error.reply_id = _reply_id(attributes, kind)
                 raise error
             tolerated.append(BARE_DATA)
@@ -223,7 +223,7 @@ def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat)
     try:
         status = read_status(raw) if format is ANY else None
     except ValueError as error:
-        refused = refuse(f"the google.rpc.Status does not decode: {error}")
+        refused = refuse(f"the google.rpc.Status does not decode: {error}", "bad_protobuf")
         refused.reply_id = reqid
         raise refused from error
     if not commstatus and (status is None or status[0] == 0):

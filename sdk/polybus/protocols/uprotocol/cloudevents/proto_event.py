@@ -101,7 +101,7 @@ class ProtoReader:
             error.frame = shown(frame)
             raise
         except (ValueError, RecursionError, EncodeError) as error:
-            refused = refuse(f"not an event: {error}")
+            refused = refuse(f"not an event: {error}", "bad_protobuf")
             refused.frame = shown(frame)
             raise refused from error
 
@@ -112,12 +112,12 @@ class ProtoReader:
         try:
             found = [value for number, value in read_fields(frame, most=len(frame)) if number == 1]
         except ValueError as error:
-            raise refuse(f"not a CloudEventBatch: {error}") from error
+            raise refuse(f"not a CloudEventBatch: {error}", "bad_protobuf") from error
         if len(found) > BATCH:
             raise refuse(f"a batch of {len(found)} events: the limit is {BATCH}", "too_large")
         events = [value for value in found if isinstance(value, bytes)]
         if len(events) < len(found):
-            raise refuse("not a CloudEventBatch: an event is not a number")
+            raise refuse("not a CloudEventBatch: an event is not a number", "bad_protobuf")
         return events
 
     # -- fields ----------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class ProtoReader:
         try:
             event = cloud_event_classes()[0].FromString(frame)
         except DecodeError as error:
-            raise refuse(f"not an io.cloudevents.v1.CloudEvent: {error}") from error
+            raise refuse(f"not an io.cloudevents.v1.CloudEvent: {error}", "bad_protobuf") from error
         attributes: dict[str, Any] = {name: _value(name, value) for name, value in event.attributes.items()}
         for name, own in (("id", "id"), ("source", "source"), ("type", "type"), ("specversion", "spec_version")):
             if name in attributes:
