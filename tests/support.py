@@ -12,7 +12,7 @@ import anyio
 from polybus.events import BusEvent
 from polybus.testing._waiting import eventually, let_expire
 
-__all__ = ["BOUND", "bounded", "eventually", "free_port", "let_expire", "next_event", "until"]
+__all__ = ["BOUND", "HAS_IPV6", "bounded", "eventually", "free_port", "let_expire", "next_event", "until"]
 
 P = ParamSpec("P")
 Event = TypeVar("Event", bound=BusEvent)
@@ -46,6 +46,18 @@ def free_port() -> int:
                 continue
             return port
     raise AssertionError("200 ports in a row are taken")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+HAS_IPV6 = _has_ipv6()
 
 
 def until(condition: Callable[[], Any]) -> None:

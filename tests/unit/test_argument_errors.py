@@ -511,6 +511,7 @@ blocking: Any = polybus.sync
             lambda: connect("ubre+tcp://127.0.0.1:http"),
             r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$",
         ),
+        (lambda: connect("ubre+ws://::1:8000/bus"), r"write an IPv6 address in brackets, for example \[::1\]:8000$"),
         (lambda: connect("ubre+unix://C:\\temp\\x.sock"), r"no path of a socket: .*on Windows take tcp://"),
         (lambda: connect(["ubre+ws://h:1/"]), r"open a link to each of several servers, with bus\.connect"),  # type: ignore[arg-type]
         (lambda: connect(None), r"is a setting missing\?"),  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ _WITHOUT_PORTS = frozenset({"tcp", "tls"})
 """Transports without a default port; a protocol may have one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports with headers, into which an application puts credentials instead of a URL's user."""
+_BRACKETS = "write an IPv6 address in brackets, for example [::1]:8000"
 
 
 class SplitUrl(Struct, frozen=True, weakref=True):
@@ -65,7 +66,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     try:
         parts = urlsplit(f"{transport}://{rest}")
     except ValueError as error:
-        hint = ": an IPv6 address stands in brackets, for example [::1]:8000" if "[" in rest or "]" in rest else ""
+        hint = f": {_BRACKETS}" if "[" in rest or "]" in rest else ""
         raise ValueError(f"{shown}: {error}{hint}") from None
     if parts.fragment:
         bare = shown_url(url.partition("#")[0])
@@ -75,6 +76,8 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     try:
         _ = parts.port if transport != "unix" else None
     except ValueError:
+        if parts.netloc.rpartition("@")[2].count(":") > 1 and "[" not in parts.netloc:
+            raise ValueError(f"{shown}: {_BRACKETS}") from None
         form = f"{protocol}+{transport}://127.0.0.1:9000"
         raise ValueError(f"{shown}: a port is a number from 0 to 65535, for example {form}") from None
     if parts.username is not None and transport in _WITH_HEADERS and not takes_user:

@@ -19,7 +19,7 @@ from tests.integration.documentation.test_programs import TYPES_KNOWN
 from tests.integration.interop.nats_servers import nats_server
 from tests.integration.web.browser import browser
 from tests.integration.web.support import Program
-from tests.support import BOUND, bounded, eventually, free_port
+from tests.support import BOUND, HAS_IPV6, bounded, eventually, free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -127,13 +127,28 @@ async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_
             program.kill()
 
 
+@pytest.mark.parametrize("kind", ["shop", "minimal"])
+def test_it_says_in_one_line_that_a_port_is_wrong(kind: str, request: pytest.FixtureRequest) -> None:
+    command, environment = [sys.executable, "app.py"], os.environ | {"PORT": "abc"}
+    folder = request.getfixturevalue(kind)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "PORT='abc': set a number, for example PORT=8000\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        pytest.param("::1", "[::1]", marks=pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")),
+    ],
+)
 @bounded
-async def test_the_minimal_one_serves_the_bus(minimal: Path) -> None:
+async def test_the_minimal_one_serves_the_bus(minimal: Path, host: str, address: str) -> None:
     port = free_port()
-    command, environment = [sys.executable, str(minimal / "app.py")], os.environ | {"PORT": str(port)}
+    command, environment = [sys.executable, str(minimal / "app.py")], os.environ | {"HOST": host, "PORT": str(port)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
-        async with connect(f"ubre+ws://127.0.0.1:{port}/bus", wait=BOUND) as bus, bus.subscribe("order.placed") as orders:
+        async with connect(f"ubre+ws://{address}:{port}/bus", wait=BOUND) as bus, bus.subscribe("order.placed") as orders:
             placed = await bus.request("order.place", ORDER)
             assert (await orders.receive()).body == placed
             with pytest.raises(BadRequest):

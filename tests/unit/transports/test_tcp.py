@@ -19,7 +19,7 @@ from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
 from tests.loops import every_loop  # noqa: F401
-from tests.support import free_port
+from tests.support import HAS_IPV6, free_port
 
 from .support import Raw, adapter_of, client_tls, dial, raw_peer, raw_server, running, serving
 
@@ -129,16 +129,7 @@ def test_a_loopback_address_is_private(url: str, private: bool) -> None:
     assert Unix().is_private("unix:///s") is True
 
 
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 async def test_ipv6_literals(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host:
         for url in ("tcp://[::1]:0", "ws://[::1]:0/bus"):
@@ -229,7 +220,7 @@ async def test_of_a_name_with_several_addresses_the_first_that_answers_is_taken(
                 await dial(host, "tcp://several.example:9")
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 @pytest.mark.parametrize(("preferred", "other"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
 async def test_addresses_of_both_kinds_are_tried_in_turn(
     anyio_backend: Any, preferred: str, other: str, resolved: Callable[..., None]
