@@ -97,7 +97,7 @@ def _context_in_a_thread(*facts: Any) -> Context:
 
 def _cloudevents() -> Any:
     """Import the converter for ``cloudevents`` events on first use."""
-    from .protocols.uprotocol.cloudevents import cloudevent
+    from .protocols.uprotocol import cloudevent
 
     return cloudevent
 

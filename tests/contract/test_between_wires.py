@@ -41,8 +41,8 @@ from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.protocols._protobuf import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
-from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http
+from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 from polybus.testing import NatsEngine, World, cluster, simulated
 from tests.contract.hostile_bodies import ENDING, JSON_VALUES, NO_JSON
 from tests.doubles.numbered import Numbered

@@ -16,7 +16,7 @@ protocols/csb protocols/nats protocols/ubre protocols/up protocols/uprotocol tra
 transports/zenoh
 """.split()
 MODULES = """
-_util/broadcast _util/pattern_index _util/priority_queue prometheus protocols/_memo protocols/_uprotocol
+_util/broadcast _util/pattern_index _util/priority_queue prometheus protocols/_shared protocols/_uprotocol
 """.split()
 GROWING = {"Counter", "Memo", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
@@ -38,7 +38,7 @@ BOUNDS = {
         rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
         cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
         cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
-        cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.codec.chosen
+        cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.adapter.chosen
         protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
         protocols.up.samples._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
@@ -54,17 +54,17 @@ BOUNDS = {
         protocols.uprotocol.names.subjects
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
-    "1,024 addresses, then it is emptied": "protocols.up.names.spellings protocols.uprotocol.cloudevents.envelope.addresses",
+    "1,024 addresses, then it is emptied": "protocols.up.names.spellings protocols.uprotocol.envelope.addresses",
     "1,024 senders, then it is emptied": "protocols.nats.cluster.dialect._sources",
-    "2,048 attributes of up to 256 bytes, then it is emptied": "protocols.uprotocol.cloudevents.proto_event._known",
+    "2,048 attributes of up to 256 bytes, then it is emptied": "protocols.uprotocol.proto_event._known",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",
-    "2,048 of up to Limits.subject, then it is emptied": "protocols.uprotocol.cloudevents.proto_event._texts",
-    "256 of up to three times Limits.subject, then it is emptied": "protocols.uprotocol.cloudevents.proto_event._blocks",
-    "256 sinks, then it is emptied": "protocols.uprotocol.cloudevents.json_event._recent",
+    "2,048 of up to Limits.subject, then it is emptied": "protocols.uprotocol.proto_event._texts",
+    "256 of up to three times Limits.subject, then it is emptied": "protocols.uprotocol.proto_event._blocks",
+    "256 sinks, then it is emptied": "protocols.uprotocol.json_event._recent",
     "256 subjects": "pubsub.pubsub._hinted pubsub.pubsub._stopped",
     "30 questions, one a second": "peer.negotiation._late",
-    "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.known_handlers._gone",
-    "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.known_handlers._nodes",
+    "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.nodes._gone",
+    "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.nodes._nodes",
     "4,096 nodes": """
         cluster.arrivals.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.handover.cut
         cluster.arrivals.cut protocols.nats.cluster.nodes._nodes
@@ -212,11 +212,11 @@ BOUNDS = {
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
         tunnel.connection._queue
     """,
-    "the patterns of _nodes": "protocols.nats.cluster.known_handlers._present",
+    "the patterns of _nodes": "protocols.nats.cluster.nodes._present",
     "the reasons that there are": "broker.events.dropped",
     "the routes of an endpoint": "bindings.http.server._endings bindings.http.server._exact",
     "the verbs": "runtime.access._told",
-    "those of _present and _gone": "protocols.nats.cluster.known_handlers._wide",
+    "those of _present and _gone": "protocols.nats.cluster.nodes._wide",
     "those of `_parties` with ids that rest": "protocols.csb.session._resting",
     "those of `pending` that nobody waits for": "protocols.csb.session.resting",
     "two": "broker._broker._gates",

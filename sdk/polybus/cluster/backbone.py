@@ -22,7 +22,7 @@ from ..nodes import VARIABLE, Cluster, Node, Survey
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from ..plugins.extensions import Extension
 from ..plugins.registry import resolve_url
-from ..protocols.nats.cluster.known_handlers import KnownHandlers
+from ..protocols.nats.cluster.nodes import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
 from ..protocols.nats.stored import ToReader
 from .arrivals import ParkedPublications

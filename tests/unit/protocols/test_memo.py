@@ -2,7 +2,7 @@
 
 import pytest
 
-from polybus.protocols._memo import Memo
+from polybus.protocols._shared import Memo
 
 
 def test_a_value_is_made_once_as_long_as_it_is_remembered() -> None:

@@ -20,7 +20,7 @@ from ...message import Kind, Message
 from ...plugins import Closed, DialOptions
 from ...plugins.tools import log_fields, to_the_end
 from ...protocols.uprotocol import IdFactory, UProtocol
-from ...protocols.uprotocol.codec import UProtocolCodec
+from ...protocols.uprotocol.adapter import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of
 from ...transports.sockets import bounded
 from ..http.client import ExchangeFailed, HttpClient, shown, turned_away

@@ -17,7 +17,7 @@ from ...body import OCTETS, TEXT, BodyFormat, check_json
 from ...errors import BadRequest, Code, EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
-from .._rules import WireRules
+from .._shared import WireRules
 from . import wire
 
 LAST_USER: Final = 0xC8

@@ -15,8 +15,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import FrameField
 from ...plugins.hello import HELLO
-from .._memo import remember
-from .._rules import fault_in_subject
+from .._shared import fault_in_subject, remember
 from . import wire
 from .bodies import LAST_USER, RESULTS, WIRE_RULES, fill_error, payload_readers, refuse
 
@@ -285,6 +284,13 @@ class CsbReader:
 
 
 _NOTHING: Final = CsbExtras()
+
+
+def unwrap(frame: bytes) -> tuple[int, bytes]:
+    """Split a frame into client number and inner frame. May raise `RemoteProtocolError`: too short."""
+    if len(frame) < 4:
+        raise refuse(f"{len(frame)} of the 12 bytes of a header", "short_frame")
+    return wire.CLIENT.unpack_from(frame)[0], frame[4:]
 
 
 # -- for people ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ ids, which are reused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -31,12 +31,14 @@ from ...plugins import (
     SessionOutput,
 )
 from ...plugins.hello import HELLO, is_answer, question_of
-from .._rules import refusal, too_large
+from .._shared import refusal, too_large
 from . import wire
 from .bodies import refuse
-from .codec import CsbCodec, unwrap
-from .reader import DEADLINE_WORD
+from .reader import DEADLINE_WORD, unwrap
 from .wire import IDS
+
+if TYPE_CHECKING:
+    from .adapter import CsbCodec
 
 REST: Final = 60.0
 """Seconds before the id of an abandoned request is reused, unless its answer arrives first."""

@@ -14,8 +14,7 @@ from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins.hello import HELLO
-from .._memo import Memo
-from .._rules import fault_in_subject, milliseconds, opening_facts
+from .._shared import Memo, fault_in_subject, milliseconds, opening_facts
 from . import wire
 from .bodies import FORMATS, NUMBERS, WIRE_RULES, error_payload
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED

@@ -6,8 +6,8 @@ has the parts of each kind of message. The handshakes are tables in `handshake`,
 
 from .adapter import Jrep
 from .formats import Parts
+from .java import JavaEnum, JavaObject, JavaTypes
 from .rpc import RemoteInterface
 from .states import BusState, bus_states
-from .values.java import JavaEnum, JavaObject, JavaTypes
 
 __all__ = ["BusState", "JavaEnum", "JavaObject", "JavaTypes", "Jrep", "Parts", "RemoteInterface", "bus_states"]

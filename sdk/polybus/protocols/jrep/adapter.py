@@ -14,13 +14,13 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Role
-from .._options import UrlOptions, choice
+from .._shared import UrlOptions, choice
 from .formats import ErraiFormat, Parts, PartsFormat
 from .handshake import Dialect
+from .java import JavaTypes
 from .names import is_unusable, subjects_of
 from .reader import MessageReader
 from .session import JrepSession
-from .values.java import JavaTypes
 from .writer import MessageWriter, joined
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))

@@ -11,10 +11,10 @@ import msgspec
 
 from ...body import MASKED, BodyFormat, check_depth, refuse_secrets
 from ...errors import BadRequest, BusError, EncodeError
+from .java import JavaTypes, Numbering, quoted
 from .names import MAX_PARTS, PROTOCOL_PARTS
-from .values.java import JavaTypes, Numbering, quoted
-from .values.reader import READERS, ValueReading
-from .values.writer import ValueWriter
+from .value_reader import READERS, ValueReading
+from .value_writer import ValueWriter
 
 _decode: Final = msgspec.json.Decoder().decode
 _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')

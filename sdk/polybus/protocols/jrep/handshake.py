@@ -1,10 +1,11 @@
-"""State of a connection between two buses, and its transition tables. Commands and subscriptions change it.
+"""The federation of two buses: its state, its transition tables, and the commands that change it.
 
-The tables give the action of each event in each state, and the next state. Each role has one table for both dialects. ``v3`` is
-the dialect of Errai 2.4 to 4.x: Associate is answered only by FinishAssociation. ``legacy`` is the document's: ConnectToQueue
-is answered by RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the client sends RemoteSubscribe and
-FinishStateSync. With ``auto`` a server follows the first verb that it receives. A client begins with Associate, and sends
-ConnectToQueue after an empty answer or silence.
+The document describes them in "Bus Management and Handshaking". The tables give the action of each event in each state, and the
+next state; `_ACTIONS` has the function of each action. Each role has one table for both dialects. ``v3`` is the dialect of
+Errai 2.4 to 4.x: Associate is answered only by FinishAssociation. ``legacy`` is the document's: ConnectToQueue is answered by
+RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the client sends RemoteSubscribe and FinishStateSync. With
+``auto`` a server follows the first verb that it receives. A client begins with Associate, and sends ConnectToQueue after an
+empty answer or silence.
 """
 
 from __future__ import annotations
@@ -12,17 +13,35 @@ from __future__ import annotations
 import enum
 import random
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
-from ...errors import RemoteProtocolError
+from ...errors import Forbidden, RemoteProtocolError, Unauthorized
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, Ready, Role, SessionEvent
-from .._rules import refusal
-from .names import CLIENT_BUS, SERVER_BUS
+from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
+from .._shared import refusal
+from .names import (
+    CLIENT_BUS,
+    CLIENT_BUS_ERRORS,
+    LOCAL_PREFIX,
+    OWN,
+    RESERVED,
+    SERVER_BUS,
+    check_local_subject,
+    check_subject,
+    count_of,
+    is_reserved,
+    names_an_answer,
+    refuse,
+    service_of,
+    services_in,
+    subjects_of,
+    text_of,
+)
 from .writer import MessageWriter
 
 Dialect: TypeAlias = Literal["auto", "v3", "legacy"]
@@ -245,3 +264,319 @@ def verb_of(message: Message) -> str | None:
     """The command of a message to a bus; None for any other message."""
     verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None
+
+
+def learn(federation: Federation, message: Message, now: float) -> None:
+    """RemoteSubscribe: all subjects or none. May raise `RemoteProtocolError`, as `subjects_of`, or ``reserved_subject``."""
+    subjects = subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions)
+    if federation.state is FederationState.CONNECTED and federation.role == "server" and not federation.renewing:
+        # In the handshake a client lists all its subjects, including its own bus.
+        for subject in subjects:
+            if is_reserved(subject):
+                text = f"{subject[:60]!r} is reserved for the buses: nothing of this RemoteSubscribe was done"
+                raise refuse(text, "reserved_subject")
+    for subject in subjects:
+        add(federation, subject)
+
+
+def unlearn(federation: Federation, message: Message, now: float) -> None:
+    """RemoteUnsubscribe of own subjects. May raise `RemoteProtocolError`, as `subjects_of`, or ``not_subscribed``."""
+    for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
+        if names_an_answer(subject):
+            continue  # never stored: see `add`
+        if subject in federation.wanted:
+            remove(federation, subject)
+        elif left := federation.withdrawn.pop(subject, 0):  # an Errai client confirms a withdrawal
+            if left > 1:
+                federation.withdrawn[subject] = left - 1
+        else:
+            federation.events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
+
+
+def add(federation: Federation, subject: str) -> None:
+    if names_an_answer(subject):
+        return  # reply subjects need no subscription
+    if subject in federation.wanted or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
+        return
+    if len(federation.wanted) < federation.limits.subscriptions:
+        federation.wanted[subject] = None
+    if federation.state is FederationState.CONNECTED:
+        federation.events.append(Message(Kind.SUBSCRIBE, subject))
+
+
+def remove(federation: Federation, subject: str) -> None:
+    del federation.wanted[subject]
+    if federation.state is FederationState.CONNECTED:
+        federation.events.append(Message(Kind.UNSUBSCRIBE, subject))
+
+
+def announce(federation: Federation, message: Message) -> None:
+    """Announce or withdraw a subject, once per service. Raises as `check_local_subject`."""
+    name = str(message.subject)
+    if name == CLIENT_BUS_ERRORS and federation.role == "client":
+        return  # known to the server
+    service = service_of(check_local_subject(message.subject, federation.limits.subject))
+    behind = federation.announced.get(service)
+    if message.kind is Kind.SUBSCRIBE:
+        if behind is None:
+            behind = federation.announced[service] = set()
+            if federation.greeting is None:
+                federation.say_of("RemoteSubscribe", service)
+        behind.add(name)
+    elif behind is not None:
+        behind.discard(name)
+        if not behind:
+            del federation.announced[service]
+            withdraw(federation, service)
+
+
+def withdraw(federation: Federation, service: str) -> None:
+    """Withdraw a service.
+
+    An Errai client then ends its *own* subscriptions to that subject, confirms that, and may still send there
+    (`ClientMessageBusImpl`). A service that the client itself has subscribed to is therefore not withdrawn.
+    """
+    if federation.role == "server" and not federation.ours:
+        if service in federation.wanted:
+            return
+        withdrawn = federation.withdrawn
+        if service in withdrawn or len(withdrawn) < federation.limits.subscriptions:
+            withdrawn[service] = withdrawn.get(service, 0) + 1
+    federation.say_of("RemoteUnsubscribe", service)
+
+
+_REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
+_FLAGS: Final = "LongPolling,SSE"
+_LEGACY_FLAGS: Final = "NoLongPollAvailable"
+"""Flags without meaning outside HTTP, which Errai's clients require."""
+_MAX_FLAGS: Final = 4096
+
+
+def receive_command(federation: Federation, message: Message, now: float) -> None:
+    """Handle a command. May raise `RemoteProtocolError`: not for this bus, incomplete, or unexpected."""
+    try:
+        verb = _verb_for_us(federation, message)
+    except RemoteProtocolError as error:
+        if message.subject != "":  # a WebSocket negotiation was already refused in its own form
+            _complain(federation, error)
+        raise
+    move(federation, verb if verb in VERBS else "unknown", message, now)
+
+
+def _verb_for_us(federation: Federation, message: Message) -> str:
+    if message.subject not in ("", federation.own_bus):
+        text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
+        raise refuse(text, "reserved_subject")
+    verb = message.attributes.get("CommandType")
+    if type(verb) is not str:
+        raise refuse("a message to a bus needs a CommandType", "missing_part")
+    if message.subject == "":  # the bare object of a WebSocket negotiation, which belongs to the transport
+        federation.say("WebsocketNegotiationFailed", ErrorMessage="illegal handshake")
+        raise refuse("an Associate without ToSubject: the WebSocket negotiation begins over HTTP", "handshake_order")
+    return verb
+
+
+def move(federation: Federation, event: str, message: Message, now: float) -> None:
+    """Make one step of the table. The state changes first, unless this raises `RemoteProtocolError`."""
+    before = federation.state
+    step = step_of(federation.role, federation.dialect, before, event)
+    federation.state = step.then
+    try:
+        _ACTIONS[step.action](federation, message, now)
+    except RemoteProtocolError as error:
+        if federation.state is step.then and error.close_code is None:
+            federation.state = before
+        _complain(federation, error)
+        raise
+
+
+def _complain(federation: Federation, error: RemoteProtocolError) -> None:
+    """Report a faulty command to a client's bus; commands have no ErrorTo."""
+    if federation.role == "server" and error.close_code is None and error.reason != "session_expired":
+        federation.tell_error(error, None)
+
+
+# -- actions: unexpected events ------------------------------------------------------------------------------------------
+
+
+def _ignore(federation: Federation, message: Message, now: float) -> None:
+    """Do nothing."""
+
+
+def _refuse(federation: Federation, message: Message, now: float) -> None:
+    verb = verb_of(message)
+    if verb is not None and verb not in VERBS:
+        raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
+    raise refuse(f"{verb or 'a message'} is not expected while {federation.state.value}", "handshake_order")
+
+
+def _violate(federation: Federation, message: Message, now: float) -> None:
+    raise refuse(f"{verb_of(message)} before any handshake", "handshake_order", None, 1002)
+
+
+def _expired(federation: Federation, message: Message, now: float) -> None:
+    """Always raises `RemoteProtocolError`: the peer must associate again (document, "SessionExpired")."""
+    federation.say("SessionExpired")
+    raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
+
+
+# -- a server's handshake ------------------------------------------------------------------------------------------------
+
+
+def _associate(federation: Federation, message: Message, now: float) -> None:
+    """Associate, first or repeated: what the client receives. May raise `RemoteProtocolError`: invalid RemoteServices."""
+    services = text_of(message.attributes, "RemoteServices", federation.limits.message)
+    if services is None:
+        raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
+    subjects = _services_in(federation, services)
+    for subject in subjects:
+        check_subject(subject, federation.limits.subject)
+    for subject in [one for one in federation.wanted if one not in subjects]:
+        remove(federation, subject)
+    federation.wanted.clear()  # the rest is reported again, as the bus may not have had space for it
+    federation.greeting = "FinishAssociation"
+    _recognise(federation, message)
+    if not federation.ready:
+        federation.become_ready(now)
+    for subject in subjects:
+        add(federation, subject)
+
+
+def _greet(federation: Federation, message: Message, now: float) -> None:
+    """ConnectToQueue, first or repeated: the client lists all its subjects again."""
+    federation.renewing = federation.ready
+    if federation.ready:
+        for subject in list(federation.wanted):
+            remove(federation, subject)
+    _recognise(federation, message)
+    federation.greeting = "FinishStateSync"
+
+
+def _finish_server(federation: Federation, message: Message, now: float) -> None:
+    federation.renewing = False
+    if not federation.ready:
+        federation.become_ready(now)
+
+
+def finish_greeting(federation: Federation) -> None:
+    """Write the answer to a handshake, with everything announced until now."""
+    verb, federation.greeting = federation.greeting, None
+    waiting, federation.documents = federation.documents, []
+    own = OWN["server"]
+    if verb == "FinishAssociation":
+        named = [name for name in federation.announced if "," not in name]
+        offers = {"ConnectionSessionKey": federation.token(), "CapabilitiesFlags": _FLAGS, **(federation.offers or {})}
+        federation.say(verb, RemoteServices=",".join((*own, *named)), Polybus="1", **offers)
+        for name in federation.announced:
+            if "," in name:
+                federation.say_of("RemoteSubscribe", name)
+    else:
+        federation.say("RemoteSubscribe", SubjectsList=[*own, *federation.announced])
+        flags = _LEGACY_FLAGS if federation.offers is None else "LongPollAvailable"
+        federation.say("CapabilitiesNotice", CapabilitiesFlags=flags, Polybus="1")
+        federation.say("FinishStateSync", ConnectionSessionKey=federation.token())
+    federation.documents.extend(waiting)
+
+
+def _recognise(federation: Federation, message: Message) -> None:
+    if message.attributes.get("Polybus") is not None:
+        federation.ours = True
+
+
+# -- a client's handshake ------------------------------------------------------------------------------------------------
+
+
+def begin(federation: Federation, legacy: bool) -> None:
+    if legacy:
+        federation.say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
+    else:
+        federation.say("Associate", PriorityProcessing="1", RemoteServices=",".join(OWN["client"]), Polybus="1")
+
+
+def _associated(federation: Federation, message: Message, now: float) -> None:
+    """FinishAssociation: the server's only answer."""
+    _recognise(federation, message)
+    _note(federation, message, now)
+    federation.become_ready(now)
+    services = text_of(message.attributes, "RemoteServices", federation.limits.message)
+    for name in _services_in(federation, services or ""):
+        add(federation, name)
+
+
+def _services_in(federation: Federation, text: str) -> dict[str, None]:
+    """The distinct names in a handshake, limited to what is stored plus a few, so that the bus reports the excess."""
+    most = federation.limits.subscriptions + 2 * len(RESERVED)
+    return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
+
+
+def _finish_client(federation: Federation, message: Message, now: float) -> None:
+    federation.say("RemoteSubscribe", SubjectsList=[*OWN["client"], *federation.announced])
+    federation.say("FinishStateSync")
+    federation.become_ready(now, legacy=True)
+
+
+def _fall_back(federation: Federation, message: Message, now: float) -> None:
+    federation.due = None
+    begin(federation, legacy=True)
+
+
+def _note(federation: Federation, message: Message, now: float) -> None:
+    """CapabilitiesNotice. May raise `RemoteProtocolError`: ``missing_part``, ``invalid_part``, ``too_large``."""
+    flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
+    if flags is None and verb_of(message) == "CapabilitiesNotice":
+        raise refuse("CapabilitiesFlags is required", "missing_part")
+    _recognise(federation, message)
+
+
+# -- actions: the rest ---------------------------------------------------------------------------------------------------
+
+
+def _verify(federation: Federation, message: Message, now: float) -> None:
+    """WebsocketChannelVerify, checked by the transport. May raise `RemoteProtocolError`: no WebSocket was offered."""
+    if federation.offers is None:
+        raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
+
+
+def _beat(federation: Federation, message: Message, now: float) -> None:
+    """Heartbeat. A polybus sends its interval, and silence beyond it ends the connection."""
+    interval = message.attributes.get("PolybusInterval")
+    if interval is not None:
+        federation.silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
+        federation.missed = now + federation.silence
+
+
+def _leave(federation: Federation, message: Message, now: float) -> None:
+    """Disconnect. A polybus sends its close code, which some transports cannot."""
+    reason, code = message.attributes.get("Reason"), message.attributes.get("PolybusCode")
+    text = reason[:200] if type(reason) is str and reason else "the peer has left"
+    if type(code) is not int or not 1000 <= code <= 4999:
+        code = 1000 if federation.role == "server" else 1001
+    error = _REFUSALS[code](text) if federation.role == "client" and code in _REFUSALS else None
+    federation.events.append(CloseWanted(code, text, error))
+
+
+def _renew(federation: Federation, message: Message, now: float) -> None:
+    """SessionExpired: the link reconnects and announces its subjects again."""
+    federation.events.append(CloseWanted(1001, "the session has expired"))
+
+
+_ACTIONS: Final[Mapping[Action, Callable[[Federation, Message, float], None]]] = {
+    Action.IGNORE: _ignore,
+    Action.REFUSE: _refuse,
+    Action.VIOLATE: _violate,
+    Action.EXPIRED: _expired,
+    Action.ASSOCIATE: _associate,
+    Action.GREET: _greet,
+    Action.FINISH_SERVER: _finish_server,
+    Action.ASSOCIATED: _associated,
+    Action.FINISH_CLIENT: _finish_client,
+    Action.FALL_BACK: _fall_back,
+    Action.LEARN: learn,
+    Action.UNLEARN: unlearn,
+    Action.NOTE: _note,
+    Action.BEAT: _beat,
+    Action.VERIFY: _verify,
+    Action.LEAVE: _leave,
+    Action.RENEW: _renew,
+    Action.DELIVER: _ignore,  # a connected session delivers without the table
+}

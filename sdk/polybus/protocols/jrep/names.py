@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ...errors import LocalProtocolError, ReservedSubject
-from .._rules import MAX_INT, WireRules, fault_in_subject
+from .._shared import MAX_INT, WireRules, fault_in_subject
 
 SERVER_BUS: Final = "ServerBus"
 CLIENT_BUS: Final = "ClientBus"

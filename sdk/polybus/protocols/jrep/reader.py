@@ -19,8 +19,9 @@ from ...body import JSON, OCTETS, BodyFormat, check_json, check_levels
 from ...errors import BadRequest, BusError, Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .._rules import error_facts, fault_in_subject
+from .._shared import error_facts, fault_in_subject
 from .formats import ErraiFormat
+from .java import JavaObject, JavaTypes, Portable
 from .names import (
     CONTROL_SUBJECTS,
     ERRORS_SUFFIX,
@@ -38,7 +39,6 @@ from .names import (
     refuse_json,
     text_of,
 )
-from .values.java import JavaObject, JavaTypes, Portable
 
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 LONG: Final = 32 * 1024

@@ -1,6 +1,6 @@
 """One J.REP connection, without I/O: the federation of two buses, and the messages between them.
 
-`commands` handles the commands between the buses with the tables in `handshake`. This module handles the other messages:
+`handshake` handles the commands between the buses. This module handles the other messages:
 requests, answers and refusals.
 """
 
@@ -14,9 +14,8 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import MISSING, Kind, Message
 from ...plugins import Capabilities, CloseWanted, Frames, Refused, Role, SessionEvent, SessionOutput
-from .._rules import too_large
-from . import commands
-from .handshake import Dialect, Federation, FederationState
+from .._shared import too_large
+from .handshake import Dialect, Federation, FederationState, announce, begin, finish_greeting, move, receive_command
 from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES, REPLY_SUFFIX, is_reserved, is_unusable, refuse
 from .reader import by_priority
 from .writer import payloads_of
@@ -69,7 +68,7 @@ class JrepSession:
         federation = self.federation
         federation.heard = now
         if federation.role == "client":
-            commands.begin(federation, legacy=federation.state is FederationState.QUEUEING)
+            begin(federation, legacy=federation.state is FederationState.QUEUEING)
             if federation.state is FederationState.TRYING:
                 federation.due = now + _PATIENCE
         return self._payloads()
@@ -91,7 +90,7 @@ class JrepSession:
     def _payloads(self) -> list[bytes]:
         federation = self.federation
         if federation.greeting is not None:
-            commands.finish_greeting(federation)
+            finish_greeting(federation)
         documents = federation.documents
         if not documents:
             return []
@@ -114,7 +113,7 @@ class JrepSession:
             self._refused(error)
             return self._output()
         if not messages:
-            commands.move(federation, "nothing", Message(_CONTROL), now)
+            move(federation, "nothing", Message(_CONTROL), now)
         elif len(messages) > 1:
             messages = by_priority(messages)
         most = self._bad + federation.limits.bad_messages
@@ -123,11 +122,11 @@ class JrepSession:
                 if isinstance(message, RemoteProtocolError):
                     raise message
                 if message.kind is _CONTROL:
-                    commands.receive(federation, message, now)
+                    receive_command(federation, message, now)
                 elif federation.state is FederationState.CONNECTED:
                     _RECEIVERS.get(message.kind, _deliver)(self, message)
                 else:
-                    commands.move(federation, "message", message, now)
+                    move(federation, "message", message, now)
             except RemoteProtocolError as error:
                 self._refused(error)
                 if self._bad > most:
@@ -233,7 +232,7 @@ class JrepSession:
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
         kind, federation = message.kind, self.federation
         if kind in _SUBSCRIPTIONS:
-            commands.announce(federation, message)
+            announce(federation, message)
             return None, () if federation.greeting is not None else self._payloads()
         if kind is _REQUEST or kind is _OPEN:
             self._count = count = self._count + 1
@@ -278,7 +277,7 @@ class JrepSession:
         federation = self.federation
         if federation.state is not FederationState.CONNECTED:
             federation.due = federation.missed = None
-            commands.move(federation, "silence", Message(_CONTROL), now)
+            move(federation, "silence", Message(_CONTROL), now)
             return self._output()
         if federation.missed is not None and federation.silence is not None and now >= federation.missed:
             federation.missed = federation.heard + federation.silence

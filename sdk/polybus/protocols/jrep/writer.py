@@ -17,8 +17,9 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import Code, LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import RELAYED, Kind, Message
-from .._rules import milliseconds, opening_facts
+from .._shared import milliseconds, opening_facts
 from .formats import ErraiFormat, Parts, PartsFormat, encoder_of
+from .java import Numbering, json_text, quoted, throwable
 from .names import (
     CLIENT_BUS_ERRORS,
     ERRORS_SUFFIX,
@@ -31,7 +32,6 @@ from .names import (
     check_local_subject,
     service_of,
 )
-from .values.java import Numbering, json_text, quoted, throwable
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...errors import LocalProtocolError, Unsupported
 from ...subjects import is_pattern, wire_pattern
-from .._rules import WireRules
+from .._shared import WireRules
 
 RULES: Final = WireRules("nats")
 refuse: Final = RULES.refuse

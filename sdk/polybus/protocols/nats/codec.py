@@ -16,8 +16,7 @@ from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import BusError, Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from .._memo import Memo
-from .._rules import milliseconds
+from .._shared import Memo, milliseconds
 from .checks import fault_in_name, local_pattern, local_subject
 from .cluster.subjects import node_word
 from .failures import error_message, is_failure

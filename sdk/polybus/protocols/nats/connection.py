@@ -14,7 +14,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, Refused, SessionEvent
 from ...plugins.tools import SubjectIndex
-from .._rules import error_facts, refusal, too_large
+from .._shared import error_facts, refusal, too_large
 from .codec import NatsCodec
 from .credentials import Credentials
 from .failures import ServerError

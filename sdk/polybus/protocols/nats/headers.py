@@ -13,8 +13,7 @@ import msgspec
 from attrs import frozen
 
 from ...errors import LocalProtocolError
-from .._memo import Memo
-from .._rules import LINE_BREAK, MAX_INT, fault_in_headers
+from .._shared import LINE_BREAK, MAX_INT, Memo, fault_in_headers
 
 VERSION: Final = b"NATS/1.0"
 TTL: Final = "Polybus-Ttl"

@@ -15,8 +15,7 @@ from attrs import define, field, frozen
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...plugins import FrameField
-from .._memo import Memo
-from .._rules import shown_text
+from .._shared import Memo, shown_text
 from .checks import fault_in_name, refuse
 from .headers import HeaderBlock, HeaderReader
 

@@ -15,7 +15,7 @@ from ...errors import RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
 from ...plugins import FrameField, Role
-from .._options import UrlOptions, choice, one_of
+from .._shared import UrlOptions, choice, one_of
 from .binary_format import BinaryReader, BinaryWriter, dissect
 from .json_format import json_read, json_writer
 from .session import ShortUbreSession, UbreSession

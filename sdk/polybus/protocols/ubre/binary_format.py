@@ -17,7 +17,7 @@ from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError, Unsu
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import FrameField
-from .._rules import shown_text
+from .._shared import shown_text
 from .members import (
     JSON_ONLY,
     NO_EXTRAS,

@@ -21,7 +21,7 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...speedups import native
-from .._rules import MAX_INT
+from .._shared import MAX_INT
 from .members import (
     JSON_ONLY,
     OCTETS_ONLY,

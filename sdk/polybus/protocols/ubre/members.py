@@ -16,7 +16,7 @@ from ...body import JSON, OCTETS
 from ...errors import Code, EncodeError
 from ...limits import Limits
 from ...message import Kind, Message
-from .._rules import MAX_INT, WireRules, error_facts, fault_in_subject, milliseconds, opening_facts
+from .._shared import MAX_INT, WireRules, error_facts, fault_in_subject, milliseconds, opening_facts
 
 WIRE_RULES: Final = WireRules("ubre")
 refuse: Final = WIRE_RULES.refuse

@@ -11,7 +11,7 @@ from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, QuietSession, Refused, SessionEvent, SessionOutput
-from .._rules import too_large
+from .._shared import too_large
 from .members import refuse
 
 if TYPE_CHECKING:

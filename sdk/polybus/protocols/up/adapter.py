@@ -12,7 +12,7 @@ from attrs import field, frozen
 from ...limits import Limits
 from ...plugins import FrameField, Hear, Role, Sample
 from ...plugins.tools import sources
-from .._options import UrlOptions, choice
+from .._shared import UrlOptions, choice
 from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .attributes import refuse
 from .codec import MAX_TTL, UpCodec

@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import frozen
 from msgspec import Struct
 
-from .._rules import WireRules
+from .._shared import WireRules
 from .uuris import UUri
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from ...errors import BusError, LocalProtocolError, Unsupported
-from .._memo import Memo
+from .._shared import Memo
 from .._uprotocol import pairs_in
 from .attributes import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri

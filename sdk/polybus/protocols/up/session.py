@@ -14,13 +14,11 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, Frames, SessionOutput, Undelivered
 from ...plugins.protobuf import field, varint
-from .._memo import remember
 from .._protobuf import status_of
-from .._rules import too_large
+from .._shared import remember, too_large
 from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
 from .attributes import NAME, MessageType, PayloadFormat, refuse, uuid_bytes
-from .codec import MAX_TTL, TYPES, UpCodec, milliseconds, no_form
-from .messages import MessageShape, UpMessage, UpReturnAddress, written_body
+from .codec import MAX_TTL, TYPES, MessageShape, UpCodec, UpMessage, UpReturnAddress, milliseconds, no_form, written_body
 from .names import UpNames
 from .samples import MAX_ATTRIBUTES, check_attributes
 from .wire import WireIds, head_of, wire_ms, write_message, write_uuid

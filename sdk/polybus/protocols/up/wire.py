@@ -15,7 +15,7 @@ from typing import Final
 from ...errors import Code
 from ...plugins import FrameField
 from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint, walk_fields
-from .._rules import plain_field, shown_text
+from .._shared import plain_field, shown_text
 from .attributes import FORMAT_NAMES, LAST_PRIORITY, TYPE_NAMES, Attributes, id_ms, is_v7, priority_name, uuid_text
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
 

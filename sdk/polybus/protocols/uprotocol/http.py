@@ -17,11 +17,10 @@ from attrs import evolve, frozen
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
-from .adapter import DEFAULT_ENTITY, UProtocol
+from .adapter import DEFAULT_ENTITY, UProtocol, UProtocolCodec
 from .bodies import FORMATS, format_of, written_body
-from .cloudevents.cloudevent import attributes_of, message_of, named, typed
-from .cloudevents.envelope import OLD_LEVEL, normalise
-from .codec import UProtocolCodec
+from .cloudevent import attributes_of, message_of, named, typed
+from .envelope import OLD_LEVEL, normalise
 from .rules import TOLERATED, Leniency, refuse
 
 Format: TypeAlias = Literal["json", "protobuf"]

@@ -28,7 +28,7 @@ from attrs import frozen
 
 from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
-from .._memo import Memo
+from .._shared import Memo
 
 RESPONSE: Final = "rpc.response"
 """Resource for answers (document, 1.2 RPC Attributes)."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from attrs import Factory, define, field, frozen
 
 from ...errors import RemoteProtocolError
-from .._rules import WireRules
+from .._shared import WireRules
 from .._uprotocol import PRIORITIES, id_version
 from .names import Uri, UriError, read_uri
 

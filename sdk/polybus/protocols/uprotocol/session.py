@@ -11,20 +11,17 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities
 from ...plugins.hello import HELLO
-from .._memo import remember
 from .._protobuf import ANY
-from .._rules import too_large
+from .._shared import remember, too_large
 from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority
 from .bodies import write_status, written_body
-from .cloudevents.envelope import ReturnAddress, return_address
-from .codec import UProtocolCodec
-from .events import EventMessage
-from .extensions import NAMES, extension_attributes, write_headers
+from .envelope import ReturnAddress, return_address
+from .events import NAMES, EventMessage, extension_attributes, write_headers
 from .names import MESSAGE, RESPONSE, UProtocolNames, read_uri, subject_text
 from .rules import MAX_INTEGER, is_text, refuse
 
 if TYPE_CHECKING:
-    from .adapter import UProtocol
+    from .adapter import UProtocol, UProtocolCodec
 
 _CAPABILITIES: Final = Capabilities(subscribe=False)
 _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY

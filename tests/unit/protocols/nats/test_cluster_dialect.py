@@ -29,7 +29,7 @@ from polybus.plugins import (
     Undelivered,
 )
 from polybus.protocols.nats import Nats
-from polybus.protocols.nats.cluster.known_handlers import TOLD, TOLD_CHARACTERS, KnownHandlers
+from polybus.protocols.nats.cluster.nodes import TOLD, TOLD_CHARACTERS, KnownHandlers
 from polybus.protocols.nats.cluster.subjects import escape_subject, escape_token, unescape_subject, unescape_token
 from polybus.subjects import canonical
 from tests.doubles.driven import Driven

@@ -20,8 +20,8 @@ from polybus import BusError, Code, LocalProtocolError, Message, RemoteProtocolE
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import ANY
-from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http, to_http
+from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 from polybus.subjects import check_subject
 from tests.doubles.driven import Driven
 

@@ -15,8 +15,8 @@ from polybus.message import Kind
 from polybus.plugins import Refused
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import pack
-from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.http import Form, frames_of, from_http, http_of
+from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.rules import RULES, TOLERATED, Violation
 from tests.doubles.driven import Driven
 

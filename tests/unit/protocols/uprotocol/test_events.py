@@ -25,9 +25,9 @@ from polybus.message import Kind
 from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import ANY, pack, pack_value, read_value, write_value
-from polybus.protocols.uprotocol.cloudevents import proto_event
-from polybus.protocols.uprotocol.cloudevents.proto_event import cloud_event_classes
-from polybus.protocols.uprotocol.codec import UProtocolCodec
+from polybus.protocols.uprotocol import proto_event
+from polybus.protocols.uprotocol.adapter import UProtocolCodec
+from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.rules import Violation
 from tests.doubles.driven import Driven
 

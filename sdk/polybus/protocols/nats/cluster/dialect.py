@@ -20,7 +20,7 @@ from attrs import evolve
 from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
 from ....plugins import Due, Lost, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
-from ..._memo import Memo
+from ..._shared import Memo
 from ..checks import refuse
 from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection, NatsDialect, NatsSubscription

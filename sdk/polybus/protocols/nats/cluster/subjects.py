@@ -29,7 +29,7 @@ from attrs import define, field
 
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
-from ..._memo import Memo
+from ..._shared import Memo
 from ..checks import is_answerable, refuse
 
 REPLAY: Final = "replay-"

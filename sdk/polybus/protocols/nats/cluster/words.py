@@ -8,7 +8,7 @@ from attrs import define
 
 from ....message import Kind, Message
 from ....plugins import ToClient, ToUser
-from ..._rules import milliseconds
+from ..._shared import milliseconds
 from ..checks import refuse
 from ..codec import HAVE_IT, NatsCodec
 from ..connection import NatsConnection

@@ -18,9 +18,9 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from ....body import items_of, part_that_fails
-from ....errors import EncodeError
-from ....plugins.tools import form_of_struct, plain_form, scalar_form
+from ...body import items_of, part_that_fails
+from ...errors import EncodeError
+from ...plugins.tools import form_of_struct, plain_form, scalar_form
 from .declared import Arguments, Write, write_arguments
 from .java import (
     BOOLEANS,

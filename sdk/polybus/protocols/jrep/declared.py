@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
-from ....errors import EncodeError
-from ....plugins.tools import scalar_form
+from ...errors import EncodeError
+from ...plugins.tools import scalar_form
 from .java import (
     KEY_PREFIX,
     LIST,

@@ -8,18 +8,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from ....body import OCTETS, BodyFormat
-from ....errors import Code, RemoteProtocolError
-from ....limits import Limits
-from ....message import Kind, Message
-from ..._memo import remember
-from ..._protobuf import ANY, check_any, code_of, pack
-from ..._uprotocol import id_version
-from ..bodies import STATUSES, read_status
-from ..events import EventMessage, UsualEvent, event_of
-from ..extensions import KINDS, read_extension, read_headers
-from ..names import UriError, read_uri
-from ..rules import RULES, TOLERATED, TYPES, Facts, Leniency, Violation, is_uri_reference, refuse, violations
+from ...body import OCTETS, BodyFormat
+from ...errors import Code, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .._protobuf import ANY, check_any, code_of, pack
+from .._shared import remember
+from .._uprotocol import id_version
+from .bodies import STATUSES, read_status
+from .events import KINDS, EventMessage, UsualEvent, event_of, read_extension, read_headers
+from .names import UriError, read_uri
+from .rules import RULES, TOLERATED, TYPES, Facts, Leniency, Violation, is_uri_reference, refuse, violations
 
 BATCH: Final = 4096
 """Maximum number of events in a batch; 1 MiB holds some thousands."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, get_args, get_origi
 import attrs
 import msgspec
 
-from ....errors import BadRequest, EncodeError
+from ...errors import BadRequest, EncodeError
 
 _encode: Final = msgspec.json.Encoder().encode
 _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)

@@ -10,21 +10,19 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from ....body import OCTETS, BodyFormat
-from ....errors import EncodeError, RemoteProtocolError
-from ....limits import Limits
-from ....message import Kind
-from ....plugins import FrameField
-from ....plugins.protobuf import field, length, read_fields, read_varint, varint, walk_fields
-from ..._memo import remember
-from ..._protobuf import ANY, check_any, known_class
-from ..._rules import plain_field
-from ..._uprotocol import LEVELS
-from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
-from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
-from ..extensions import ITEM, read_proto_item
-from ..rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
+from ...body import OCTETS, BodyFormat
+from ...errors import EncodeError, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind
+from ...plugins import FrameField
+from ...plugins.protobuf import field, length, read_fields, read_varint, varint, walk_fields
+from .._protobuf import ANY, check_any, known_class
+from .._shared import plain_field, remember
+from .._uprotocol import LEVELS
+from .bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
 from .envelope import BATCH, Envelope, is_packed, known_schema, shown
+from .events import ITEM, Attributes, EventMessage, Extra, Head, UsualEvent, is_id, read_proto_item
+from .rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
 
 _DESCRIPTOR: Final = (  # cloudevents.proto in this folder, compiled by protoc; a test compares them
     b"\n\x11cloudevents.proto\x12\x11io.cloudevents.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestam"

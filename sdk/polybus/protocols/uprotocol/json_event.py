@@ -13,17 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from ....body import JSON, OCTETS, BodyFormat, check_json
-from ....errors import EncodeError, RemoteProtocolError
-from ....limits import Limits
-from ....message import Kind
-from ..._memo import remember
-from ..._protobuf import ANY, check_any
-from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
-from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
-from ..extensions import read_json_item
-from ..rules import TOLERATED, WIRE_RULES, is_text, refuse
+from ...body import JSON, OCTETS, BodyFormat, check_json
+from ...errors import EncodeError, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind
+from .._protobuf import ANY, check_any
+from .._shared import remember
+from .bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
 from .envelope import BATCH, MISPLACED_DATA, Envelope, is_packed, known_schema, shown
+from .events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id, read_json_item
+from .rules import TOLERATED, WIRE_RULES, is_text, refuse
 
 _RECENT: Final = 256
 _ITEM: Final = b'"polybus.item.v1"'

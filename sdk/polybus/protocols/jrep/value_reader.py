@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 import attrs
 import msgspec
 
-from ....body import check_json
-from ....errors import BadRequest, EncodeError
-from ....plugins.tools import convert, misfit
+from ...body import check_json
+from ...errors import BadRequest, EncodeError
+from ...plugins.tools import convert, misfit
 from .java import (
     KEY_PREFIX,
     NULL_KEY,

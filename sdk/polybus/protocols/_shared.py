@@ -1,12 +1,95 @@
-"""Rules and small parts that the protocols share: subjects, headers, counts, deadlines, errors, channels."""
+"""Rules and small parts that the protocols share: caches, options in URLs, subjects, headers, counts, errors, channels."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from attrs import field, fields
 
 from ..errors import BadRequest, Code, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ..message import Kind, Message
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MOST: Final = 4096
+
+
+def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
+    """Add an entry to a cache, which is emptied first if it has `most` entries."""
+    if len(cache) >= most:
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+class Memo(dict[K, V]):
+    """A dictionary that makes missing values and empties itself when full. A hit costs no Python call.
+
+    Args:
+        make: Makes the value of a key. Its exceptions are raised by the look-up and not cached.
+        most: Maximum number of keys.
+    """
+
+    __slots__ = ("_make", "_most")
+
+    def __init__(self, make: Callable[[K], V], most: int = _MOST) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: K) -> V:
+        return remember(self, key, self._make(key), self._most)
+
+
+class UrlOptions:
+    """Base of the adapters, which are attrs classes. `option_names` are the fields that a URL may set."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    option_names: ClassVar[tuple[str, ...]]
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        """Return the options that differ from the defaults, as written in the query of a URL."""
+        kind: Any = type(self)
+        given = {one.name: getattr(self, one.name) for one in fields(kind) if getattr(self, one.name) != one.default}
+        return {
+            name: f"{given[name]:g}" if isinstance(given[name], float) else str(given[name])
+            for name in self.option_names
+            if name in given
+        }
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """Create an adapter from the query of a URL.
+
+        Raises:
+            ValueError: An option or value is unknown. The error text lists the known ones.
+        """
+        unknown = sorted(set(options) - set(cls.option_names))
+        if unknown:
+            raise ValueError(f"{cls.name}: unknown option {', '.join(unknown)}; known are {', '.join(cls.option_names)}")
+        return cls(**options)
+
+
+def choice(*values: str) -> Any:
+    """Return a field that accepts one of these values. The first is the default."""
+    return field(default=values[0], validator=one_of(*values))
+
+
+def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
+    """Return an attrs validator, which checks that the value is one of these when converted to a string."""
+
+    def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
+        if str(value) not in values:
+            raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not known; it is one of {', '.join(values)}")
+
+    return check
+
 
 MAX_INT: Final = 2**53
 """Larger integers lose digits in JavaScript."""

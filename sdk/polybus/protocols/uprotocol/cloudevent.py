@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ....body import OCTETS, BodyFormat
-from ....errors import LocalProtocolError, RemoteProtocolError
-from ....limits import Limits
-from ....message import Kind, Message
-from ..._protobuf import ANY
-from ..._uprotocol import IdFactory, id_time_ms
-from ..adapter import DEFAULT_ENTITY, MODES, UProtocol
-from ..bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
-from ..codec import UProtocolCodec
-from ..names import UProtocolNames
-from ..rules import MAX_INTEGER, Leniency, refuse
+from ...body import OCTETS, BodyFormat
+from ...errors import LocalProtocolError, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .._protobuf import ANY
+from .._uprotocol import IdFactory, id_time_ms
+from .adapter import DEFAULT_ENTITY, MODES, UProtocol, UProtocolCodec
+from .bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 from .envelope import Envelope
+from .names import UProtocolNames
+from .rules import MAX_INTEGER, Leniency, refuse
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent

@@ -1,1 +1,0 @@
-"""Readers and writers of CloudEvents in protobuf and JSON."""
