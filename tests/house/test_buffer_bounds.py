@@ -64,7 +64,7 @@ BOUNDS = {
     "256 subjects": "pubsub.pubsub._hinted pubsub.pubsub._stopped",
     "30 questions, one a second": "peer.negotiation._late",
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.nodes._gone",
-    "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.nodes._nodes",
+    "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.nodes._announced",
     "4,096 nodes": """
         cluster.arrivals.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.handover.cut
         cluster.arrivals.cut protocols.nats.cluster.nodes._nodes
@@ -212,7 +212,7 @@ BOUNDS = {
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
         tunnel.connection._queue
     """,
-    "the patterns of _nodes": "protocols.nats.cluster.nodes._present",
+    "the patterns of _announced": "protocols.nats.cluster.nodes._present",
     "the reasons that there are": "broker.events.dropped",
     "the routes of an endpoint": "bindings.http.server._endings bindings.http.server._exact",
     "the verbs": "runtime.access._told",

@@ -42,7 +42,7 @@ class KnownHandlers:
     """
 
     remember: float = 0.0
-    _nodes: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
+    _announced: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
     _present: dict[str, set[str]] = field(factory=dict, init=False)
     _gone: dict[str, float] = field(factory=dict, init=False)
     """Patterns without a node and the time that the last one left, oldest first."""
@@ -64,7 +64,7 @@ class KnownHandlers:
         if not kept or self._kept + size > _MOST:
             return
         self._kept += size
-        self._nodes[node] = kept
+        self._announced[node] = kept
         for pattern in kept:
             self._present.setdefault(pattern, set()).add(node)
             self._recall(pattern)
@@ -83,7 +83,7 @@ class KnownHandlers:
             self._drop_oldest()
 
     def all_left(self, now: float) -> None:
-        for node in list(self._nodes):
+        for node in list(self._announced):
             self.left(node, now)
 
     def nodes_with(self, subject: str) -> set[str]:
@@ -101,7 +101,7 @@ class KnownHandlers:
 
     def _forget(self, node: str) -> list[str]:
         orphans = list[str]()
-        for pattern in self._nodes.pop(node, ()):
+        for pattern in self._announced.pop(node, ()):
             self._kept -= len(pattern)
             nodes = self._present[pattern]
             nodes.discard(node)
