@@ -11,17 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Backoff,
-    Bus,
-    ConnectFailed,
-    Context,
-    Limits,
-    Route,
-    Unsupported,
-    bridge,
-    connect,
-)
+from polybus import Backoff, Bus, ConnectFailed, Context, Limits, Route, Unsupported, bridge, connect
 from polybus._core.link.state import State
 from polybus._core.runtime.services import Services
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject

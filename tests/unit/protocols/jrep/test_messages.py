@@ -220,17 +220,7 @@ def test_one_message_that_is_not_even_json_is_refused_alone(broken: str, answere
     assert [error.answer_id for error in errors] == [("n:1:RespondTo:RPC", "n:1:Errors:RPC") if answered else None]
 
 
-TORN = [
-    "[",
-    "[{}",
-    '[{"a":1},{"b":"]',
-    '[{"a":1},{"b":"\\',
-    "[{}] []",
-    "[{}]]",
-    "[,]",
-    "nonsense",
-    "[{]}]",
-]
+TORN = ["[", "[{}", '[{"a":1},{"b":"]', '[{"a":1},{"b":"\\', "[{}] []", "[{}]]", "[,]", "nonsense", "[{]}]"]
 
 
 @pytest.mark.parametrize("payload", TORN)

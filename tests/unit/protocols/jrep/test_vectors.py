@@ -118,15 +118,7 @@ def test_an_object_that_points_to_itself_is_one_object() -> None:
     assert node["m"] == {1: "one"}
     assert node["colour"] == JavaEnum("wiretest.Colour", "RED")
     assert node["bytes"] == b"\x01\x02"
-    assert [node[name] for name in ("name", "count", "big", "any", "d", "flag", "ch")] == [
-        "root",
-        3,
-        9,
-        42,
-        1.5,
-        True,
-        "q",
-    ]
+    assert [node[name] for name in ("name", "count", "big", "any", "d", "flag", "ch")] == ["root", 3, 9, 42, 1.5, True, "q"]
 
 
 @pytest.mark.parametrize("id", ["J28", "J29", "J40", "J18"])

@@ -17,20 +17,20 @@ from tests.doubles.driven import Driven
 from tests.integration.interop.nats_keys import Key, Operator
 
 
-def test_options_of_a_url() -> None:
-    adapter, _, address = resolve_url("nats+tcp://127.0.0.1:4222?queue=workers&inbox=_own&client=me&tls_first=true")
-    assert adapter == Nats(queue="workers", inbox="_own", client="me", tls_first=True)
-    assert address == "tcp://127.0.0.1:4222"
-
-
 @pytest.mark.parametrize("transport", ["tcp", "tls", "ws", "wss"])
-def test_the_user_of_a_url_is_the_protocol_s(transport: str) -> None:
-    adapter, _, address = resolve_url(f"nats+{transport}://ann:p%40ss@host:4222")
-    assert adapter == Nats(user="ann", password="p@ss")
-    assert address == f"{transport}://host:4222"
-    adapter, _, address = resolve_url(f"nats+{transport}://to%2Fken@[::1]:4222")
-    assert adapter == Nats(token="to/ken")
-    assert address == f"{transport}://[::1]:4222"
+def test_the_user_and_the_options_of_a_url_are_the_protocol_s(transport: str) -> None:
+    own = Nats(queue="w", inbox="_own", client="me", tls_first=True)
+    for rest, expected, host in (
+        (
+            "127.0.0.1:4222?queue=w&inbox=_own&client=me&tls_first=true",
+            own,
+            "127.0.0.1:4222",
+        ),
+        ("ann:p%40ss@host:4222", Nats(user="ann", password="p@ss"), "host:4222"),
+        ("to%2Fken@[::1]:4222", Nats(token="to/ken"), "[::1]:4222"),
+    ):
+        adapter, _, address = resolve_url(f"nats+{transport}://{rest}")
+        assert (adapter, address) == (expected, f"{transport}://{host}")
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,16 @@ def test_a_damaged_seed_is_refused() -> None:
 INFO = b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n'
 
 
+def connecting(adapter: Nats) -> Driven:
+    session = Driven(adapter.session("client"))
+    session.receive(INFO, 1.0)
+    return session
+
+
 def test_a_credentials_file_signs_the_nonce_with_its_jwt() -> None:
     adapter = Nats(creds="ann.creds")
     assert adapter.files == {"ann.creds": "the credentials file of creds="}
-    session = Driven(adapter.with_files({"ann.creds": Operator().creds}).session("client"))
-    session.receive(INFO, 1.0)
+    session = connecting(adapter.with_files({"ann.creds": Operator().creds}))
     connect = json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))
     assert connect["jwt"].count(".") == 2
     assert connect["sig"] and "nkey" not in connect
@@ -122,16 +127,13 @@ def test_a_file_with_a_seed_is_named_and_a_seed_is_none() -> None:
     assert adapter.files == {"user.nk": "the file of nkey="}
     read = adapter.with_files({"user.nk": f"# Ann\n{key.seed}\n"})
     assert read == adapter
-    session = Driven(read.session("client"))
-    session.receive(INFO, 1.0)
-    assert json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))["nkey"] == key.public
+    assert json.loads(connecting(read).frames_to_send()[0].removeprefix(b"CONNECT "))["nkey"] == key.public
     with pytest.raises(ValueError, match="a seed"):
         adapter.with_files({"user.nk": "nothing"})
 
 
 def test_a_file_that_nobody_has_read_lets_nobody_in() -> None:
-    session = Driven(Nats(creds="ann.creds").session("client"))
-    session.receive(INFO, 1.0)
+    session = connecting(Nats(creds="ann.creds"))
     [closed] = session.events()
     assert isinstance(closed, CloseWanted)
     assert "has not been read" in closed.reason
@@ -139,9 +141,7 @@ def test_a_file_that_nobody_has_read_lets_nobody_in() -> None:
 
 
 def test_credentials_that_expire_end_a_connection_and_not_the_link() -> None:
-    adapter = Nats(creds="ann.creds")
-    session = Driven(adapter.with_files({"ann.creds": Operator().creds}).session("client"))
-    session.receive(INFO, 1.0)
+    session = connecting(Nats(creds="ann.creds").with_files({"ann.creds": Operator().creds}))
     session.receive(b"PONG\r\n", 1.0)
     session.events()
     session.receive(b"-ERR 'User Authentication Expired'\r\n", 1.0)

@@ -17,6 +17,28 @@ from tests.support import bounded, eventually
 pytestmark = pytest.mark.anyio
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
+TWENTY = Counter(map(str, range(20)))
+
+
+async def joined(stack: AsyncExitStack, engine: NatsEngine, wire: str, count: int) -> list[Member]:
+    """Members that are connected over the engine, or two of them with each other."""
+    members = [Member(Bus(cluster=engine.url) if wire == "cluster" else Bus(), name) for name in "abc"[:count]]
+    if wire == "cluster":
+        await stack.enter_async_context(cluster(*(member.bus for member in members), url=engine.url))
+    elif wire == "native":
+        for member in members:
+            await stack.enter_async_context(connect(engine.url, bus=member.bus))
+    else:
+        client = members[1].bus if count > 1 else None
+        await stack.enter_async_context(pair(members[0].bus, protocol="nats", client=client))
+        members = members[:2]
+    return members
+
+
+async def publish(bus: Bus, count: int = 20) -> None:
+    for n in range(count):
+        await bus.publish("orders.placed", str(n))
+    await bus.publish("fence", "")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -24,17 +46,7 @@ BACKOFF = Backoff(initial=0.001, maximum=0.02)
 @bounded
 async def test_one_member_of_a_group_gets_each_publication_the_publisher_s_own_among_them(wire: str, count: int) -> None:
     async with NatsEngine() as engine, AsyncExitStack() as stack:
-        clustered: dict[str, Any] = {"cluster": engine.url} if wire == "cluster" else {}
-        members = [Member(Bus(**clustered), name) for name in "abc"[:count]]
-        if wire == "cluster":
-            await stack.enter_async_context(cluster(*(member.bus for member in members), url=engine.url))
-        elif wire == "native":
-            for member in members:
-                await stack.enter_async_context(connect(engine.url, bus=member.bus))
-        else:
-            client = members[1].bus if count > 1 else None
-            await stack.enter_async_context(pair(members[0].bus, protocol="nats", client=client))
-            members = members[:2]
+        members = await joined(stack, engine, wire, count)
         chosen = await each_is_for_one_member_of_a_group(members)
         assert all(chosen[group][member.name] for group in GROUPS for member in members)
 
@@ -47,11 +59,8 @@ async def test_a_member_with_two_links_hears_its_own_publications_once(servers: 
         engines = [await stack.enter_async_context(NatsEngine()) for _ in range(servers)]
         for n in range(2):
             await stack.enter_async_context(connect(engines[n % servers].url, bus=member.bus))
-        for n in range(20):
-            await member.bus.publish("orders.placed", str(n))
-        await member.bus.publish("fence", "")
-        expected = Counter(map(str, range(20)))
-        await eventually(lambda: all(heard == expected for heard in member.heard.values()) and member.fences.total() == 1)
+        await publish(member.bus)
+        await eventually(lambda: all(heard == TWENTY for heard in member.heard.values()) and member.fences.total() == 1)
 
 
 @pytest.mark.parametrize("wire", ["native", "cluster"])
@@ -59,20 +68,12 @@ async def test_a_member_with_two_links_hears_its_own_publications_once(servers: 
 async def test_what_a_client_publishes_and_a_relay_passes_on_is_for_one_member_of_a_group(wire: str) -> None:
     address = f"ubre+memory://groups-relay-{wire}"
     async with NatsEngine() as engine, AsyncExitStack() as stack:
-        clustered: dict[str, Any] = {"cluster": engine.url} if wire == "cluster" else {}
-        members = [Member(Bus(**clustered), name) for name in "ab"]
-        if wire == "cluster":
-            await stack.enter_async_context(cluster(*(member.bus for member in members), url=engine.url))
-        else:
-            for member in members:
-                await stack.enter_async_context(connect(engine.url, bus=member.bus))
+        members = await joined(stack, engine, wire, 2)
         members[0].bus.relay("orders.>")
         members[0].bus.relay("fence")
         await stack.enter_async_context(members[0].bus.serve(address))
         client = await stack.enter_async_context(connect(address))
-        for n in range(40):
-            await client.publish("orders.placed", str(n))
-        await client.publish("fence", "")
+        await publish(client, 40)
         await eventually(lambda: all(member.fences.total() == 1 for member in members))
         for group in GROUPS:
             shares = [member.heard[group] for member in members]
@@ -86,11 +87,9 @@ async def test_what_crosses_a_bridge_is_for_one_member_of_a_group_on_the_other_s
     far, near = Member(Bus(), "far"), Bus()
     async with NatsEngine() as engine, connect(engine.url, bus=far.bus), near.serve("ubre+memory://groups-bridge"):
         async with bridge(near, far.bus, routes=[Route("orders.>", "orders.{rest}"), Route("fence", "fence")]):
-            for n in range(20):
-                await near.publish("orders.placed", str(n))
-            await near.publish("fence", "")
+            await publish(near)
             await eventually(lambda: far.fences.total() == 1)
-            assert all(heard == Counter(map(str, range(20))) for heard in far.heard.values())
+            assert all(heard == TWENTY for heard in far.heard.values())
 
 
 @bounded
@@ -98,11 +97,9 @@ async def test_a_group_hears_what_its_own_bus_publishes_while_the_link_is_down()
     member = Member(Bus(), "a")
     async with NatsEngine() as engine, connect(engine.url, bus=member.bus, backoff=BACKOFF):
         await engine.cut()
-        for n in range(20):
-            await member.bus.publish("orders.placed", str(n))
-        await member.bus.publish("fence", "")
+        await publish(member.bus)
         await eventually(lambda: member.fences.total() == 1)
-        assert all(heard == Counter(map(str, range(20))) for heard in member.heard.values())
+        assert all(heard == TWENTY for heard in member.heard.values())
 
 
 @bounded
@@ -181,7 +178,6 @@ async def test_a_server_without_headers_gives_a_group_what_others_publish() -> N
 
     one, two = Member(Bus(), "a"), Member(Bus(), "b")
     async with Old() as engine, connect(engine.url, bus=one.bus), connect(engine.url, bus=two.bus):
-        for n in range(20):
-            await one.bus.publish("orders.placed", str(n))
+        await publish(one.bus)
         await eventually(lambda: two.heard["workers"].total() == 20 and one.heard["alone"].total() == 20)
         assert one.heard["workers"].total() == 0

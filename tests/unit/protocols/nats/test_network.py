@@ -7,33 +7,16 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Backoff,
-    Bus,
-    Limits,
-    NoHandler,
-    Route,
-    Unauthorized,
-    Unsupported,
-    bridge,
-    connect,
-)
+from polybus import Backoff, Bus, Limits, NoHandler, Route, Unauthorized, Unsupported, bridge, connect
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.testing import pair
 from polybus.testing.nats_engine import NatsEngine
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, next_event
 
 pytestmark = pytest.mark.anyio
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
-
-
-async def next_of(events: Any, kind: type[Any]) -> Any:
-    async for one in events:
-        if isinstance(one, kind):
-            return one
-    raise AssertionError("no more events")
 
 
 def answering(name: str, subject: str = "name") -> Bus:
@@ -67,14 +50,11 @@ async def test_handlers_in_groups_of_their_own_both_hear_a_notification_and_one_
 
         return bus
 
-    async with NatsEngine() as engine:
-        async with (
-            connect(f"{engine.url}?queue=a", bus=listening("one")),
-            connect(f"{engine.url}?queue=b", bus=listening("two")),
-            connect(engine.url) as asker,
-        ):
+    async with NatsEngine() as engine, connect(engine.url) as asker:
+        one, two = (connect(f"{engine.url}?queue={queue}", bus=listening(queue)) for queue in "ab")
+        async with one, two:
             await asker.notify("tell")
-            await eventually(lambda: sorted(heard) == ["one", "two"])
+            await eventually(lambda: sorted(heard) == ["a", "b"])
 
 
 @bounded
@@ -123,9 +103,9 @@ async def test_subscriptions_and_handlers_are_there_again_before_other_traffic()
             for round_ in range(5):
                 events = bus.events()
                 list(engine.clients)[-1].transport.abort(Closed(1006, "cut"))
-                await next_of(events, LinkDown)
+                await next_event(events, LinkDown)
                 waiting = bus.request("nobody")
-                await next_of(events, LinkUp)
+                await next_event(events, LinkUp)
                 with pytest.raises(NoHandler):
                     await waiting
                 assert await other.request("name") == "here"
@@ -150,7 +130,7 @@ async def test_entering_a_subscription_goes_on_when_the_link_is_lost_meanwhile()
             await anyio.lowlevel.checkpoint()  # SUB and PING are on their way
             list(engine.clients)[-1].transport.abort(Closed(1006, "cut"))
             await entered.wait()
-            await next_of(events, LinkUp)
+            await next_event(events, LinkUp)
             async with bus.subscribe("barrier"):
                 await other.publish("news", 1)
 
@@ -220,12 +200,10 @@ async def test_a_member_that_drains_handles_what_was_on_its_way_to_it() -> None:
 @bounded
 async def test_streams_channels_and_tunnels_are_unsupported() -> None:
     async with NatsEngine() as engine, connect(engine.url) as bus:
-        with pytest.raises(Unsupported):
-            async with bus.stream("lines"):
-                raise AssertionError("opened")
-        with pytest.raises(Unsupported):
-            async with bus.channel("talk"):
-                raise AssertionError("opened")
+        for opening in (bus.stream("lines"), bus.channel("talk")):
+            with pytest.raises(Unsupported):
+                async with opening:
+                    raise AssertionError("opened")
 
 
 @bounded
@@ -244,11 +222,8 @@ async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives
 @bounded
 async def test_a_bridge_leads_into_the_network() -> None:
     inside = Bus()
-    async with (
-        NatsEngine() as engine,
-        connect(engine.url, bus=answering("cloud", "cloud.name")),
-        connect(engine.url) as network,
-    ):
+    cloud = answering("cloud", "cloud.name")
+    async with NatsEngine() as engine, connect(engine.url, bus=cloud), connect(engine.url) as network:
         async with pair(inside) as client, bridge(inside, network, routes=[Route("name", "cloud.name")]):
             assert await client.request("name") == "cloud"
 
@@ -268,16 +243,11 @@ async def test_what_a_server_says_of_every_kind_of_bytes_ends_or_is_counted() ->
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF, limits=Limits(bad_messages=1)) as bus:
         events = bus.events()
         [client] = engine.clients
-        for frame in (
-            b"MSG a 99 1\r\n7\r\n",
-            b"+OK\r\n",
-            b"PONG\r\n",
-            b"HMSG a 9 5 5\r\nhello\r\n",
-            *[b"MSG a..b 9 1\r\n7\r\n"] * 5,
-        ):
+        good = b"MSG a 99 1\r\n7\r\n", b"+OK\r\n"
+        for frame in (*good, b"PONG\r\n", b"HMSG a 9 5 5\r\nhello\r\n", *[b"MSG a..b 9 1\r\n7\r\n"] * 5):
             client.transport.send(frame)
         await eventually(lambda: bus.stats().malformed == 6)  # publishers send those, and nobody knows which
         assert bus.peers[0].connected
         client.transport.send(b"CONNECT {}\r\n")
-        await next_of(events, LinkDown)
-        await next_of(events, LinkUp)
+        await next_event(events, LinkDown)
+        await next_event(events, LinkUp)

@@ -88,11 +88,7 @@ EITHER_BODY: list[tuple[Kind, dict[str, Any], bytes]] = [
 JSON_BODY: list[tuple[Kind, dict[str, Any], bytes]] = [
     (Kind.PUBLISH, {"subject": "t", "body": {"x": [1, 2.5]}}, frame("P", "t", b'{"x":[1,2.5]}')),
     (Kind.PUBLISH, {"subject": "t", "body": None}, frame("P", "t", b"null")),
-    (
-        Kind.PUBLISH,
-        {"subject": "t", "body": 1, "headers": {"k": "v"}},
-        frame("P", 't\0{"headers":{"k":"v"}}', b"1"),
-    ),
+    (Kind.PUBLISH, {"subject": "t", "body": 1, "headers": {"k": "v"}}, frame("P", 't\0{"headers":{"k":"v"}}', b"1")),
     (Kind.REQUEST, {"subject": "m", "id": "x-1", "body": "é"}, frame("R", "x-1\0m", '"é"'.encode())),
     (Kind.RESPONSE, {"id": "x-1", "body": []}, frame("s", "x-1", b"[]")),
     (
@@ -180,10 +176,7 @@ DOCUMENT: list[tuple[dict[str, Any], bytes]] = [
     ({"id": "x", "body": [1]}, frame("R", "x", b"[1]")),
     ({"id": "x"}, frame("R", "x")),
     ({"id": "x", "body": {"subject": "m"}}, frame("R", "x", b'{"subject":"","body":{"subject":"m"}}')),
-    (
-        {"subject": "m", "id": "x", "ttl": 1.0},
-        frame("R", 'x\0\0{"spec":true,"ttl":1000}', b'{"subject":"m"}'),
-    ),
+    ({"subject": "m", "id": "x", "ttl": 1.0}, frame("R", 'x\0\0{"spec":true,"ttl":1000}', b'{"subject":"m"}')),
 ]
 
 

@@ -48,11 +48,7 @@ BOTH_WAYS: list[tuple[Kind, dict[str, Any], str]] = [
     (Kind.PUBLISH, {"subject": "t"}, '{"publish":"t"}'),
     (Kind.PUBLISH, {"subject": "t", "body": None}, '{"publish":"t","body":null}'),
     (Kind.PUBLISH, {"subject": "t", "body": {"x": [1, 2.5]}}, '{"publish":"t","body":{"x":[1,2.5]}}'),
-    (
-        Kind.PUBLISH,
-        {"subject": "t", "body": 1, "headers": {"a": "b"}},
-        '{"publish":"t","body":1,"headers":{"a":"b"}}',
-    ),
+    (Kind.PUBLISH, {"subject": "t", "body": 1, "headers": {"a": "b"}}, '{"publish":"t","body":1,"headers":{"a":"b"}}'),
     (Kind.REQUEST, {"subject": "m", "id": "x-1"}, '{"request":"m","id":"x-1"}'),
     (Kind.REQUEST, {"subject": "m", "id": 7, "body": "é"}, '{"request":"m","id":7,"body":"é"}'),
     (Kind.REQUEST, {"id": "x"}, '{"request":"","id":"x"}'),
@@ -147,11 +143,7 @@ READ_ONLY: list[tuple[str, Kind, dict[str, Any]]] = [
     (
         '{"fail":1,"body":{"name":"TypeError","message":"x is not a function","stack":"at y"}}',
         Kind.ERROR,
-        failure(
-            Code.UNKNOWN,
-            "x is not a function",
-            {"name": "TypeError", "message": "x is not a function", "stack": "at y"},
-        ),
+        failure(Code.UNKNOWN, "x is not a function", {"name": "TypeError", "message": "x is not a function", "stack": "at y"}),
     ),
     ('{"fail":1,"body":{"message":5}}', Kind.ERROR, failure(Code.UNKNOWN, detail={"message": 5})),
     ('{"fail":1,"body":"t","code":17}', Kind.ERROR, failure(Code.UNKNOWN, "t")),

@@ -24,11 +24,7 @@ PROTO = FOLDER / "up_services.proto"
 COMPILED = FOLDER / "up_services.binpb"
 """What protoc (of grpcio-tools 1.85.1) has made of it, and of the options."""
 BODY = Service(
-    "body.access",
-    0x10AB,
-    3,
-    {"UpdateDoor": 1, "Watch": 0x7FFF, "lights": 12},
-    {"door.opened": 0x8001, "lights": 0x80CE},
+    "body.access", 0x10AB, 3, {"UpdateDoor": 1, "Watch": 0x7FFF, "lights": 12}, {"door.opened": 0x8001, "lights": 0x80CE}
 )
 SUBSCRIPTIONS = Service("Subscriptions", 0, 0, {}, {"SubscriptionChange": 0x8000})
 

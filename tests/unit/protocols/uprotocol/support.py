@@ -57,10 +57,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "a notification, core-api 1.5.7": {**NOTIFICATION, "type": "not.v1"},
     "a notification, the current specification": {**NOTIFICATION, "type": "up-not.v1", "pformat": 1},
     "a response": RESPONSE,
-    "a failed delivery": {
-        **RESPONSE,
-        "commstatus": 4,
-    },
+    "a failed delivery": {**RESPONSE, "commstatus": 4},
     "the priority as up-python spells it": {**REQUEST, "priority": "UPRIORITY_CS4"},
     "binary with a dataschema": {**PUBLISH, "datacontenttype": "application/octet-stream", "dataschema": "/acme/frame/v1"},
     "the media type of the SDKs": {**PUBLISH, "datacontenttype": "application/x-protobuf"},

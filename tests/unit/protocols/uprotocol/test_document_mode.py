@@ -86,10 +86,7 @@ def in_protobuf(event: bytes, data: bytes) -> bytes:
 def in_headers(event: bytes) -> dict[str, str]:
     given = json.loads(event)
     named = {name: str(value) for name, value in given.items() if name not in ("data", "datacontenttype")}
-    return {
-        "content-type": given.get("datacontenttype", ""),
-        **{f"ce-{name}": value for name, value in named.items()},
-    }
+    return {"content-type": given.get("datacontenttype", ""), **{f"ce-{name}": value for name, value in named.items()}}
 
 
 def all_forms(event: bytes, data: bytes) -> dict[str, Any]:
