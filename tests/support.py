@@ -1,10 +1,11 @@
 """Shared by the tests of the bus."""
 
 import functools
+import os
 import random
 import socket
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
@@ -36,16 +37,26 @@ def bounded(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
     return within
 
 
+def _ports() -> Iterator[int]:
+    """Ports that the system assigns to no one, in random order; each worker of pytest-xdist has its own, and gets each once."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    mine = range(20_000 + int(worker) % int(workers), 32_000, int(workers))
+    yield from random.SystemRandom().sample(mine, len(mine))
+
+
+_left = _ports()
+
+
 def free_port() -> int:
-    """A port that nobody has, and that the system gives to nobody by itself: still free when a server comes back to it."""
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 200):
+    """A port that is free, and still is when a server comes back to it: neither the system nor another test gets it."""
+    for port in _left:
         with socket.socket() as sock:
             try:
                 sock.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
-    raise AssertionError("200 ports in a row are taken")
+    raise AssertionError("all ports were given or are taken")
 
 
 def _has_ipv6() -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from attrs import frozen
 import polybus
 import polybus.errors
 import polybus.sync
+from tests.support import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -307,8 +307,7 @@ def test_the_readme_serves_and_asks_in_two_programs_and_names_two_commands(tmp_p
     assert readme.count("\n") <= 65
     assert "make demo" in readme
     assert "make test" in readme
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     for program in programs(readme):
         if program.name:
             (tmp_path / program.name).write_text(program.text.replace(":8000", f":{port}"))

@@ -6,13 +6,14 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
 
 import anyio
 from attrs import define, field
 
-from polybus import Bus, BusError, connect
-from tests.support import free_port
+from polybus import Bus, BusError, NoHandler, connect
+from tests.support import BOUND, eventually, free_port
 
 from .nats_servers import NatsServer, binary_of
 
@@ -43,7 +44,6 @@ def two_servers(version: str = "wheel") -> Iterator[tuple[NatsServer, NatsServer
 class Ledger:
     """What was asked and published, and what became of it."""
 
-    asked: int = 0
     failed: Counter[str] = field(factory=Counter)
     published: int = 0
     missed: int = 0
@@ -81,10 +81,9 @@ class Program:
         while not over.is_set():
             n += 1
             try:
-                assert await self.bus.request(self.rng.choice(subjects), n, timeout=5) == n
+                assert await self.bus.request(self.rng.choice(subjects), n, timeout=BOUND / 2) == n
             except (BusError, TimeoutError) as error:
                 ledger.failed[type(error).__name__] += 1
-            ledger.asked += 1
             await anyio.sleep(self.rng.random() * self.pauses)
 
     async def publish(self, sent: list[str], over: anyio.Event) -> None:
@@ -107,7 +106,9 @@ async def keep(first: NatsServer, second: NatsServer, seed: int) -> Ledger:
             program = Program(rng, name, Bus(), works=works)
             programs.append(program)
             await stack.enter_async_context(connect(server.url, bus=program.bus))
-        await anyio.sleep(0.5)
+        for program in programs:  # the servers know by now what each of them wants
+            for subject in subjects:
+                await eventually(partial(_answers, program.bus, subject))
         over = anyio.Event()
         async with anyio.create_task_group() as group:
             for program in programs:
@@ -118,10 +119,29 @@ async def keep(first: NatsServer, second: NatsServer, seed: int) -> Ledger:
             first.signal(signal.SIGUSR2)
             await anyio.sleep(_GRACE + 2)
             over.set()
-        await anyio.sleep(1)
-        ledger.moved = sum(program.bus.stats().reconnects for program in programs)
+        with suppress(AssertionError):  # counted below
+            await eventually(lambda: not _missed(programs, sent) and _moved(programs) >= 2)
+        ledger.moved, ledger.missed = _moved(programs), _missed(programs, sent)
     ledger.published = len(sent)
-    for heard in (*(program.alone for program in programs), sum((program.grouped for program in programs), Counter())):
-        ledger.missed += sum(not heard[body] for body in sent)
-        ledger.twice += sum(count - 1 for count in heard.values())
+    ledger.twice = sum(count - 1 for heard in _heard(programs) for count in heard.values())
     return ledger
+
+
+async def _answers(bus: Bus, subject: str) -> bool:
+    try:
+        return bool(await bus.request(subject, 1) == 1)
+    except NoHandler:
+        return False
+
+
+def _heard(programs: list[Program]) -> list[Counter[str]]:
+    """What each has heard, and what they have heard as a group."""
+    return [*(program.alone for program in programs), sum((program.grouped for program in programs), Counter())]
+
+
+def _missed(programs: list[Program], sent: list[str]) -> int:
+    return sum(not heard[body] for heard in _heard(programs) for body in sent)
+
+
+def _moved(programs: list[Program]) -> int:
+    return sum(program.bus.stats().reconnects for program in programs)

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import free_port
+
 __all__ = ["VERSIONS", "NatsServer", "binary_of", "nats_server"]
 
 VERSIONS = ["debian", "wheel"]
-_CLIENTS = re.compile(rb"Listening for client connections on [\d.]+:(\d+)")
 _VERSION = re.compile(rb"Version:\s+(\d+)\.(\d+)\.(\d+)")
 _WEBSOCKETS = re.compile(rb"Listening for websocket clients on wss?://127\.0\.0\.1:(\d+)")
 
@@ -57,14 +58,12 @@ def binary_of(version: str) -> str:
 class NatsServer:
     """A server that runs."""
 
-    def __init__(
-        self, binary: str, config: str = "", *, port: int = -1, host: str = "127.0.0.1", prefix: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, binary: str, config: str = "", *, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         self.binary = binary
         self.host = host
         self._prefix = prefix
         self.config = config
-        self.port = port
+        self.port = free_port()
         self.websocket_port = 0
         self.version: tuple[int, ...] = ()
         self._folder = tempfile.TemporaryDirectory(prefix="nats")
@@ -106,9 +105,7 @@ class NatsServer:
         version = _VERSION.search(seen)
         assert version is not None, seen.decode()
         self.version = tuple(map(int, version.groups()))
-        clients, websockets = _CLIENTS.search(seen), _WEBSOCKETS.search(seen)
-        assert clients is not None, seen.decode()
-        self.port = int(clients[1])
+        websockets = _WEBSOCKETS.search(seen)
         self.websocket_port = int(websockets[1]) if websockets is not None else 0
 
     def signal(self, number: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.support import BOUND
+from tests.support import BOUND, free_port
 
 __all__ = ["BODIES", "NodePeer", "Rejected", "node_client", "node_nats", "node_server", "require_node"]
 
@@ -152,10 +152,10 @@ def node_client(ws: str, url: str) -> AbstractAsyncContextManager[NodePeer]:
     return _running("client", ws, url.removeprefix("ubre+"))
 
 
-def node_server(ws: str, port: int = 0) -> AbstractAsyncContextManager[NodePeer]:
-    """A server for our client, listening when the block is entered."""
+def node_server(ws: str, port: int | None = None) -> AbstractAsyncContextManager[NodePeer]:
+    """A server for our client, listening when the block is entered; at its port another one may take its place."""
     require_node()
-    return _running("server", ws, str(port))
+    return _running("server", ws, str(port or free_port()))
 
 
 def node_nats(address: str) -> AbstractAsyncContextManager[NodePeer]:

@@ -9,11 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Bus,
-    Unsupported,
-    connect,
-)
+from polybus import Bus, Unsupported, connect
 from tests.refusal import refused
 from tests.support import bounded
 from tests.unit.broker.raw import Closed, RawPeer, raw_peer

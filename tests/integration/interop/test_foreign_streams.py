@@ -361,10 +361,7 @@ async def test_what_another_domain_keeps_is_read_and_published_to_behind_a_leaf_
                 await eventually(lambda: handled == [(7, 1)])
                 administration = Administration.of(shop)
                 await eventually(lambda: are_letters(administration, [b"7"]))
-            for url, text in (
-                (leaf.url, "no store keeps it"),
-                (f"{leaf.url}?domain=hup", "domain='hup' does not answer"),
-            ):
+            for url, text in ((leaf.url, "no store keeps it"), (f"{leaf.url}?domain=hup", "domain='hup' does not answer")):
                 with pytest.raises(LocalProtocolError, match=text):
                     async with connect(url) as link, link.subscribe("orders.>", start="all"):
                         raise AssertionError

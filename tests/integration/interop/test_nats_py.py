@@ -7,15 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Bus,
-    Code,
-    Context,
-    NoHandler,
-    NotFound,
-    TooLarge,
-    connect,
-)
+from polybus import Bus, Code, Context, NoHandler, NotFound, TooLarge, connect
 from tests.support import bounded, eventually
 from tests.unit.opentelemetry.spans import Traces
 
@@ -106,7 +98,7 @@ async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs
             stopped.set()
 
     async with connect(server.url, bus=bus):
-        answer = await theirs.request("slow", headers={"Polybus-Ttl": "20"})
+        answer = await theirs.request("slow", headers={"Polybus-Ttl": "500"})
         assert answer.headers is not None
         assert answer.headers["Nats-Service-Error-Code"] == str(int(Code.DEADLINE_EXCEEDED))
         await stopped.wait()

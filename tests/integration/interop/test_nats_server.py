@@ -122,8 +122,8 @@ async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(tmp_pat
 @bounded
 async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_path: Path) -> None:
     operator, path = Operator(), tmp_path / "ann.creds"
-    path.write_text(operator.creds_until(int(time.time()) + 2))
     with nats_server("wheel", operator.config) as server:
+        path.write_text(operator.creds_until(int(time.time()) + 5))
         async with connect(server.url, protocol=Nats(creds=str(path)), backoff=BACKOFF) as bus:
             events = bus.events()
             down = await next_event(events, LinkDown)  # the server ends it when they expire

@@ -100,10 +100,7 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
         (["store", "show", "{url}", "none"], "polybus: the cluster 'shop' has no store 'none'"),
         (["store", "remove", "{url}", "none", "--yes"], "polybus: the cluster 'shop' has no store 'none'"),
         (["dead", "show", "{url}", "7"], "polybus: the cluster 'shop' has no dead letter 7"),
-        (
-            ["dead", "show", "{url}", "0"],
-            "polybus: Invalid value for 'NUMBER': Input should be greater than or equal to 1",
-        ),
+        (["dead", "show", "{url}", "0"], "polybus: Invalid value for 'NUMBER': Input should be greater than or equal to 1"),
         (["dead", "retry", "{url}", "--", "-1"], "Input should be greater than or equal to 1"),
         (["dead", "drop", "{url}", "9" * 23, "--yes"], "Input should be less than or equal to 9223372036854775807"),
         (["dead", "list", "nats+tcp://127.0.0.1:1/shop", "--durable", "a.b"], "polybus: durable='a.b': 1 to 100 letters"),

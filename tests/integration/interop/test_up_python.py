@@ -139,11 +139,7 @@ async def joined(
                     await stream.send(len(made).to_bytes(4, "big") + made)
 
     adapter = UProtocol(
-        entity="//hu.veh7/hmi.app/1",
-        peer="//cgw.veh7/climate.seat/1",
-        format=format,
-        profile="up-python-1.5",
-        **options,
+        entity="//hu.veh7/hmi.app/1", peer="//cgw.veh7/climate.seat/1", format=format, profile="up-python-1.5", **options
     )
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, serve)

@@ -83,10 +83,7 @@ async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address
         await car.notify("told", position, to=message.attributes["source"])
 
     phone.handle(f"{CAR}/8002")(lambda body: told.append(body))
-    async with (
-        car.serve(HERE, protocol=up(CAR)) as listener,
-        connect(listener.url, bus=phone, protocol=up(PHONE)),
-    ):
+    async with car.serve(HERE, protocol=up(CAR)) as listener, connect(listener.url, bus=phone, protocol=up(PHONE)):
         await phone.request("UpdateDoor", 5, timeout=10)
         await eventually(lambda: told == [5])
 

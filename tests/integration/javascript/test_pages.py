@@ -282,7 +282,7 @@ async def test_a_server_that_stands_still_is_given_up_when_the_page_is_looked_at
     told = "bus.addEventListener('state', ({ reason }) => resolve([reason, performance.now() - asked]), { once: true })"
     reason, after = await tab.run(f"new Promise((resolve) => {{ {looked} {told} }})")
     assert reason.startswith("no sign of life")
-    assert 4900 < after < 15000
+    assert 4900 < after < 25000  # after which it would ask without being looked at
 
 
 async def test_a_page_out_of_sight_is_back_by_itself_when_its_server_is(elsewhere: tuple[Tab, Elsewhere]) -> None:

@@ -6,46 +6,29 @@ import contextlib
 import itertools
 import signal
 import ssl
-import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import httpx
 import pytest
-import trustme
 import websockets
 from attrs import define, field
 
 from polybus import Backoff, Bus, Retry, connect
 from polybus.cli.app import run
 from tests.integration.interop.nats_servers import nats_server
+from tests.integration.web.nginx import nginx
 from tests.integration.web.support import Program
 from tests.support import BOUND, eventually, free_port
 
-from .tools import FILES, tool
+from .tools import FILES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 HOST = "shop.example"
-WHOLE = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    include {folder}/shop.conf;
-}}
-"""
 
 
 @define
@@ -76,30 +59,19 @@ class Site:
             await eventually(ready)
 
 
-@contextlib.contextmanager
-def nginx(folder: Path, ports: tuple[int, int]) -> Iterator[tuple[int, ssl.SSLContext]]:
-    """nginx with the example's configuration; only ports and paths are those of the test."""
-    program, port, authority = tool("nginx", "make web"), free_port(), trustme.CA()
-    authority.issue_cert(HOST, "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "shop.pem")
-    tls = ssl.create_default_context()
-    authority.configure_trust(tls)
-    text = (FILES / "nginx.conf").read_text().replace("listen 443", f"listen 127.0.0.1:{port}")
+def configuration(ports: tuple[int, int]) -> str:
+    """nginx's in the example; only its ports are those of the test."""
+    text = (FILES / "nginx.conf").read_text()
     for theirs, ours in zip(("8001", "8002"), ports, strict=True):
         text = text.replace(f"127.0.0.1:{theirs}", f"127.0.0.1:{ours}")
-    (folder / "shop.conf").write_text(text.replace("shop.key", "shop.pem").replace("/etc/nginx", str(folder)))
-    (folder / "nginx.conf").write_text(WHOLE.format(folder=folder))
-    with subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf"], stderr=subprocess.DEVNULL) as process:
-        try:
-            yield port, tls
-        finally:
-            process.terminate()
+    return text
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     assert run(["new", str(tmp_path / "shop")]) == 0
     ports = (free_port(), free_port())
-    with nats_server("wheel") as nats, nginx(tmp_path, ports) as (port, tls):
+    with nats_server("wheel") as nats, nginx(tmp_path, HOST, configuration(ports)) as (port, tls):
         found = Site(port, tls, {}, tmp_path / "shop" / "app.py", f"{nats.url}/shop")
         try:
             for each in ports:

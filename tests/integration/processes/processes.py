@@ -24,18 +24,7 @@ import pytest
 from polybus import Bus
 from tests.support import BOUND, eventually
 
-__all__ = [
-    "BOUND",
-    "MIB",
-    "Process",
-    "asyncio_and_trio",
-    "control",
-    "eventually",
-    "loop_of",
-    "marked",
-    "port_of",
-    "running",
-]
+__all__ = ["BOUND", "MIB", "Process", "asyncio_and_trio", "control", "eventually", "loop_of", "marked", "port_of", "running"]
 
 MIB = 1024 * 1024
 

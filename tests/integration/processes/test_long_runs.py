@@ -36,10 +36,7 @@ async def test_connections_that_come_and_go_leave_nothing(anyio_backend: Any) ->
                 assert await passing.request("echo", cycle) == cycle  # so that one has begun
             assert unanswered.done()
 
-    async with (
-        running(urls=["ubre+ws://127.0.0.1:0"], **loop_of(anyio_backend)) as server,
-        connect(server.url) as bus,
-    ):
+    async with running(urls=["ubre+ws://127.0.0.1:0"], **loop_of(anyio_backend)) as server, connect(server.url) as bus:
         await cycles(30)
         before, memory, files = await settled(bus, server, 1), server.memory(), server.files()
         ours = psutil.Process().num_fds()

@@ -197,10 +197,7 @@ async def test_a_flood_of_slow_requests_runs_64_keeps_some_and_refuses_the_rest(
 
 
 async def test_a_peer_that_asks_and_never_reads_the_answers_loses_its_link(anyio_backend: Any) -> None:
-    async with (
-        running(limits={"write_timeout": 2.0}, **loop_of(anyio_backend)) as server,
-        connect(server.url) as bus,
-    ):
+    async with running(limits={"write_timeout": 2.0}, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
         await bus.request("echo", "x" * 500_000)
         growth = Growth(server)
         async with raw_peer(server) as greedy:

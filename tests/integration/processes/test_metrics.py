@@ -82,14 +82,14 @@ async def workers(port: int, anyio_backend: Any) -> AsyncIterator[Process]:
         yield process
 
 
-async def nodes(port: int, count: int) -> set[str | None]:
-    """Wait until a scrape has so many nodes; gives their names."""
-    found: set[str | None] = set()
+async def all_answer(port: int) -> dict[str, Metric]:
+    """A scrape for which all three have answered."""
+    found: dict[str, Metric] = {}
 
     async def there() -> bool:
         found.clear()
-        found.update(values(await scraped(port), RECEIVED, "node"))
-        return len(found) == count
+        found.update(await scraped(port))
+        return values(found, "polybus_nodes", "state") == {"answered": 3, "silent": 0}
 
     await eventually(there, BOUND)
     return found
@@ -98,14 +98,13 @@ async def nodes(port: int, count: int) -> set[str | None]:
 async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
     port = free_port()
     async with workers(port, anyio_backend) as process:
-        before = await nodes(port, 3)
+        before = values(await all_answer(port), RECEIVED, "node")
         async with connect(process.url) as bus:
             pid = await bus.request("pid", timeout=BOUND)
-            families = await scraped(port)
+            families = await all_answer(port)
             by_node = values(families, "polybus_handler_duration_seconds_count", "node")
             mine = next(name for name in before if name is not None and name.endswith(f":{pid}"))
             assert by_node == {mine: 1}
-        assert values(families, "polybus_nodes", "state") == {"answered": 3, "silent": 0}
         states = {"ready": 3, "not ready": 0, "starts": 0, "silent": 0, "ended": 0}
         assert values(families, "polybus_workers", "state") == states
         assert values(families, "polybus_worker_restarts_total", "state") == {None: 0}
@@ -115,7 +114,7 @@ async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
             return values(await scraped(port), "polybus_worker_restarts_total", "state") == {None: 1}
 
         await eventually(restarted, BOUND)
-        assert mine not in await nodes(port, 3)
+        assert mine not in values(await all_answer(port), RECEIVED, "node")
 
 
 async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: P
     api = f"http://127.0.0.1:{its_port}/api/v1"
     async with workers(port, anyio_backend) as process, connect(process.url) as bus:
         await bus.request("pid", timeout=BOUND)
-        await nodes(port, 3)
+        await all_answer(port)
         command = [
             program,
             f"--config.file={config}",
@@ -156,8 +155,11 @@ async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: P
                 async def all_there() -> bool:
                     return len(await result(RECEIVED)) == 3
 
+                async def is_up() -> bool:  # not while a scrape takes longer than its interval
+                    return [one["value"][1] for one in await result("up")] == ["1"]
+
                 await eventually(all_there, BOUND)
-                assert [one["value"][1] for one in await result("up")] == ["1"]
+                await eventually(is_up, BOUND)
                 handled = await result("polybus_handler_duration_seconds_count")
                 assert [(one["metric"]["subject"], one["value"][1]) for one in handled] == [("pid", "1")]
                 quantile = "histogram_quantile(0.5, sum by (le) (polybus_handler_duration_seconds_bucket))"

@@ -21,17 +21,19 @@ pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.02, maximum=0.2)
 
 
-def again(server: Process, anyio_backend: Any, **options: Any) -> Any:
-    """The same server once more, at the same address."""
-    return running(urls=[server.url], **loop_of(anyio_backend), **options)
+@pytest.fixture
+def url() -> str:
+    """Where a server may come again."""
+    return f"ubre+tcp://127.0.0.1:{free_port()}"
 
 
-async def is_down(bus: Bus) -> None:
-    """Wait until the bus knows that its server is gone."""
+async def dies(server: Process, bus: Bus) -> None:
+    """Wait until a server that was killed is gone, and its client knows."""
+    await server.ended()  # until then it may accept, and answer nothing
     await eventually(lambda: not any(peer.connected for peer in bus.peers))
 
 
-async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions_first(anyio_backend: Any) -> None:
+async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions_first(anyio_backend: Any, url: str) -> None:
     heard: list[tuple[str, int]] = []
     bus = Bus()
 
@@ -45,9 +47,9 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
 
     subjects = ["exact", "deep.er.down", "handled"]
     async with AsyncExitStack() as lives:
-        server = await lives.enter_async_context(running(**loop_of(anyio_backend)))
+        server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
         async with (
-            connect(server.url, bus=bus, backoff=SOON),
+            connect(url, bus=bus, backoff=SOON),
             bus.subscribe("exact") as exact,
             bus.subscribe("deep.>") as deep,
             anyio.create_task_group() as group,
@@ -63,14 +65,13 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
                 with anyio.fail_after(BOUND), pytest.raises(Disconnected) as raised:
                     await in_flight
                 assert raised.value.sent
-                await server.ended()  # until then it may accept, and answer nothing
-                await is_down(bus)
+                await dies(server, bus)
                 reconnects = bus.stats().reconnects  # perhaps one more each time, to the kernel of a process that was ending
                 # This is the first traffic of the next connection: had the subscriptions not come before it, nothing would
                 # be heard of it.
                 first = [bus.request("publish", {"subject": subject, "first": life}, timeout=BOUND) for subject in subjects]
                 await bus.publish("heard.in.the.outage", life)
-                server = await lives.enter_async_context(again(server, anyio_backend))
+                server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
                 with anyio.fail_after(BOUND):
                     for reply in first:
                         await reply
@@ -82,10 +83,10 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
     assert sorted(heard) == sorted((subject, life) for life in (1, 2, 3, 4) for subject in subjects)
 
 
-async def test_no_publication_comes_twice_or_out_of_order_over_restarts(anyio_backend: Any) -> None:
+async def test_no_publication_comes_twice_or_out_of_order_over_restarts(anyio_backend: Any, url: str) -> None:
     heard: list[int] = []
     async with AsyncExitStack() as lives:
-        server = await lives.enter_async_context(running(**loop_of(anyio_backend)))
+        server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
         async with (
             connect(server.url, backoff=SOON) as bus,
             bus.subscribe("count") as counting,
@@ -106,9 +107,8 @@ async def test_no_publication_comes_twice_or_out_of_order_over_restarts(anyio_ba
                     await reply
                 except Disconnected:
                     pass
-                await server.ended()  # until then it may accept, and answer nothing
-                await is_down(bus)
-                server = await lives.enter_async_context(again(server, anyio_backend))
+                await dies(server, bus)
+                server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
                 await bus.request("echo", life, timeout=BOUND)
             await bus.request("publish", {"subject": "count", "first": 9000})
             await eventually(lambda: heard[-1] == 9000)
@@ -120,16 +120,15 @@ def _has_begun(heard: list[int], number: int) -> bool:
     return bool(heard) and heard[-1] >= number
 
 
-async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(anyio_backend: Any) -> None:
+async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(anyio_backend: Any, url: str) -> None:
     async with (
-        running(**loop_of(anyio_backend)) as server,
-        connect(server.url, backoff=SOON) as bus,
+        running(urls=[url], **loop_of(anyio_backend)) as server,
+        connect(url, backoff=SOON) as bus,
         bus.subscribe("news") as news,
     ):
         server.kill()
-        await server.ended()  # until then it may accept, and answer nothing
-        await is_down(bus)
-        async with again(server, anyio_backend, authenticate=True) as strict:
+        await dies(server, bus)
+        async with running(urls=[url], authenticate=True, **loop_of(anyio_backend)) as strict:
             with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
                 await anext(news)
             with pytest.raises(Unauthorized):

@@ -80,7 +80,7 @@ class Crew:
         """Wait until all are ready, and none is one of these."""
 
         async def ready() -> bool:
-            return await self.ask() == 200 and not {*self.workers.values()} & {*gone} and f"pid {gone}" not in self.page
+            return await self.ask() == 200 and not {*self.workers.values()} & {*gone}
 
         await eventually(ready, BOUND)
 
@@ -108,7 +108,7 @@ async def all_gone(processes: list[psutil.Process]) -> None:
 
 
 async def hung(found: Crew, bus: Bus) -> list[Reply[Any]]:
-    """Have the event loop of a worker hang; gives the reply that does not come."""
+    """Have the event loop of a worker hang; gives the reply that does not come, in a list, as it is not awaited here."""
     replies = [bus.request("stuck", timeout=600)]
 
     async def silent() -> bool:
@@ -357,11 +357,9 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-    written = sorted(line.split(maxsplit=2)[2] for line in log.read_text().splitlines())
-    drained = [f"INFO worker {number} polybus: SIGTERM, draining" for number in (1, 2)]
-    assert [line for line in written if "draining" in line] == drained
-    serving = [re.sub(r"\d+, serves", "…, serves", line) for line in written if "serves" in line]
-    assert serving == [f"INFO polybus.cluster: worker {number}, pid …, serves" for number in (1, 2)]
+    # Not by lines: each of three processes writes to the file when it likes.
+    for text in (r"INFO worker (\d) polybus: SIGTERM, draining", r"INFO polybus\.cluster: worker (\d), pid \d+, serves"):
+        assert sorted(re.findall(text, log.read_text())) == ["1", "2"]
 
 
 def test_a_worker_that_fails_before_it_serves_ends_everything_and_its_log_says_which_it_is(tmp_path: Path) -> None:

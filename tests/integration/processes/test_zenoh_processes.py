@@ -70,9 +70,7 @@ async def _ends(process: Any, number: signal.Signals | None) -> None:
 
 
 @bounded
-async def test_a_subscriber_that_stands_still_holds_nobody_back_and_loss_is_counted(
-    anyio_backend: Any,
-) -> None:
+async def test_a_subscriber_that_stands_still_holds_nobody_back_and_loss_is_counted(anyio_backend: Any) -> None:
     bus, answering = Bus(), Bus()
     body = bytes(100_000)
 

@@ -74,10 +74,9 @@ def test_show_prints_where_the_programs_are_and_what_is_in_them(capsys: pytest.C
 def test_a_scene_that_does_not_hold_ends_the_story_and_says_what_was_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cast_module, "TIMEOUT", 0.5)
-
     async def without_plant(telling: Telling) -> str:
         await telling.cast.kill_plant()
+        monkeypatch.setattr(cast_module, "TIMEOUT", 2.0)
         return await ask.play(telling)
 
     ask = SCENES[1]

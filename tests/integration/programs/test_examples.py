@@ -29,10 +29,7 @@ PRINTS["errai_service.py"] = {
     "find(8): there is no article 8",
     "in Python: Article(number=7, name='paint', price=12.5)",
 }
-PRINTS["gateway.py"] = {
-    "in the tunnel: plant 7 starts with full power",
-    "over the bridge: alarm.pressure.high {'bar': 12}",
-}
+PRINTS["gateway.py"] = {"in the tunnel: plant 7 starts with full power", "over the bridge: alarm.pressure.high {'bar': 12}"}
 PRINTS["umessage.py"] = {
     "done",
     "the lights of the vehicle: {'on': True}",

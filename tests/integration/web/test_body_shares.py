@@ -136,11 +136,11 @@ async def test_bodies_of_strangers_stay_within_the_share_of_their_address_and_ot
         await flood(bus, port, protocol)
 
 
-@pytest.mark.parametrize("after", ["gone", "413", "408", "401", "200", "expired", "session"])
+@pytest.mark.parametrize("after", ["gone", "413", "401", "200", "expired", "session"])
 @bounded
 async def test_what_was_charged_is_given_back_whatever_the_way_a_request_ends(after: str) -> None:
     admit = (lambda handshake: None) if after == "401" else None
-    bus = make_bus(authenticate=admit, message=300_000, frame_timeout=0.2 if after == "408" else BOUND)
+    bus = make_bus(authenticate=admit, message=300_000)
     size = 400_000 if after == "413" else 200_000
     first = ASSOCIATE[:-1].encode() if after in ("401", "200") else b"[" + b" " * 100
     first += b" " * (100_000 - len(first))
@@ -155,14 +155,12 @@ async def test_what_was_charged_is_given_back_whatever_the_way_a_request_ends(af
             await stream.send(head("jrep", size, more=cookie) + first)
             await eventually(lambda: held(bus) == len(first))
             assert list(bus._services.running.addresses) == ["127.0.0.1"]
-            if after not in ("gone", "408"):
+            if after != "gone":
                 rest = b" " * (size - len(first) - 1) + b"]"
                 with suppress(anyio.BrokenResourceError):
                     await stream.send(rest)
                 status = {"expired": "200", "session": "200"}.get(after, after)
                 assert (await stream.receive()).startswith(f"HTTP/1.1 {status} ".encode())
-            elif after == "408":
-                assert (await stream.receive()).startswith(b"HTTP/1.1 408 ")
         await eventually(lambda: held(bus) == 0)
         links = [link.share.address for link in bus._services.running.links if link.share is not None]
         assert list(bus._services.running.addresses.values()) == links
@@ -251,5 +249,6 @@ async def test_a_body_that_was_refused_is_gone_while_its_client_is_told(status: 
             assert tracemalloc.get_traced_memory()[1] > SIZE // 2, "there was a body"
         finally:
             tracemalloc.stop()
+        assert held(bus) == 0 and not bus._services.running.addresses
     assert list(told) == [status]
     assert told[status] < 100_000

@@ -83,12 +83,7 @@ def test_handlers_that_come_later_are_in_it() -> None:
     bus.handle("user.put")(lambda body: None)
     bus.on("news.*")(lambda body: None)
     bus.publishes(Subject("order.placed", int), description="For each paid order.")
-    assert list(client.get("/bus/docs.json").json()["operations"]) == [
-        "news.1",
-        "order.placed",
-        "user.get",
-        "user.put",
-    ]
+    assert list(client.get("/bus/docs.json").json()["operations"]) == ["news.1", "order.placed", "user.get", "user.put"]
     assert "user.put" in client.get("/bus/docs").text
 
 
@@ -141,10 +136,7 @@ def test_another_protocol_has_a_page_with_its_bindings() -> None:
         ({"docs": "/page"}, "docs='/page': /page is already in use: give the page another path"),
         ({"docs": "/bus"}, "/bus is already in use"),
         ({"try_it": True}, "try_it=True is for the page at docs=, for example docs='/bus/docs'"),
-        (
-            {"docs": "/d", "try_it": True, "protocol": "csb"},
-            "try_it=True: the page needs UBRE in JSON, but /bus serves Csb",
-        ),
+        ({"docs": "/d", "try_it": True, "protocol": "csb"}, "try_it=True: the page needs UBRE in JSON, but /bus serves Csb"),
         ({"docs": "/d", "try_it": True, "protocol": Ubre(format="binary")}, "the page needs UBRE in JSON"),
         ({"docs": "/d", "try_it": True, "path": "/rooms/{room}"}, r"fill in the parameters of '/rooms/\{room\}'"),
     ],

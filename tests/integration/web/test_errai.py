@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -239,54 +239,6 @@ async def test_a_request_that_may_not_be_is_refused(change: dict[str, Any], stat
         asked = {"params": {"clientId": "1"}, "headers": JSON, "content": b"[]", **change}
         answer = await client.http.post("/in.1.erraiBus", **asked)
         assert (answer.status_code, text in answer.text) == (status, True)
-
-
-@asynccontextmanager
-async def posting(client: Any, size: int) -> AsyncIterator[Any]:
-    """A request whose body has begun."""
-    head = b"POST /in.1.erraiBus?clientId=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    async with await anyio.connect_tcp("127.0.0.1", client.http.base_url.port or 0) as stream:
-        await stream.send(head + b"Content-Length: %d\r\n\r\n[" % size)
-        yield stream
-
-
-async def test_a_body_that_comes_slowly_but_steadily_is_waited_for() -> None:
-    """Each part well within `frame_timeout`, and all together longer."""
-    bus, left = make_bus(limits=Limits(frame_timeout=2.0)), 400
-    async with serving(bus) as client, posting(client, 2 + left * 2000) as stream:
-        longer = anyio.current_time() + 2.5
-        while anyio.current_time() < longer:  # what is tested is a body that takes longer
-            await anyio.sleep(0.02)
-            await stream.send(b" " * 2000)
-            left -= 1
-        await stream.send(b" " * (left * 2000) + b"]")
-        answer = await stream.receive()
-    assert answer.startswith(b"HTTP/1.1 200 ")
-
-
-async def test_so_many_slow_bodies_and_no_more_are_kept() -> None:
-    bus = make_bus(limits=Limits(frame_timeout=0.5, handshakes=1))
-    async with serving(bus) as client, posting(client, 1_000_000) as first, posting(client, 1_000_000) as second:
-        answers: list[bytes] = []
-
-        async def send(stream: Any) -> None:
-            with suppress(anyio.BrokenResourceError):
-                while not answers:
-                    await stream.send(b" " * 1000)
-                    await anyio.sleep(0.05)
-
-        async def read(stream: Any) -> None:
-            answers.append(await stream.receive())
-
-        with anyio.fail_after(BOUND):
-            async with anyio.create_task_group() as group:
-                for stream in (first, second):
-                    group.start_soon(send, stream)
-                    group.start_soon(read, stream)
-                await eventually(lambda: answers)
-                group.cancel_scope.cancel()
-    assert answers[0].startswith(b"HTTP/1.1 503 ")
-    assert b"the body comes slowly, and so do 1 others" in answers[0]
 
 
 async def test_who_is_not_let_in_is_told_so() -> None:

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Backoff, Bus, BusError, Limits, connect
-from tests.support import BOUND
+from tests.support import BOUND, free_port
 
 pytestmark = pytest.mark.anyio
 CHANNELS = ("poll", "events", "websocket")
@@ -22,7 +22,7 @@ class Server:
     """A bus alone behind HTTP that hears numbers and publishes each again; another one takes its place on the same port."""
 
     def __init__(self) -> None:
-        self.port = 0
+        self._url = f"jrep+http://127.0.0.1:{free_port()}"
         self.heard: list[int] = []
         self.bus = Bus()
         self._running = AsyncExitStack()
@@ -43,14 +43,13 @@ class Server:
         async def echo(body: Any) -> Any:
             return body
 
-        listener = await self._running.enter_async_context(bus.serve(f"jrep+http://127.0.0.1:{self.port}"))
-        self.port = int(listener.url.rpartition(":")[2])
+        await self._running.enter_async_context(bus.serve(self._url))
 
     async def stop(self) -> None:
         await self._running.aclose()
 
     def url(self, channel: str) -> str:
-        return f"jrep+http://127.0.0.1:{self.port}?channel={channel}"
+        return f"{self._url}?channel={channel}"
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from polybus import Limits, connect
-from polybus.bindings.jrep_http import client as errai
 from polybus.bindings.jrep_http import connection as _errai_connection
 from polybus.events import LinkDown
 from tests.refusal import refused
@@ -311,8 +310,7 @@ async def test_our_client_negotiates_as_errai_s_own_does(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", ["refused", "unconfirmed", "silent", "closed", "elsewhere", "nowhere", "nonsense"])
-async def test_without_a_websocket_our_client_polls(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errai, "PATIENCE", 0.2)
+async def test_without_a_websocket_our_client_polls(script: str) -> None:
     async with offering(script) as (server, url):
         places = {"elsewhere": "ws://localhost:1/websocket.bus", "nowhere": "ws://127.0.0.1:1/websocket.bus", "nonsense": "x"}
         server.url = places.get(script, server.url)

@@ -662,6 +662,6 @@ async def test_publications_that_wait_go_in_one_batch() -> None:
             await client.publish("news", number)
         await eventually(lambda: seen)  # the first one is on its way
         held.set()
-        await client.drain(5)
+        await client.drain(BOUND)
     assert sum(seen) == 50
     assert len(seen) <= 3

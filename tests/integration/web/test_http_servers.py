@@ -28,7 +28,7 @@ from polybus.transports._ws.asgi import Receive, Scope, Send
 from polybus.transports._ws.policy import HandshakeRejected
 from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.refusal import refused
-from tests.support import bounded
+from tests.support import bounded, free_port
 
 from .test_errai import Client, make_bus
 
@@ -116,10 +116,9 @@ async def test_https_needs_a_certificate_and_serves_with_it() -> None:
 
 @bounded
 async def test_an_address_is_released_with_its_bus_and_can_be_taken_again() -> None:
-    url = HERE
+    url = f"jrep+http://127.0.0.1:{free_port()}"
     for _ in range(2):
-        async with make_bus().serve(url) as listener, connect(listener.url) as client:
-            url = listener.url
+        async with make_bus().serve(url), connect(url) as client:
             assert await client.request("echo", 1) == 1
             await refused(make_bus().serve(url), OSError, match="already in use")
 

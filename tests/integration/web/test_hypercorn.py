@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from polybus.fastapi import attach
 from tests.integration.web.support import echoing
 from tests.integration.web.test_strangers import UPGRADE
 from tests.loops import every_loop  # noqa: F401
-from tests.support import bounded, eventually, free_port
+from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -30,10 +31,9 @@ async def running(app: Any, backend: str) -> AsyncIterator[int]:
         from hypercorn.trio import serve
     else:
         from hypercorn.asyncio import serve  # type: ignore[assignment]
-    port = free_port()
-    config = Config()
-    config.bind = [f"127.0.0.1:{port}"]
-    config.errorlog = None
+    config, listening = Config(), socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    config.bind, config.errorlog = [f"fd://{listening.detach()}"], None
     stop = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(functools.partial(serve, app, config, shutdown_trigger=stop.wait))
@@ -47,7 +47,7 @@ async def test_requests_publications_and_ends_of_a_mounted_application(anyio_bac
     attach(inner, bus)
     outer.mount("/sub", inner)
     async with running(outer, anyio_backend[0]) as port:
-        async with connect(f"ubre+ws://127.0.0.1:{port}/sub/bus", wait=30) as client:
+        async with connect(f"ubre+ws://127.0.0.1:{port}/sub/bus") as client:
             body = "x" * 100_000
             replies = [client.request("echo", body) for _ in range(20)]
             assert [await reply for reply in replies] == [body] * 20

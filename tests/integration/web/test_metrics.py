@@ -32,8 +32,7 @@ app.add_route("/metrics", metrics_endpoint(bus))
 
 
 @pytest.mark.parametrize(
-    ("make", "how"),
-    [(FastAPI, "add_route"), (FastAPI, "get"), (FastAPI, "add_api_route"), (Starlette, "add_route")],
+    ("make", "how"), [(FastAPI, "add_route"), (FastAPI, "get"), (FastAPI, "add_api_route"), (Starlette, "add_route")]
 )
 def test_an_application_shows_the_metrics_of_its_bus_however_the_endpoint_is_added(make: Any, how: str) -> None:
     app, bus = make(), Bus()

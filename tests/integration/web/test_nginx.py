@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
-import trustme
 import websockets
 from attrs import frozen
 from fastapi import FastAPI
@@ -22,46 +17,32 @@ from fastapi import FastAPI
 from polybus import Bus, Context, Identity, connect
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.integration.web.browser import BOUND, missing
+from tests.integration.web.nginx import nginx
 from tests.integration.web.support import running
-from tests.support import eventually, free_port
+from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.anyio
 
 CONFIGURATION = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-events {{ worker_connections 256; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-
-    map $http_upgrade $connection_upgrade {{
-        default upgrade;
-        ''      close;
-    }}
-    server {{
-        listen 127.0.0.1:{port} ssl;
-        server_name app.example;
-        ssl_certificate {folder}/server.pem;
-        ssl_certificate_key {folder}/server.pem;
-        location / {{
-            proxy_pass http://127.0.0.1:{upstream};
-            proxy_http_version 1.1;
-            proxy_set_header Upgrade $http_upgrade;
-            proxy_set_header Connection $connection_upgrade;
-            proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme;
-        }}
-    }}
-}}
+map $http_upgrade $connection_upgrade {
+    default upgrade;
+    ''      close;
+}
+server {
+    listen 443 ssl;
+    server_name app.example;
+    ssl_certificate /etc/nginx/shop.pem;
+    ssl_certificate_key /etc/nginx/shop.key;
+    location / {
+        proxy_pass http://127.0.0.1:UPSTREAM;
+        proxy_http_version 1.1;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection $connection_upgrade;
+        proxy_set_header Host $host;
+        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+        proxy_set_header X-Forwarded-Proto $scheme;
+    }
+}
 """
 
 
@@ -87,43 +68,16 @@ class Site:
         )
 
 
-def nginx() -> str:
-    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if program is None:
-        missing("nginx is not installed: make web")
-    return program
-
-
 @contextlib.asynccontextmanager
-async def in_front_of(upstream: int, folder: Path, program: str) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
-    authority = trustme.CA()
-    authority.issue_cert("app.example").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    tls = ssl.create_default_context()
-    authority.configure_trust(tls)
-    port = free_port()
-    (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, port=port, upstream=upstream))
-    process = await anyio.to_thread.run_sync(
-        lambda: subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf"], stderr=subprocess.DEVNULL)
-    )
-    try:
-        with anyio.fail_after(BOUND):
-            while True:
-                assert process.poll() is None, (folder / "error.log").read_text()
-                try:
-                    await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
-                    break
-                except OSError:
-                    await anyio.sleep(0.02)
-        yield port, tls
-    finally:
-        with anyio.CancelScope(shield=True):
-            process.terminate()
-            await anyio.to_thread.run_sync(process.wait)
+async def served(app: FastAPI, bus: Bus, folder: Path, handshakes: list[Handshake]) -> AsyncIterator[Site]:
+    attach(app, bus, hosts=["app.example"])
+    async with running(app, proxy_headers=True) as server:
+        with nginx(folder, "app.example", CONFIGURATION.replace("UPSTREAM", str(server.port))) as (port, tls):
+            yield Site(port, tls, bus, handshakes)
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    program = nginx()
     handshakes: list[Handshake] = []
 
     def authenticate(handshake: Handshake) -> Identity | None:
@@ -141,9 +95,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async def size(body: str) -> Any:
         return {"size": len(body), "back": body}
 
-    attach(app, bus, hosts=["app.example"])
-    async with running(app, proxy_headers=True) as server, in_front_of(server.port, tmp_path, program) as (port, tls):
-        yield Site(port, tls, bus, handshakes)
+    async with served(app, bus, tmp_path, handshakes) as site:
+        yield site
 
 
 async def test_a_page_of_the_site_talks_through_the_proxy(site: Site) -> None:
@@ -172,8 +125,6 @@ async def test_a_page_of_another_site_is_told_403_and_a_stranger_401(site: Site)
 
 
 async def test_our_own_client_comes_in_with_frames_of_every_size_and_comes_back(site: Site) -> None:
-    # Its URL names the loopback address, where the certificate of the test does not hold.
-    site.tls.check_hostname = False
     url = f"ubre+wss://127.0.0.1:{site.port}/bus"
     with anyio.fail_after(BOUND):
         async with connect(url, tls=site.tls, headers={"Cookie": "user=ann"}) as client:
@@ -187,12 +138,8 @@ async def test_our_own_client_comes_in_with_frames_of_every_size_and_comes_back(
 
 
 async def test_a_bus_without_authenticate_takes_users_of_the_proxys_own_machine_alone(tmp_path: Path) -> None:
-    program = nginx()
     with anyio.fail_after(BOUND):
-        app, bus = FastAPI(), Bus()
-        attach(app, bus, hosts=["app.example"])
-        async with running(app, proxy_headers=True) as server, in_front_of(server.port, tmp_path, program) as (port, tls):
-            site = Site(port, tls, bus, [])
+        async with served(FastAPI(), Bus(), tmp_path, []) as site:
             async with site.browser("https://app.example") as page:
                 await page.send('{"request": "nothing", "id": 1}')
                 assert "nothing" in await page.recv()
