@@ -73,8 +73,9 @@ test-lowest:
 	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check uv -c constraints.txt
 	$(LOWEST)/bin/uv pip install -q -p $(LOWEST) --resolution lowest-direct \
 		-e '.[fastapi,cli,capture,analyse,nats,depends,opentelemetry,prometheus,zenoh,uvloop]'
-	@# What is there and new enough stays.
-	$(LOWEST)/bin/uv pip install -q -p $(LOWEST) -e '.[test]'
+	@# These versions stay: an exporter of the tests would bring its own of OpenTelemetry.
+	$(LOWEST)/bin/uv pip freeze -q -p $(LOWEST) --exclude-editable > $(LOWEST)/oldest.txt
+	$(LOWEST)/bin/uv pip install -q -p $(LOWEST) -e '.[test]' -c $(LOWEST)/oldest.txt
 	$(LOWEST)/bin/uv pip check -q -p $(LOWEST)
 	$(LOWEST)/bin/python -m pytest -n $(WORKERS) tests/unit tests/contract $(ARGS)
 

@@ -96,7 +96,8 @@ def uv(*arguments: str | Path, where: Path) -> str:
 
 def find_python(version: str) -> str | None:
     """Return the first CPython of this minor version that has headers and a compiler's settings; else None."""
-    places = [*sorted(glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python"))), f"python{version}", "python3"]
+    pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    places = [*sorted(glob(f"{pyenv}/versions/{version}.*/bin/python")), f"python{version}", "python3"]
     for place in places:
         if found := which(place):
             told = subprocess.run([found, "-c", WHICH], capture_output=True, text=True, check=False).stdout.split()
