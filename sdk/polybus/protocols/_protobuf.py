@@ -246,7 +246,6 @@ _cached_head: Final = lru_cache(256)(_head)
 
 
 def pack(name: str, data: bytes) -> bytes:
-    """Pack a message's bytes in an ``Any``, by its full name."""
     return _cached_head(name) + length(data) + data
 
 

@@ -82,8 +82,6 @@ def choice(*values: str) -> Any:
 
 
 def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
-    """Return an attrs validator, which checks that the value is one of these when converted to a string."""
-
     def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
         if str(value) not in values:
             raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not known; it is one of {', '.join(values)}")
@@ -101,10 +99,7 @@ LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Return the reason why the value is not a subject or pattern, or None if it is valid.
-
-    A subject is a string of at most `limit` UTF-8 bytes, without control characters.
-    """
+    """Return the reason why the value is not a string of at most `limit` UTF-8 bytes without control characters, or None."""
     if type(value) is not str:
         return f"a subject is a string here, not {type(value).__name__}"
     if _CONTROL.search(value):
@@ -117,10 +112,7 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
-    """Return the reason why the value is not a valid mapping of headers, or None if it is valid.
-
-    Headers map strings to strings without CR, LF or NUL. All of them together have at most `limit` UTF-8 bytes.
-    """
+    """Return the reason why the value does not map strings to strings, of at most `limit` UTF-8 bytes in all, or None."""
     if type(headers) is not dict:
         return f"headers are an object, not {type(headers).__name__}"
     size = 0
@@ -138,7 +130,6 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
 
 
 def too_large(size: int, limit: int, what: str = "a frame") -> TooLarge:
-    """Return the error for an outgoing frame that is larger than `Limits.message`."""
     advice = "send less, or raise Limits(message=...) at both ends; a stream or a channel carries it in parts"
     return TooLarge(f"{what} of {size} bytes is larger than {limit} (limit: message): {advice}")
 
@@ -154,7 +145,6 @@ def shown_text(data: bytes) -> str:
 
 
 def plain_field(value: int | bytes) -> str:
-    """Return a field of protocol buffers for display."""
     return value.hex(" ") if isinstance(value, bytes) else str(value)
 
 
@@ -174,7 +164,6 @@ def error_facts(text: Any, reason: Any, detail: Any) -> dict[str, Any]:
 
 
 def refusal(error: RemoteProtocolError, id: Any) -> Message:
-    """Return the answer to a malformed request."""
     code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
     return Message(Kind.ERROR, "", id, code=code, attributes={"text": error.text, "reason": error.reason})
 
@@ -188,7 +177,6 @@ class WireRules:
     def refuse(
         self, text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None
     ) -> RemoteProtocolError:
-        """Return the error for input that violates the protocol."""
         return RemoteProtocolError(text, reason=reason, protocol=self._protocol, answer_id=answer_id, close_code=close_code)
 
     def refuse_size(self, size: int, limit: int) -> RemoteProtocolError:
@@ -204,10 +192,7 @@ class WireRules:
         return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
 
     def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-        """Check incoming headers; null means no headers.
-
-        Raises `RemoteProtocolError` with the reason ``invalid_headers`` if they are invalid.
-        """
+        """Check incoming headers; null means no headers. Raises `RemoteProtocolError`: ``invalid_headers``."""
         fault = None if headers is None else fault_in_headers(headers, limit)
         if fault is not None:
             raise self.refuse(fault, "invalid_headers", answer_id)
@@ -216,7 +201,6 @@ class WireRules:
     def read_count(
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
-        """Check an incoming integer. Raises `RemoteProtocolError` with `reason` if it is invalid."""
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value
@@ -233,10 +217,7 @@ class WireRules:
         return {"mode": mode, **counts}
 
     def check_local_subject(self, value: Any, limit: int) -> str:
-        """Check an outgoing subject, which may be empty.
-
-        Raises `LocalProtocolError` if it is invalid, and `Unsupported` if it is an integer.
-        """
+        """Check an outgoing subject, which may be empty. Raises `LocalProtocolError`, or `Unsupported` for an integer."""
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
@@ -245,7 +226,6 @@ class WireRules:
         return str(value)
 
     def check_local_headers(self, headers: Any, limit: int) -> None:
-        """Check outgoing headers. Raises `LocalProtocolError` if they are invalid."""
         fault = fault_in_headers(headers, limit)
         if fault is not None:
             raise LocalProtocolError(fault, protocol=self._protocol)

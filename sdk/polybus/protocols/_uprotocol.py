@@ -27,7 +27,6 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def pairs_in(table: Any) -> tuple[tuple[Any, Any], ...] | None:
-    """The pairs of an option given as table or pairs; None for any other value."""
     try:
         return tuple((name, value) for name, value in (table.items() if isinstance(table, Mapping) else table))
     except (TypeError, ValueError):
@@ -165,7 +164,6 @@ def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | in
 
 
 def check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
-    """An attrs validator for a number of seconds. May raise `ValueError`."""
     if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not a number of seconds")
 

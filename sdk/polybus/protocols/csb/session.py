@@ -364,7 +364,6 @@ class CrowdedSession(CsbSession):
         return (wire.CLIENT.pack(BROKER) + head + _encode(self._introduction),)
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. Never raises: a malformed one becomes `Refused`, and is answered if possible."""
         if self._early is not None and frame[:4] != _OF_BROKER:
             return self._keep(self._early, frame)
         client, party = BROKER, None
@@ -411,7 +410,6 @@ class CrowdedSession(CsbSession):
         return (CloseWanted(1009, "clients sent too much before the broker answered the introduction"),)
 
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
-        """Handle the answer to the introduction. May raise `RemoteProtocolError`: another message."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("0 is not a client's number", "unknown_peer")
         if message.kind is Kind.RESPONSE:
@@ -503,7 +501,6 @@ class CrowdedSession(CsbSession):
 
 
 def _facts(message: Message) -> tuple[str, dict[str, str]]:
-    """Address of a client and facts of its handshake, from a polybus broker."""
     body = message.body if message.format is JSON else None
     if not isinstance(body, dict):
         return "", {}

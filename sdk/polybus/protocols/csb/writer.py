@@ -52,14 +52,7 @@ class CsbWriter:
     # -- requests and publications ---------------------------------------------------------------------------------------
 
     def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
-        """Write a request or notification under a number; returns the frame and its action.
-
-        Args:
-            ours: True if the peer is a polybus, which also reads deadlines; None if unknown.
-
-        Raises:
-            Unsupported, EncodeError, LocalProtocolError: Headers for a peer that is not a polybus; values that do not fit.
-        """
+        """Write a request or notification; returns the frame and its action. `ours`: the peer is a polybus; None if unknown."""
         subject, headers = message.subject, message.headers
         raw = message.raw
         first = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None

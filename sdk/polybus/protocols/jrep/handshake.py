@@ -243,9 +243,7 @@ class Federation:
         self.say(verb, Subject=subject, PriorityProcessing="1")
 
     def tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
-        """Send an error to an asker's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable in it (notes 2,
-        M11).
-        """
+        """Send an error to an asker's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable (notes 2, M11)."""
         told = refusal(error, goal or ("", None))
         self.documents.append(self.writer.write(told, told.id))
 
@@ -261,7 +259,6 @@ class Federation:
 
 
 def verb_of(message: Message) -> str | None:
-    """The command of a message to a bus; None for any other message."""
     verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None
 
@@ -311,7 +308,6 @@ def remove(federation: Federation, subject: str) -> None:
 
 
 def announce(federation: Federation, message: Message) -> None:
-    """Announce or withdraw a subject, once per service. Raises as `check_local_subject`."""
     name = str(message.subject)
     if name == CLIENT_BUS_ERRORS and federation.role == "client":
         return  # known to the server
@@ -353,7 +349,6 @@ _MAX_FLAGS: Final = 4096
 
 
 def receive_command(federation: Federation, message: Message, now: float) -> None:
-    """Handle a command. May raise `RemoteProtocolError`: not for this bus, incomplete, or unexpected."""
     try:
         verb = _verb_for_us(federation, message)
     except RemoteProtocolError as error:
@@ -521,7 +516,6 @@ def _fall_back(federation: Federation, message: Message, now: float) -> None:
 
 
 def _note(federation: Federation, message: Message, now: float) -> None:
-    """CapabilitiesNotice. May raise `RemoteProtocolError`: ``missing_part``, ``invalid_part``, ``too_large``."""
     flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
     if flags is None and verb_of(message) == "CapabilitiesNotice":
         raise refuse("CapabilitiesFlags is required", "missing_part")

@@ -394,7 +394,6 @@ def write_big_integer(value: int) -> bytes:
 
 
 def write_marked(java: str, value: bytes) -> bytes:
-    """Write a number or character with an explicit Java type."""
     return b'{"^EncodedType":"%b","^ObjectID":"-1","^NumVal":%b}' % (java.encode(), value)
 
 

@@ -51,10 +51,7 @@ _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 
 @lru_cache(2048)
 def is_reserved(subject: str) -> bool:
-    """True if a subject is one of the buses' own, or looks like one.
-
-    Compared after NFKC, without white space and invisible characters, ignoring case.
-    """
+    """True if a subject is one of the buses' own, or looks like one after NFKC, without invisible characters, ignoring case."""
     plain = unicodedata.normalize("NFKC", subject)
     seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))
     return seen.casefold() in _LOOK_ALIKES
@@ -83,7 +80,6 @@ _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
-    """Check an incoming subject. May raise `RemoteProtocolError`, also for a local one."""
     fault = fault_in_subject(value, limit)
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
@@ -94,7 +90,6 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
 
 
 def check_local_subject(value: Any, limit: int) -> str:
-    """Check an outgoing subject. Raises as in `WireRules`, and `ReservedSubject`."""
     WIRE_RULES.check_local_subject(value, limit)
     if not value:
         raise LocalProtocolError("the subject is empty", protocol="jrep")
@@ -120,9 +115,7 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
 
 
 def check_priority(value: Any, answer_id: Any = None) -> None:
-    """Check a number, or text with a number, as Errai writes it (notes section 3). May raise `RemoteProtocolError`:
-    ``invalid_part``.
-    """
+    """Check a number, or text with a number, as Errai writes it (notes section 3)."""
     if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
     if type(value) is not str or not _whole_number(value):
@@ -157,14 +150,12 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 
 
 def services_in(value: Any) -> list[str]:
-    """Split RemoteServices at commas. May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is not str:
         raise refuse(f"RemoteServices is a string, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-    """Read polybus headers, a JSON object as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
     try:
         headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):
@@ -173,10 +164,8 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
-    """Read whole milliseconds as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
     return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
 
 
 def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
-    """Check a whole number, not below 0. May raise `RemoteProtocolError` with `reason`."""
     return WIRE_RULES.read_count(value, name, answer_id, reason)

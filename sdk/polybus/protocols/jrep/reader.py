@@ -48,11 +48,7 @@ _MOST_MESSAGES: Final = 256
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
-    """Split an array into several with the same elements, in order; a short one is unchanged.
-
-    Raises:
-        ValueError: Not a JSON array.
-    """
+    """Split an array into several with the same elements, in order; a short one is unchanged. May raise `ValueError`."""
     if len(array) <= long:
         return [array]
     return joined(map(bytes, _elements(array)), long)
@@ -159,9 +155,7 @@ class MessageReader:
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload, errors in place of malformed ones. May raise `RemoteProtocolError`: malformed or too
-        large.
-        """
+        """The messages of a payload, errors in place of malformed ones. May raise `RemoteProtocolError`: all is malformed."""
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return self._read_parts(parts)
         try:
@@ -188,13 +182,7 @@ class MessageReader:
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """Split a long payload, so that it need not be read in one turn; a single message is returned unchanged.
-
-        Malformed JSON is split too, if its messages can be separated.
-
-        Raises:
-            RemoteProtocolError: Too large.
-        """
+        """Split a long payload, even malformed JSON, so that it need not be read in one turn. May raise: too large."""
         if len(frame) > self._limits.payload:
             text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
             raise refuse(text, "too_large", close_code=1009)
@@ -292,7 +280,6 @@ class MessageReader:
         return [self._read_safely(bytes(element), index) for index, element in enumerate(elements)]
 
     def _read_apart(self, elements: list[bytes], depth: int) -> list[Message | RemoteProtocolError]:
-        """The messages of a payload with an element that is malformed or too deep; the others are read."""
         return [self._read_safely(element, index, depth) for index, element in enumerate(elements)]
 
     def _read_safely(self, raw: bytes, index: int, depth: int | None = None) -> Message | RemoteProtocolError:

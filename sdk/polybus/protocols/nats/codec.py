@@ -202,13 +202,7 @@ class NatsCodec:
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
-        """Write a request. Raises as `encode`.
-
-        Args:
-            message: The request.
-            inbox: Reply subject.
-            headers: False if the server carries no headers.
-        """
+        """Write a request. `headers` is False if the server carries none."""
         subject = self._subjects[message.subject]
         payload, own = self.payload(message)
         if not headers:
@@ -278,7 +272,6 @@ def _sid(message: Message) -> str:
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-    """Payload and header fields of an error. May raise `EncodeError`: its detail cannot be encoded."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     reason, detail = said.get("reason"), said.get("detail")

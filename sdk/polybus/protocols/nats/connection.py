@@ -265,7 +265,6 @@ class NatsDialect:
         """Subject of all answers, subscribed first, as `operations.INBOX_SID`."""
 
     def named(self, subject: str) -> str | int:
-        """Return the bus's name of a wire subject. May raise `RemoteProtocolError`."""
         return subject
 
     def give_stored(

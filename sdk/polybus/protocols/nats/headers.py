@@ -194,7 +194,6 @@ def _seconds(text: str | None) -> float | None:
 
 
 def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], limit: int) -> bytes:
-    """Write a header block. May raise `LocalProtocolError`: a header cannot be sent on this wire."""
     lines = [VERSION]
     if fields:
         check_fields(fields, limit)
@@ -207,7 +206,6 @@ def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], li
 
 
 def check_fields(fields: Mapping[str, str], limit: int) -> None:
-    """May raise `LocalProtocolError`: a header cannot be sent on this wire, or its name is reserved."""
     fault = fault_in_headers(fields, limit)
     if fault is None:
         for name, value in fields.items():

@@ -40,11 +40,7 @@ def words_of(line: bytes) -> list[bytes]:
 
 
 def announced(line: bytes) -> int | None:
-    """Bytes that follow a line, without the final CRLF; None if the operation is only a line.
-
-    Raises:
-        ValueError: The line ends without a length.
-    """
+    """Bytes that follow a line, without the final CRLF; None if the operation is only a line. May raise `ValueError`."""
     first = line[:1].upper()
     if first not in b"MHP" or (first == b"P" and line[1:2].upper() != b"U"):
         return None
@@ -159,7 +155,6 @@ class NatsCutter:
         return reached
 
     def _keep_line(self, rest: bytes) -> None:
-        """Keep an incomplete line. May raise `RemoteProtocolError`: too long."""
         if len(rest) > LINE:
             raise refuse(f"a line of more than {LINE} bytes: is this a NATS server?", "too_large", close_code=1009)
         self._head = rest
@@ -274,11 +269,7 @@ class OperationReader:
         self._known_blocks = self.headers.known
 
     def read(self, frame: bytes) -> NatsOperation:
-        """Read a frame.
-
-        Raises:
-            RemoteProtocolError: The frame is malformed. `close_code` is set if the stream, not only this message, is broken.
-        """
+        """Read a frame. A `RemoteProtocolError` has a `close_code` if the stream, not only this message, is broken."""
         end = frame.find(CRLF)
         if end < 0:
             raise _out_of_step(f"no line: {frame[:60]!r}", "truncated")
@@ -295,7 +286,6 @@ class OperationReader:
         return read(self, tokens, line)
 
     def delivery(self, frame: bytes) -> Delivery:
-        """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
         parts = line.split(b" ")
@@ -376,7 +366,6 @@ class OperationReader:
         return NatsOperation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
 
     def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
-        """Decode and check a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
         try:
             name = data.decode()
         except UnicodeDecodeError as error:
@@ -466,7 +455,6 @@ def write_unsubscription(sid: str, most: int | None = None) -> bytes:
 
 
 def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
-    """Write INFO or CONNECT. May raise `EncodeError`: a member cannot be encoded."""
     try:
         return b"%b %b\r\n" % (verb.encode(), _encode(members))
     except (TypeError, ValueError, RecursionError) as error:
@@ -490,7 +478,6 @@ _PARTS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """Yield the parts of any bytes."""
     end = frame.find(CRLF)
     line = frame if end < 0 else frame[:end]
     if not line:

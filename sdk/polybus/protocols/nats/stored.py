@@ -216,10 +216,7 @@ def read_refusal(error: ServerError) -> Message | None:
 def write_to_engine(
     names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]], limit: int
 ) -> bytes:
-    """Write a message that the engine answers, without a deadline, which would be stored.
-
-    May raise `LocalProtocolError`: a header cannot be sent on this wire.
-    """
+    """Write a message that the engine answers, without a deadline, which would be stored."""
     if isinstance(to, ToEngine):
         own = []  # the engine needs no description of the body
     elif to.block:

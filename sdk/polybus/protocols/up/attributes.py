@@ -96,7 +96,6 @@ def uuid_text(id: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Parse an id with hyphens. May raise `ValueError`."""
     try:
         found = bytes.fromhex(text.replace("-", ""))
     except ValueError:

@@ -103,7 +103,6 @@ def format_of(number: int) -> BodyFormat:
 
 
 def check_payload(payload: bytes, format: BodyFormat) -> None:
-    """Check an incoming payload that is not JSON. May raise `RemoteProtocolError`: not in its declared format."""
     if format is ANY and not check_any(payload):
         raise _no("google.protobuf.Any", "bad_protobuf")
     if format is TEXT:
@@ -114,7 +113,6 @@ def check_payload(payload: bytes, format: BodyFormat) -> None:
 
 
 def read_json(payload: bytes, depth: int) -> Any:
-    """Read an incoming JSON payload. May raise `RemoteProtocolError`: malformed, or too deep."""
     try:
         if len(payload) > 2 * depth or not payload.isascii():
             check_json(payload, depth)
@@ -530,12 +528,7 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """The frame of attributes and a body. Bytes in a format of this wire are not checked, so that tools can test readers.
-
-        Raises:
-            EncodeError: The body cannot be encoded.
-            LocalProtocolError: Against a rule.
-        """
+        """The frame of attributes and a body. Bytes in a format of this wire are not checked: tools test readers with them."""
         if message.kind is Kind.ERROR:
             given.commstatus = int(message.code or Code.UNKNOWN)
             payload: bytes | None = status_of(message)

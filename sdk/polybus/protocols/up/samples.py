@@ -34,13 +34,7 @@ _NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
 
 
 def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
-    """The five segments of an address or pattern.
-
-    Args:
-        uri: The address or pattern.
-        host: Name of this host, for an address without authority.
-        whole_entity: Return four segments. A pattern for any type or any instance then covers any entity: match again.
-    """
+    """The five segments of an address or pattern, or four with the whole entity, which then may cover more: match again."""
     type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
     instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
     version = "*" if uri.version == ANY_VERSION else f"{uri.version:X}"
@@ -240,7 +234,6 @@ class Filters:
         self._heard: tuple[str, ...] = ()
 
     def add(self, pattern: str | int) -> None:
-        """Add a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
         self._wanted[pattern] = tuple(self._expression(source, None) for source in self._sources(pattern))
         self.declare()
 

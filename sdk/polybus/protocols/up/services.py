@@ -68,7 +68,6 @@ class Declared:
 
 
 def declared_services(text: str) -> list[Declared]:
-    """Return the services of a proto file, in order. May raise `ProtoSyntaxError`."""
     return list(_Reader(text).services())
 
 
@@ -395,8 +394,6 @@ def _topic(part: bytes) -> dict[str, Any]:
 
 
 def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
-    """Check a declared service. May raise `ValueError`, which names the place."""
-
     def wrong(line: int, text: str) -> ValueError:
         return ValueError(f"up: {place(line)}: {text}")
 

@@ -74,7 +74,6 @@ def write_uuid(id: bytes) -> bytes:
 
 
 def read_uuid(data: bytes) -> bytes:
-    """The id of a message UUID. May raise `ValueError`."""
     if len(data) == 18 and data[0] == 9 and data[9] == 17:
         return data[8:0:-1] + data[17:9:-1]
     if len(data) > _LONGEST_UUID:

@@ -203,10 +203,7 @@ def _text(value: Any) -> str:
 
 
 def _header_text(header: str, value: str) -> str:
-    """Decode a header value (3.1.3.2): unquote a quoted string, then decode percent escapes.
-
-    Incomplete quotes and escapes are kept as text. May raise `RemoteProtocolError`: not UTF-8.
-    """
+    """Decode a header value (3.1.3.2): a quoted string, then percent escapes. Incomplete ones are kept as text."""
     if _QUOTED.fullmatch(value):
         value = _ESCAPED.sub(r"\1", value[1:-1])
     try:

@@ -128,15 +128,10 @@ class JsonEventReader:
             raise refused from error
 
     def answers(self, frame: bytes) -> str | None:
-        """Id of the request that one of this side's events answers; ignores data.
-
-        Raises:
-            ValueError: Not JSON.
-        """
+        """Id of the request that one of this side's events answers; ignores data. May raise `ValueError`: not JSON."""
         return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Attributes and data, unchecked. May raise `RemoteProtocolError`; `ValueError`: not JSON."""
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}", "bad_json")

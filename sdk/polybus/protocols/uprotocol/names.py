@@ -129,7 +129,6 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
-    """Parse an address. May raise `UriError`, with the place of the fault."""
     uri = read_uri(text)
     if uri.strange:
         raise UriError(uri.strange)
@@ -215,9 +214,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_name(subject: str, dots: int = _DOTS) -> str:
-    """Encode a subject as the last segment of an address, with percent escapes, also for dots after the second or beside no
-    name.
-    """
+    """Encode a subject as the last segment of an address, with escapes also for dots after the second or beside no name."""
     tokens = subject.split(".")
     name = quote(tokens[0], safe=_SAFE)
     for place, (before, token) in enumerate(zip(tokens, tokens[1:], strict=False), 1):
@@ -263,7 +260,6 @@ class UProtocolNames:
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
-        """Address for a request. May raise `LocalProtocolError`; `ReservedSubject`: it is for answers."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_method, "method: rpc.<name> of an entity with its version")
@@ -272,7 +268,6 @@ class UProtocolNames:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
-        """Source address of a publication. May raise `LocalProtocolError`: not a topic, or too long."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_topic, "topic: it has a resource and a #Message")
@@ -310,7 +305,6 @@ def entity_of(uri: str) -> str:
 
 
 def entity_key(entity: str) -> str:
-    """An entity in canonical form. May raise `ValueError`."""
     try:
         uri = parse_uri(entity)
     except UriError as error:
@@ -321,14 +315,12 @@ def entity_key(entity: str) -> str:
 
 
 def subject_text(subject: str | int) -> str:
-    """Check a subject. May raise `Unsupported`: a number."""
     if isinstance(subject, int):
         raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject
 
 
 def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
-    """Check a subject that is an address. May raise `LocalProtocolError`: not of the wanted kind."""
     try:
         uri = parse_uri(text)
     except UriError as error:

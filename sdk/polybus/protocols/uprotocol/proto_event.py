@@ -147,15 +147,10 @@ class ProtoReader:
         return (name, found) if name == "token" else remember(self._known, part, (name, found), _KNOWN)
 
     def answers(self, frame: bytes) -> str | None:
-        """Id of the request that one of this side's events answers.
-
-        Raises:
-            RemoteProtocolError, ValueError: Not an event.
-        """
+        """Id of the request that one of this side's events answers. May raise `RemoteProtocolError` or `ValueError`."""
         return self.parts(frame)[0].get("reqid")
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Attributes and data of an event, unchecked. May raise `RemoteProtocolError`: malformed."""
         from google.protobuf.message import DecodeError
 
         try:
@@ -288,10 +283,7 @@ class ProtoReader:
         return self._message(kind, event, raw, format)
 
     def _remember(self, frame: bytes, block: int, kind: Kind, event: UsualEvent, raw: bytes | None, format: BodyFormat) -> None:
-        """Cache the bytes between the id and the reqid or data.
-
-        Only if nothing else follows, which would otherwise be read into other events.
-        """
+        """Cache the bytes between the id and the reqid or data, unless more follows: it would be read into other events."""
         size, rest = block - _BLOCK, block
         if frame.startswith(_REQID_FIELD, rest):
             rest += len(_REQID_FIELD) + 36

@@ -271,7 +271,6 @@ class Leniency(IntEnum):
 
     @classmethod
     def of(cls, mode: str) -> Leniency:
-        """The value of an option. May raise `ValueError`."""
         found = cls.__members__.get(mode.upper())
         if found is None:
             raise ValueError(f"mode={mode!r}: one of {', '.join(name.lower() for name in cls.__members__)}")

@@ -63,7 +63,6 @@ def unescape_token(token: str) -> str:
 
 
 def escape_subject(subject: str | int) -> str:
-    """Encode a subject of the bus. May raise `LocalProtocolError`: empty token or lone surrogate."""
     if isinstance(subject, int):
         return f"{_NUMBER}{subject}"
     try:
@@ -91,10 +90,7 @@ def escape_pattern(pattern: str | int) -> str:
 
 
 def publication_pattern(cluster: str) -> Callable[[str | int], str]:
-    """Make the function that encodes a cluster's publication patterns, for nodes and streams.
-
-    That function may raise `LocalProtocolError`, as `escape_pattern`.
-    """
+    """Make the function that encodes a cluster's publication patterns, for nodes and streams. It raises as `escape_pattern`."""
     return lambda pattern: f"{cluster}.p.{escape_pattern(pattern)}"
 
 
@@ -109,7 +105,6 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def unescape_subject(text: str) -> str | int:
-    """Decode a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     if "%" not in text:
         return text
     if text.startswith(_NUMBER):
@@ -188,11 +183,7 @@ class ClusterSubjects:
         return text
 
     def asker(self, reply: str) -> str:
-        """The node that an answer goes to; empty for a foreign program.
-
-        Raises:
-            RemoteProtocolError: The reply subject cannot be an asker's.
-        """
+        """The node that an answer goes to; empty for a foreign program. Raises `RemoteProtocolError` for any other."""
         return self.askers[reply.rpartition(".")[0]]
 
     def _asker(self, beginning: str) -> str:
@@ -235,7 +226,6 @@ def is_node(name: Any) -> TypeGuard[str]:
 
 
 def split_key(rest: str) -> tuple[str, str]:
-    """Split the key of a user from the rest. May raise `RemoteProtocolError`."""
     key, dot, subject = rest.partition(".")
     if not dot:
         raise _no_subject(rest)

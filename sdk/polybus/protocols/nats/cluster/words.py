@@ -138,7 +138,6 @@ def _is_number(text: str) -> bool:
 
 
 def not_there(to: Any) -> str:
-    """Error text for a request to a missing user, client or node."""
     if isinstance(to, ToUser):
         return f"the user {to.key!r} is connected to no node of the cluster"
     if isinstance(to, ToClient):
