@@ -89,8 +89,7 @@ def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
     return check
 
 
-MAX_INT: Final = 2**53
-"""Larger integers lose digits in JavaScript."""
+MAX_INT: Final = 2**53  # Larger integers lose digits in JavaScript
 MODES: Final = ("stream", "channel", "tunnel")
 
 _SHOWN: Final = 200

@@ -129,8 +129,7 @@ def id_time_ms(id: str) -> int | None:
     return None
 
 
-_CONVERTIBLE: Final = (7, 8)
-"""Versions with the same layout: the old generation writes 8, the new one 7."""
+_CONVERTIBLE: Final = (7, 8)  # Versions with the same layout: the old generation writes 8, the new one 7
 _VERSION_AT: Final = 14
 
 
@@ -179,10 +178,8 @@ def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
 
 # -- sessions ------------------------------------------------------------------------------------------------------------
 
-REMEMBERED: Final = 1024
-"""Cached subjects of a session; at the limit the cache is emptied."""
-_LAST_MOMENT: Final = 0.001
-"""Time left in the last millisecond of a ttl: a message expires only after it."""
+REMEMBERED: Final = 1024  # Cached subjects of a session; at the limit the cache is emptied
+_LAST_MOMENT: Final = 0.001  # Time left in the last millisecond of a ttl: a message expires only after it
 _REQUEST: Final = Kind.REQUEST
 
 
@@ -192,8 +189,7 @@ class EntitySession(QuietSession, ABC):
     There is no handshake, heartbeat or goodbye. Times are milliseconds.
     """
 
-    codes: ClassVar[Mapping[str | None, Code]]
-    """Codes of refusal reasons that are not INVALID_ARGUMENT."""
+    codes: ClassVar[Mapping[str | None, Code]]  # Codes of refusal reasons that are not INVALID_ARGUMENT
     return_address: ClassVar[type]
     refuse: ClassVar[Callable[..., RemoteProtocolError]]
     _names: Any
@@ -208,11 +204,9 @@ class EntitySession(QuietSession, ABC):
         self._max_frame = limits.message
         self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000 + 0.5)
         self._methods: dict[str | int, tuple[bytes, str]] = {}
-        self._topics: dict[Any, bytes] = {}
-        """Head of publications and notifications, by subject and further parts."""
+        self._topics: dict[Any, bytes] = {}  # Head of publications and notifications, by subject and further parts
         self._asked: dict[Any, str] = {}
-        self._output: list[Message | SessionEvent | bytes] = []
-        """Outcome of the current frame, unless it is one message."""
+        self._output: list[Message | SessionEvent | bytes] = []  # Outcome of the current frame, unless it is one message
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
         """Handle one frame. Never raises: a malformed message becomes `Refused`, and a malformed request is answered."""

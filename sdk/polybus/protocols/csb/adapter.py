@@ -76,8 +76,7 @@ class CsbCodec:
 
 
 _LIMITS: Final = Limits()
-_MOST: Final = 64
-"""Maximum number of sockets in a pool."""
+_MOST: Final = 64  # Maximum number of sockets in a pool
 
 
 def _actions(table: Any) -> tuple[tuple[str, int], ...]:

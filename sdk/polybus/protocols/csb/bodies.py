@@ -20,10 +20,8 @@ from ...message import Message
 from .._shared import WireRules
 from . import wire
 
-LAST_USER: Final = 0xC8
-"""Results from 1 to this one are the application's."""
-ENCODING_ERROR: Final = "encoding"
-"""Reason for a request with a malformed payload."""
+LAST_USER: Final = 0xC8  # Results from 1 to this one are the application's
+ENCODING_ERROR: Final = "encoding"  # Reason for a request with a malformed payload
 INTERNAL: Final = 0xD0
 
 # Result -> (code, reason, default text). The first row of a (code, reason) is the one that is written.
@@ -96,8 +94,7 @@ def fill_error(message: Message, result: int | None, value: Any) -> None:
     attributes.update(text=text, reason=reason, detail=facts)
 
 
-MAX_FIELDS: Final = 1000
-"""Maximum number of fields of a form: each costs the reader far more memory than the sender."""
+MAX_FIELDS: Final = 1000  # Maximum number of fields of a form: each costs the reader far more memory than the sender
 
 WIRE_RULES: Final = WireRules("csb")
 refuse: Final = WIRE_RULES.refuse

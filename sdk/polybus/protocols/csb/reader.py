@@ -19,11 +19,9 @@ from .._shared import fault_in_subject, remember
 from . import wire
 from .bodies import LAST_USER, RESULTS, WIRE_RULES, fill_error, payload_readers, refuse
 
-NUMBERED: Final = 0xFFFF
-"""In place of a subject's length: the subject is an action number of four bytes."""
+NUMBERED: Final = 0xFFFF  # In place of a subject's length: the subject is an action number of four bytes
 NO_TTL: Final = 0xFFFFFFFF
-DEADLINE_WORD: Final = "deadline"
-"""Subject of a control message with the deadline of the request after it."""
+DEADLINE_WORD: Final = "deadline"  # Subject of a control message with the deadline of the request after it
 
 _unpack: Final = wire.HEADER.unpack_from
 _MORE: Final = struct.Struct(">HHI")

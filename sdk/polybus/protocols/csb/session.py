@@ -40,8 +40,7 @@ from .wire import IDS
 if TYPE_CHECKING:
     from .adapter import CsbCodec
 
-REST: Final = 60.0
-"""Seconds before the id of an abandoned request is reused, unless its answer arrives first."""
+REST: Final = 60.0  # Seconds before the id of an abandoned request is reused, unless its answer arrives first
 
 NUMBER_SHIFT: Final = 48
 
@@ -350,8 +349,7 @@ class CrowdedSession(CsbSession):
         """Frames of clients that the broker may have assigned before its answer to the introduction."""
         self._early_bytes = 0
         self._parties: dict[int, CsbParty] = {}
-        self._sent_away: dict[int, None] = {}
-        """The latest disconnected clients, whose frames in flight are ignored."""
+        self._sent_away: dict[int, None] = {}  # The latest disconnected clients, whose frames in flight are ignored
         self._resting: dict[CsbParty, None] = {}
         self._count = 0
         self._numbered: dict[int, CsbParty] = {}

@@ -11,11 +11,9 @@ from typing import Final
 
 from ...message import Kind
 
-HEADER: Final = struct.Struct(">BBHI")
-"""Kind and encoding (four bits each), result, message id, action id."""
+HEADER: Final = struct.Struct(">BBHI")  # Kind and encoding (four bits each), result, message id, action id
 HEADER_SIZE: Final = HEADER.size
-CLIENT: Final = struct.Struct(">I")
-"""Client number before each frame between a broker and a server."""
+CLIENT: Final = struct.Struct(">I")  # Client number before each frame between a broker and a server
 NUMBER: Final = struct.Struct(">I")
 IDS: Final = 0x10000
 
@@ -44,8 +42,7 @@ UNSUBSCRIBE: Final = 0xFFFF0002
 PUBLISH: Final = 0xFFFF0003
 REQUEST_NAMED: Final = 0xFFFF0004
 REQUEST_MORE: Final = 0xFFFF0005
-PUBLISH_MORE: Final = 0xFFFF0006
-"""A publication with headers. It and the following actions get no answer."""
+PUBLISH_MORE: Final = 0xFFFF0006  # A publication with headers. It and the following actions get no answer.
 OPEN: Final = 0xFFFF0007
 CANCEL: Final = 0xFFFF0008
 ITEM: Final = 0xFFFF0009
@@ -53,6 +50,5 @@ CREDIT: Final = 0xFFFF000A
 END: Final = 0xFFFF000B
 DEADLINE: Final = 0xFFFF000C
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
-REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))
-"""Actions for handlers."""
+REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))  # Actions for handlers
 UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))

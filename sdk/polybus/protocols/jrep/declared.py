@@ -45,8 +45,7 @@ _PRIMITIVES: Final[Mapping[str, tuple[str, str]]] = {
 """Primitives with their class, which is the marker, and their letter in array names."""
 _OF_LETTER: Final = {letter: name for name, (_, letter) in _PRIMITIVES.items()}
 _WHOLE: Final = {"java.lang.Byte": 8, "java.lang.Short": 16, "java.lang.Integer": 32, "java.lang.Long": 64}
-_BARE: Final = frozenset(("byte", "short", "int", "double"))
-"""Array elements without markers (notes section 1.3)."""
+_BARE: Final = frozenset(("byte", "short", "int", "double"))  # Array elements without markers (notes section 1.3)
 _LISTS: Final = frozenset(("java.util.List", "java.util.Collection", "java.lang.Iterable", "java.util.ArrayList"))
 _SETS: Final = frozenset(("java.util.Set", "java.util.HashSet"))
 _MAPS: Final = frozenset(("java.util.Map", "java.util.HashMap", "java.util.LinkedHashMap"))

@@ -58,14 +58,10 @@ class FederationState(enum.Enum):
 
 
 class Action(enum.Enum):
-    IGNORE = "ignore"
-    """Do nothing; the payload counts as activity."""
-    REFUSE = "refuse"
-    """Unexpected: counted, and the peer gets an error."""
-    VIOLATE = "violate"
-    """Against the protocol: the connection ends."""
-    EXPIRED = "expired"
-    """Traffic without a federation: the peer gets SessionExpired."""
+    IGNORE = "ignore"  # Do nothing; the payload counts as activity
+    REFUSE = "refuse"  # Unexpected: counted, and the peer gets an error
+    VIOLATE = "violate"  # Against the protocol: the connection ends
+    EXPIRED = "expired"  # Traffic without a federation: the peer gets SessionExpired
     ASSOCIATE = "associate"
     GREET = "greet"
     FINISH_SERVER = "finish_server"
@@ -201,8 +197,7 @@ class Federation:
     dialect: Dialect
     limits: Limits
     rng: random.Random
-    heartbeat: float
-    """Seconds between this side's Heartbeat messages; 0 for none."""
+    heartbeat: float  # Seconds between this side's Heartbeat messages; 0 for none
     state: FederationState = field(init=False)
     own_bus: str = field(init=False)
     other_bus: str = field(init=False)
@@ -343,8 +338,7 @@ def withdraw(federation: Federation, service: str) -> None:
 
 _REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
 _FLAGS: Final = "LongPolling,SSE"
-_LEGACY_FLAGS: Final = "NoLongPollAvailable"
-"""Flags without meaning outside HTTP, which Errai's clients require."""
+_LEGACY_FLAGS: Final = "NoLongPollAvailable"  # Flags without meaning outside HTTP, which Errai's clients require
 _MAX_FLAGS: Final = 4096
 
 

@@ -76,10 +76,8 @@ class Numbering:
     def __init__(self, first: int = 1) -> None:
         self.next: int = first
         self.seen: dict[int, int] = {}
-        self.copied: bool = False
-        """True if a received part may have levels without ids."""
-        self.keep: list[Any] = []
-        """Temporary objects, kept alive so that no other object gets the same `id()`."""
+        self.copied: bool = False  # True if a received part may have levels without ids
+        self.keep: list[Any] = []  # Temporary objects, kept alive so that no other object gets the same `id()`
 
     def add(self, value: object) -> int:
         """Assign the id of an object that may be referred to."""

@@ -35,8 +35,7 @@ ERRORS_SUFFIX: Final = ":Errors:RPC"
 RPC_MARK: Final = ":RPC."
 """Separates interface and method in the subject of a remote procedure; on the wire the method is the CommandType."""
 
-MAX_MESSAGES: Final = 1024
-"""Maximum number of messages in an outgoing payload; earlier versions of polybus refuse more."""
+MAX_MESSAGES: Final = 1024  # Maximum number of messages in an outgoing payload; earlier versions of polybus refuse more
 MAX_PARTS: Final = 256
 
 PROTOCOL_PARTS: Final = frozenset(

@@ -41,10 +41,8 @@ from .names import (
 )
 
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
-LONG: Final = 32 * 1024
-"""Maximum bytes of an array that is read in one turn, unless it has a single element."""
-_MOST_MESSAGES: Final = 256
-"""Maximum number of elements; reading and handling them takes a few milliseconds."""
+LONG: Final = 32 * 1024  # Maximum bytes of an array that is read in one turn, unless it has a single element
+_MOST_MESSAGES: Final = 256  # Maximum number of elements; reading and handling them takes a few milliseconds
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
@@ -69,8 +67,7 @@ def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
 
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _OPENED: Final = {b"]": b"[", b"}": b"{"}
-_MOST_TOKENS: Final = 200_000
-"""Less than a tenth of a second, to bound the work on a malformed payload."""
+_MOST_TOKENS: Final = 200_000  # Less than a tenth of a second, to bound the work on a malformed payload
 
 
 def told_apart(frame: bytes) -> list[bytes] | None:
@@ -108,8 +105,7 @@ def _salience(message: Message | RemoteProtocolError) -> bool:
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-_BROKEN: Final = 256 * 1024
-"""Maximum bytes of a malformed message to search for its reply subject; more takes too long."""
+_BROKEN: Final = 256 * 1024  # Maximum bytes of a malformed message to search for its reply subject; more takes too long
 _ANSWERED: Final = re.compile(rb'"ToSubject"\s*:\s*"([\x20\x21\x23-\x5b\x5d-\x7e]*):(?:RespondTo|Errors):RPC"')
 
 
@@ -442,8 +438,7 @@ class MessageReader:
 # -- errors: a received Throwable gives the reason -------------------------------------------------------------------------
 
 _EXPLAINED: Final = 1000
-_CAUSES: Final = 16
-"""Maximum depth of causes, which may be circular."""
+_CAUSES: Final = 16  # Maximum depth of causes, which may be circular
 
 
 def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:

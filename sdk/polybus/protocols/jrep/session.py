@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
 _SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
-_PATIENCE: Final = 1.0
-"""Seconds without an answer to Associate before a client tries the older dialect."""
+_PATIENCE: Final = 1.0  # Seconds without an answer to Associate before a client tries the older dialect
 
 
 class JrepSession:

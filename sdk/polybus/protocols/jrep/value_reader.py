@@ -101,8 +101,7 @@ class ValueReading:
         self._strict = strict
         self._readers = readers
         self._known: dict[str, Any] = {}
-        self.referred: Measure | None = None
-        """Set at the first reference to an earlier object."""
+        self.referred: Measure | None = None  # Set at the first reference to an earlier object
 
     def read(self, node: Any, depth: int) -> Any:
         """Convert decoded JSON. May raise `BadRequest`: invalid marker, or references that expand to too much."""

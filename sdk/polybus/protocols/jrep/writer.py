@@ -61,8 +61,7 @@ _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 
 @frozen
 class SubjectParts:
-    to: bytes
-    """``{"ToSubject":...``, of a remote procedure with its CommandType."""
+    to: bytes  # ``{"ToSubject":...``, of a remote procedure with its CommandType
     reply: bytes
     errors: bytes
     body: bytes

@@ -23,8 +23,7 @@ from .session import NatsSession
 _LIMITS: Final = Limits()
 _SHOWN: Final = ("queue", "inbox", "client", "dead_letters", "domain")
 """Options that neither contain a secret nor say where one is stored."""
-_LONGER: Final = 1024
-"""Extra bytes of a subject in a cluster."""
+_LONGER: Final = 1024  # Extra bytes of a subject in a cluster
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
 
 

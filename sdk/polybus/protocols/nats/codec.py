@@ -37,12 +37,9 @@ from .operations import (
 _decode: Final = msgspec.json.Decoder().decode
 _DEADLINES: Final = 64
 INBOX: Final = "_INBOX."
-LEFT_OUT: Final = "left_out"
-"""Attribute of a message with unreadable headers: the reason they were left out."""
-HAVE_IT: Final = 102
-"""Status of a cluster node's receipt for a request."""
-_ANSWERS: Final = "a"
-"""Subject token for answers to a node of a cluster."""
+LEFT_OUT: Final = "left_out"  # Attribute of a message with unreadable headers: the reason they were left out
+HAVE_IT: Final = 102  # Status of a cluster node's receipt for a request
+_ANSWERS: Final = "a"  # Subject token for answers to a node of a cluster
 _OPENS: Final = "open "
 _CHANNELS: Final = {"item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))

@@ -109,10 +109,8 @@ class NatsSubscriptions:
         return len(matching) < 2 or subscription.number == min(matching)
 
 
-_SALT: Final = 8
-"""Random hexadecimal digits of a token, so that the responder to one request cannot answer another."""
-_AT_ONCE: Final = 64
-"""Tokens per call to the random source, which may be a system call."""
+_SALT: Final = 8  # Random hexadecimal digits of a token, so that the responder to one request cannot answer another
+_AT_ONCE: Final = 64  # Tokens per call to the random source, which may be a system call
 
 
 @define(eq=False)
@@ -137,8 +135,7 @@ class RequestTokens:
 
 _MOST: Final = 64
 _VERSION: Final = 40
-_PAYLOAD: Final = 1024 * 1024
-"""Default maximum payload of servers, in bytes."""
+_PAYLOAD: Final = 1024 * 1024  # Default maximum payload of servers, in bytes
 
 
 @frozen(kw_only=True)
@@ -201,8 +198,7 @@ class NatsConnection:
     frames: list[bytes] = field(factory=list, init=False)
     """Returned at the end of each call. Events of a `send` are returned by the next `receive` or `tick`."""
     heard: float = field(default=0.0, init=False)
-    _surely: int = field(default=0, init=False)
-    """The server accepts any frame up to this size, in bytes."""
+    _surely: int = field(default=0, init=False)  # The server accepts any frame up to this size, in bytes
 
     def taken(self) -> list[bytes]:
         frames, self.frames = self.frames, []
@@ -261,8 +257,7 @@ class NatsDialect:
         self._connection = connection
         self._message = connection.codec.message
         self._tokens = RequestTokens(connection.rng)
-        self.inbox: str = inbox
-        """Subject of all answers, subscribed first, as `operations.INBOX_SID`."""
+        self.inbox: str = inbox  # Subject of all answers, subscribed first, as `operations.INBOX_SID`
 
     def named(self, subject: str) -> str | int:
         return subject

@@ -72,8 +72,7 @@ class Credentials:
     token: str = field(default="", repr=False)
     key: KeyPair | None = None
     jwt: str = field(default="", repr=False)
-    unread: bool = False
-    """The credentials are in a file that was not read yet."""
+    unread: bool = False  # The credentials are in a file that was not read yet
 
     def members(self, nonce: str | None) -> dict[str, Any]:
         """The members of CONNECT. Raises `LocalProtocolError` without a nonce for the key, or if the file was not read."""

@@ -13,8 +13,7 @@ from ...errors import BusError, Code, Forbidden, Unauthorized
 from ...message import Kind, Message
 from .headers import HeaderBlock
 
-NO_RESPONDERS: Final = 503
-"""Status of an empty message from the server: the request's subject has no subscriber."""
+NO_RESPONDERS: Final = 503  # Status of an empty message from the server: the request's subject has no subscriber
 
 _STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
     400: (Code.INVALID_ARGUMENT, None),

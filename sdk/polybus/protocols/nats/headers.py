@@ -22,12 +22,10 @@ TEXT: Final = "Polybus-Text"
 BODY: Final = "Polybus-Body"
 KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
-ONLY: Final = "Polybus-Only"
-"""The one durable handler that a republished message is for."""
+ONLY: Final = "Polybus-Only"  # The one durable handler that a republished message is for
 AGAIN: Final = "Polybus-Again"
 """Marks a publication that is sent again because the engine did not confirm it: subscribers may already have received it."""
-ECHO: Final = "Polybus-Echo"
-"""Marks publications so that their publisher recognises the server's copy."""
+ECHO: Final = "Polybus-Echo"  # Marks publications so that their publisher recognises the server's copy
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """A stream stores messages with the same id once (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
@@ -37,13 +35,10 @@ _DEADLINE: Final = VERSION + f"\r\n{TTL}: ".encode()
 _OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, AGAIN, ECHO, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
-_BLANKS: Final = " \t"
-"""Optional around a value, and not part of it (ADR-4)."""
-_CACHED: Final = 512
-"""Number of cached blocks, and the largest cached block in bytes."""
+_BLANKS: Final = " \t"  # Optional around a value, and not part of it (ADR-4)
+_CACHED: Final = 512  # Number of cached blocks, and the largest cached block in bytes
 _LINES: Final = 4096
-_SLACK: Final = 1024
-"""Bytes of a block beyond the application's headers: its first line and our own fields."""
+_SLACK: Final = 1024  # Bytes of a block beyond the application's headers: its first line and our own fields
 
 
 @frozen
@@ -246,8 +241,7 @@ def one_line(text: str) -> str:
     return text if plain else quoted(text)
 
 
-_SHORT: Final = 500
-"""Characters of an error's text that foreign programs see."""
+_SHORT: Final = 500  # Characters of an error's text that foreign programs see
 
 
 def quoted(text: str) -> str:

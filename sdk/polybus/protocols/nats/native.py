@@ -84,15 +84,12 @@ class NativeDialect(NatsDialect):
         super().__init__(connection, f"{self._inbox}*")
         self._inboxes: tuple[str, ...] = (self._inbox,)
         self._readers = f"{self._inbox}j."  # one token more than answers, so that the server sends no second copy
-        self._no_inbox = ""
-        """Reason why answers cannot arrive: the user may not subscribe to the inbox."""
+        self._no_inbox = ""  # Reason why answers cannot arrive: the user may not subscribe to the inbox
         self._echoes = Echoes(connection.subscriptions, connection.rng)
         self._handled: SubjectIndex[str] = SubjectIndex()
         self._waiting: dict[str, str] = {}
-        self._publications: dict[str, None] = {}
-        """Tokens of pending publications, which only a stream may answer."""
-        self._pulled: dict[int, str] = {}
-        """Stream and consumer of each active reader; empty before its first pull."""
+        self._publications: dict[str, None] = {}  # Tokens of pending publications, which only a stream may answer
+        self._pulled: dict[int, str] = {}  # Stream and consumer of each active reader; empty before its first pull
         self._left: deque[str] = deque(maxlen=_LEFT)
         """Streams and consumers of ended readers, which may still acknowledge messages."""
         self._serial = 0

@@ -20,8 +20,7 @@ from .checks import fault_in_name, refuse
 from .headers import HeaderBlock, HeaderReader
 
 CRLF: Final = b"\r\n"
-LINE: Final = 64 * 1024
-"""Bytes of a line. A message's line has at most 4 KiB; INFO names each server of its cluster."""
+LINE: Final = 64 * 1024  # Bytes of a line. A message's line has at most 4 KiB; INFO names each server of its cluster.
 
 _DIGITS: Final = 10
 
@@ -187,8 +186,7 @@ class NatsFraming:
     tls_first: bool = False
     pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)
     """Identity: a frame is sent as it is. A builtin, for speed."""
-    gathers: ClassVar[bool] = True
-    """A server forwards the bytes it receives."""
+    gathers: ClassVar[bool] = True  # A server forwards the bytes it receives
 
     def cutter(self, limits: Limits, transport: str) -> NatsCutter:
         return NatsCutter(limits.message, plain=transport == "tcp")
@@ -216,8 +214,7 @@ class NatsFraming:
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 OK: Final = b"+OK\r\n"
-INBOX_SID: Final = "1"
-"""Subscription to all answers; patterns and handlers have higher numbers."""
+INBOX_SID: Final = "1"  # Subscription to all answers; patterns and handlers have higher numbers
 
 _MAX_SID: Final = 20
 _INBOX_SID: Final = INBOX_SID.encode()

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 class NatsState(enum.Enum):
     WAITING = "waiting"
-    CONNECTING = "connecting"
-    """CONNECT and PING are sent; the PONG is awaited."""
+    CONNECTING = "connecting"  # CONNECT and PING are sent; the PONG is awaited
     READY = "ready"
     CLOSED = "closed"
 
@@ -77,10 +76,8 @@ TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
 _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True, many_senders=True)
 _CLUSTER: Final = replace(_NATIVE, extensions=True, built_in=True, numbers=True)
 _MESSAGES: Final = (b"MSG ", b"HMSG ")
-_HANDSHAKE: Final = 0
-"""Key of the PING that completes the handshake."""
-_RETIRED: Final = -1
-"""Key of the PING after the last UNSUB: its PONG confirms that no more messages come."""
+_HANDSHAKE: Final = 0  # Key of the PING that completes the handshake
+_RETIRED: Final = -1  # Key of the PING after the last UNSUB: its PONG confirms that no more messages come
 _QUIET: Final = 2.0
 """Seconds of silence before the engine of a cluster gets a PING, so that nodes detect its failure soon."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"

@@ -92,8 +92,7 @@ _HEAD: Final = "$JS"
 _PULLS: Final = ".API.CONSUMER.MSG.NEXT."
 """After ``$JS``, or ``$JS`` and a domain: the subject of pulls. Stream and consumer follow."""
 _DIGITS: Final = 20
-_NOT_ALLOWED: Final = 403
-"""Status for a reader that may not acknowledge or pull."""
+_NOT_ALLOWED: Final = 403  # Status for a reader that may not acknowledge or pull
 
 
 def api_of(domain: str) -> str:

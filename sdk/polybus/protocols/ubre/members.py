@@ -57,8 +57,7 @@ def unencodable(error: UnicodeEncodeError) -> EncodeError:
     return EncodeError(f"lone surrogate at character {error.start} of {error.object[:40]!r}")
 
 
-NOT_FOUND = "NotFound"
-"""Text of npm ubre's answer to a request without a handler."""
+NOT_FOUND = "NotFound"  # Text of npm ubre's answer to a request without a handler
 
 _encode = msgspec.json.Encoder().encode
 

@@ -24,8 +24,7 @@ from .wire import dissect
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "//polybus/1/1"
-_SHARED: Final = ("strings", "dialect")
-"""Options that must have the same value at both ends."""
+_SHARED: Final = ("strings", "dialect")  # Options that must have the same value at both ends
 
 
 def _entity(adapter: Up, attribute: Any, value: Any) -> None:

@@ -44,8 +44,7 @@ TYPE_NAMES: Final[Mapping[int, str]] = {
     MessageType.NOTIFICATION: "up-not.v1",
 }
 """Names as in the bindings to CloudEvents and MQTT."""
-USUAL_PRIORITY: Final = 2
-"""CS1, also the meaning of 0. The number on the wire is the class's number plus one."""
+USUAL_PRIORITY: Final = 2  # CS1, also the meaning of 0. The number on the wire is the class's number plus one.
 REQUEST_PRIORITY: Final = 5
 LAST_PRIORITY: Final = 7
 FORMAT_NAMES: Final = tuple(format.name.lower() for format in PayloadFormat)
@@ -126,8 +125,7 @@ def shown(frame: bytes) -> bytes:
     return b"" if _TOKEN in frame else frame[:200]
 
 
-PROFILE: Final = "1.6-alpha.7"
-"""The release of these rules; later ones require a ttl and a priority in each message."""
+PROFILE: Final = "1.6-alpha.7"  # The release of these rules; later ones require a ttl and a priority in each message
 
 
 @frozen

@@ -286,8 +286,7 @@ _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
 
 
 _REMEMBERED: Final = 2048
-_LONGEST: Final = 1024
-"""Maximum bytes of cached attributes."""
+_LONGEST: Final = 1024  # Maximum bytes of cached attributes
 _ID: Final = b"\x0a\x12\x09"
 _REQID: Final = b"\x4a\x12\x09"
 _IS_RESPONSE: Final = bytes((0x10, MessageType.RESPONSE))

@@ -19,8 +19,7 @@ from .._uprotocol import pairs_in
 from .attributes import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
-Place: TypeAlias = "int | UUri"
-"""A resource of this entity or the peer, or a whole address."""
+Place: TypeAlias = "int | UUri"  # A resource of this entity or the peer, or a whole address
 Table: TypeAlias = tuple[tuple[str, tuple[Place, ...]], ...]
 _REMEMBERED: Final = 1024
 _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")

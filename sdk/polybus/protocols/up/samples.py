@@ -58,10 +58,8 @@ def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = F
 _VERSION: Final = b"\x01"
 _PAIRS: Final = b"\x02\x00\x01\x01\x00"
 """Zenoh's serialisation of two pairs of text and bytes: both texts are empty, the first bytes are the version."""
-MAX_ATTACHMENT: Final = 64 * 1024
-"""Maximum bytes of an attachment; two addresses and three texts need far less."""
-MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16
-"""Maximum bytes of its attributes, in any dialect."""
+MAX_ATTACHMENT: Final = 64 * 1024  # Maximum bytes of an attachment; two addresses and three texts need far less
+MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16  # Maximum bytes of its attributes, in any dialect
 
 
 def check_attributes(frame: bytes) -> None:

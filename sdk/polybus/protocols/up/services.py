@@ -28,18 +28,10 @@ _TOKEN: Final = re.compile(
 _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 _PACKAGE: Final = "uprotocol."
 _OPENING: Final = {"{": "}", "<": ">", "[": "]"}
-_DEEPEST: Final = 64
-"""Maximum depth of nested blocks."""
+_DEEPEST: Final = 64  # Maximum depth of nested blocks
 
 
 class ProtoSyntaxError(ValueError):
-    """The text is not a valid proto file.
-
-    Args:
-        text: Says which text was found, and which was expected.
-        line: Line number, counted from 1.
-    """
-
     def __init__(self, text: str, line: int) -> None:
         super().__init__(text)
         self.line: int = line
@@ -53,22 +45,13 @@ class Option:
 
 
 @frozen
-class ServiceMethod:
-    name: str
-    options: list[Option]
-    line: int
-
-
-@frozen
 class Declared:
+    """A service, or a method without `methods`."""
+
     name: str
     options: list[Option]
-    methods: list[ServiceMethod]
+    methods: list[Declared]
     line: int
-
-
-def declared_services(text: str) -> list[Declared]:
-    return list(_Reader(text).services())
 
 
 @define(eq=False)
@@ -104,7 +87,7 @@ class _Reader:
         while self._next.text:
             token = self._take()
             if token.text == "service" and not token.quoted:
-                yield self._service(token.line)
+                yield self._declaration("service", token.line)
             elif token.text != ";":
                 self._pass_over(token)
 
@@ -146,33 +129,26 @@ class _Reader:
             if not token.quoted:
                 depth += (token.text == "{") - (token.text == "}")
 
-    def _service(self, line: int) -> Declared:
-        found = Declared(self._name("service").text, [], [], line)
+    def _declaration(self, what: str, line: int) -> Declared:
+        found = Declared(self._name(what).text, [], [], line)
+        if what == "method":
+            while self._next.text not in ("{", ";"):
+                self._take()
+            if self._next.text == ";":
+                self._take()
+                return found
         self._expect("{")
         while (token := self._take()).text != "}" or token.quoted:
             if token.text == "option":
                 found.options.extend(self._option(token.line))
-            elif token.text == "rpc":
-                found.methods.append(self._method(token.line))
+            elif token.text == "rpc" and what == "service":
+                found.methods.append(self._declaration("method", token.line))
             elif token.text != ";":
                 self._pass_over(token)
         return found
 
-    def _method(self, line: int) -> ServiceMethod:
-        method = ServiceMethod(self._name("method").text, [], line)
-        while self._next.text not in ("{", ";"):
-            self._take()
-        if self._take().text == ";":
-            return method
-        while (token := self._take()).text != "}" or token.quoted:
-            if token.text == "option":
-                method.options.extend(self._option(token.line))
-            elif token.text != ";":
-                self._pass_over(token)
-        return method
-
     def _option(self, line: int) -> list[Option]:
-        """Read a uProtocol option; an empty list for options of other packages."""
+        """Read an option; an empty list unless it concerns services of uProtocol."""
         name = ""
         while self._next.text != "=":
             name += self._take().text
@@ -182,7 +158,7 @@ class _Reader:
         value = self._value(0)
         self._expect(";")
         plain = name.removeprefix("(").removesuffix(")").removeprefix(".").removeprefix(_PACKAGE)
-        return [Option(plain, value, line)] if name.startswith("(") and "." not in plain else []
+        return [Option(plain, value, line)] if name.startswith("(") and plain in _WANTED else []
 
     def _value(self, depth: int) -> Any:
         """Read a constant, or a message in text format as a dict."""
@@ -341,19 +317,10 @@ def services_in(text: str, *, file: str = "services") -> list[Service]:
         return f"{file}, line {line}"
 
     try:
-        found = declared_services(checked_text(text))
+        found = list(_Reader(checked_text(text)).services())
     except ProtoSyntaxError as error:
         raise ValueError(f"up: {place(error.line)}: {error}") from error
-    return [_checked(one, place) for one in map(_ours, found) if one.options or any(method.options for method in one.methods)]
-
-
-def _ours(declared: Declared) -> Declared:
-
-    def of(options: list[Option]) -> list[Option]:
-        return [option for option in options if option.name in _WANTED]
-
-    methods = [ServiceMethod(method.name, of(method.options), method.line) for method in declared.methods]
-    return Declared(declared.name, of(declared.options), methods, declared.line)
+    return [_checked(one, place) for one in found if one.options or any(method.options for method in one.methods)]
 
 
 def service_of(descriptor: ServiceDescriptor) -> Service:
@@ -372,7 +339,7 @@ def service_of(descriptor: ServiceDescriptor) -> Service:
         for number, part in read_fields(descriptor.GetOptions().SerializeToString())
         if (name := _SERVICE_NUMBERS.get(number)) is not None
     ]
-    methods = [ServiceMethod(method.name, _method_options(method), 0) for method in descriptor.methods]
+    methods = [Declared(method.name, _method_options(method), [], 0) for method in descriptor.methods]
     return _checked(Declared(descriptor.name, options, methods, 0), lambda line: str(descriptor.file.name))
 
 

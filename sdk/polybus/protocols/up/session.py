@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from .adapter import Up
     from .samples import Filters
 
-SETTLED: Final = 4096
-"""On a fabric: answered requests that are remembered, at least; at most twice as many."""
+SETTLED: Final = 4096  # On a fabric: answered requests that are remembered, at least; at most twice as many
 
 
 class Accounts:

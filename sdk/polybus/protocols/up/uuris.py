@@ -20,8 +20,7 @@ from attrs import frozen
 ANY_AUTHORITY: Final = "*"
 ANY_PART: Final = 0xFFFF
 ANY_VERSION: Final = 0xFF
-FIRST_TOPIC: Final = 0x8000
-"""First resource of a topic; methods are below, and 0 is for answers and notifications."""
+FIRST_TOPIC: Final = 0x8000  # First resource of a topic; methods are below, and 0 is for answers and notifications
 LONGEST_AUTHORITY: Final = 128
 
 _TEXT: Final = re.compile(

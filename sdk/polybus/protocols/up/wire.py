@@ -60,8 +60,7 @@ def wire_ms(id: bytes) -> int:
 
 
 _LONGEST_UUID: Final = 64
-_LONGEST_UUri: Final = 2 * LONGEST_AUTHORITY
-"""Maximum bytes of a cached address; no valid address needs more."""
+_LONGEST_UUri: Final = 2 * LONGEST_AUTHORITY  # Maximum bytes of a cached address; no valid address needs more
 _NUMBERS: Final = {2: "type", 5: "priority", 6: "ttl", 7: "permission_level", 8: "commstatus", 12: "payload_format"}
 _IDS: Final = {1: "id", 9: "reqid"}
 _ADDRESSES: Final = {3: "source", 4: "sink"}

@@ -165,8 +165,7 @@ class UProtocolCodec:
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "/polybus/1"
-MODES: Final = ("document", "strict", "lenient")
-"""Values of ``mode=``, the default first."""
+MODES: Final = ("document", "strict", "lenient")  # Values of ``mode=``, the default first
 
 
 def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:

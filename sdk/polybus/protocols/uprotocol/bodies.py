@@ -31,8 +31,7 @@ def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
 
 
 _STATUS: Final = "google.rpc.Status"
-STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
-"""The document's type, and the SDKs' type with the same fields."""
+STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")  # The document's type, and the SDKs' type with the same fields
 STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in STATUSES)
 
 

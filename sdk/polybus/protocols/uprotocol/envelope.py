@@ -20,8 +20,7 @@ from .events import KINDS, EventMessage, UsualEvent, event_of, read_extension, r
 from .names import UriError, read_uri
 from .rules import RULES, TOLERATED, TYPES, Facts, Leniency, Violation, is_uri_reference, refuse, violations
 
-BATCH: Final = 4096
-"""Maximum number of events in a batch; 1 MiB holds some thousands."""
+BATCH: Final = 4096  # Maximum number of events in a batch; 1 MiB holds some thousands
 
 _ADDRESSES: Final = 1024
 _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
@@ -31,10 +30,8 @@ known_schema: Final = lru_cache(256)(is_uri_reference)
 """True if a schema is a valid URI reference; cached, because there are few."""
 _UPRIORITY: Final = "UPRIORITY_"
 OLD_LEVEL: Final = "permission_level"
-MISPLACED_DATA: Final = "data.member"
-"""Name in `TOLERATED` for base64 in the member ``data``."""
-BARE_DATA: Final = "data.any"
-"""Name in `TOLERATED` for protobuf data without ``Any``."""
+MISPLACED_DATA: Final = "data.member"  # Name in `TOLERATED` for base64 in the member ``data``
+BARE_DATA: Final = "data.any"  # Name in `TOLERATED` for protobuf data without ``Any``
 
 
 class ReturnAddress(str):

@@ -47,8 +47,7 @@ class Form:
     """The form of the events in an HTTP message."""
 
     mode: Mode = "structured"
-    format: Format = "json"
-    """The format of whole events."""
+    format: Format = "json"  # The format of whole events
 
 
 _FORMS: Final[Mapping[str, Form]] = {

@@ -30,8 +30,7 @@ from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 from .._shared import Memo
 
-RESPONSE: Final = "rpc.response"
-"""Resource for answers (document, 1.2 RPC Attributes)."""
+RESPONSE: Final = "rpc.response"  # Resource for answers (document, 1.2 RPC Attributes)
 
 _FORM: Final = re.compile(
     r"(?:(?P<scheme>[^:/?#]*):)?(?P<remote>//(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:#(?P<message>.*))?"
@@ -43,8 +42,7 @@ _FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{
 _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DOT_SEGMENT: Final = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
 _NUMBER_BITS: Final = 16
-FIRST_TOPIC_ID: Final = 0x8000
-"""First topic number of the short form; methods are below, and 0 is for answers."""
+FIRST_TOPIC_ID: Final = 0x8000  # First topic number of the short form; methods are below, and 0 is for answers
 
 
 class UriError(ValueError):
@@ -206,8 +204,7 @@ def _shown(text: str) -> str:
     return repr(text[:100])
 
 
-MESSAGE: Final = "Message"
-"""Message of a topic with a plain subject."""
+MESSAGE: Final = "Message"  # Message of a topic with a plain subject
 _SAFE: Final = "!$&'()+,;=:@~"  # pchar of RFC 3986 without ``*``, the wildcard; quote() knows the unreserved ones
 _DOTS: Final = 2
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")

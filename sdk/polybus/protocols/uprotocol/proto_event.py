@@ -327,8 +327,7 @@ _ID_TAG, _SOURCE_TAG, _VERSION_TAG, _TYPE_TAG, _ATTRIBUTE_TAG, _BINARY_TAG, _PRO
     bytes((tag,)) for tag in (_ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO)
 )
 _CE_BOOLEAN, _CE_INTEGER, _CE_STRING, _CE_BYTES, _CE_URI_REF, _CE_TIMESTAMP = b"\x08", b"\x10", b"\x1a", b'"', b"2", b":"
-_NO_DATA: Final = _BINARY_TAG + length(b"")
-"""`UCloudEvent.get_payload` of up-python raises without a data field."""
+_NO_DATA: Final = _BINARY_TAG + length(b"")  # `UCloudEvent.get_payload` of up-python raises without a data field
 _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 

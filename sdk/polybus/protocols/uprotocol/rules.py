@@ -23,10 +23,8 @@ from .names import Uri, UriError, read_uri
 WIRE_RULES: Final = WireRules("uprotocol")
 refuse: Final = WIRE_RULES.refuse
 
-MAX_INTEGER: Final = 2**31 - 1
-"""A CloudEvents 1.0.2 Integer is signed and has 32 bits."""
-MAX_TTL: Final = 2**32 - 1
-"""The document's Uint32 exceeds a CloudEvents Integer, but JSON carries it."""
+MAX_INTEGER: Final = 2**31 - 1  # A CloudEvents 1.0.2 Integer is signed and has 32 bits
+MAX_TTL: Final = 2**32 - 1  # The document's Uint32 exceeds a CloudEvents Integer, but JSON carries it
 PUBLISH, NOTIFICATION, REQUEST, RESPONSE = "publish", "notification", "request", "response"
 TYPES: Final[Mapping[str, str]] = {
     "pub.v1": PUBLISH,
@@ -264,10 +262,8 @@ class Leniency(IntEnum):
     """Strictness of a reader, by ``mode=``."""
 
     STRICT = 0
-    DOCUMENT = 1
-    """Tolerate violations in the document's own examples."""
-    LENIENT = 2
-    """Also tolerate violations of that time's SDKs."""
+    DOCUMENT = 1  # Tolerate violations in the document's own examples
+    LENIENT = 2  # Also tolerate violations of that time's SDKs
 
     @classmethod
     def of(cls, mode: str) -> Leniency:

@@ -47,13 +47,11 @@ from .words import (
 Headers: TypeAlias = HeaderBlock | None
 _SOURCES: Final = 1024
 """Cached prefixes of publications' reply subjects: a node has two, a foreign program perhaps one per message."""
-_OVER: Final = 1024
-"""Ended requests that are remembered, because a cancel may follow."""
+_OVER: Final = 1024  # Ended requests that are remembered, because a cancel may follow
 _ELSEWHERE: Final = 2
 _AT_ONCE: Final = 256
 _UNDELIVERED: Final = "undelivered"
-_GONE: Final = "gone"
-"""Reason for a request to a client that has left the node."""
+_GONE: Final = "gone"  # Reason for a request to a client that has left the node
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
 
 
@@ -73,8 +71,7 @@ class ClusterDialect(NatsDialect):
         """Unanswered requests of the last turns: the asking nodes, empty for other programs."""
         self._turns: deque[list[Any]] = deque()
         """Ids that arrived in each of these turns; the next turn may begin before the last one's end is reported."""
-        self._turn = -math.inf
-        """Time of the last turn: everything that the transport delivers together has the same time."""
+        self._turn = -math.inf  # Time of the last turn: everything that the transport delivers together has the same time
         self._held: dict[Any, str] = {}
         self._serial = 0
         self._nodes = ClusterNodes(connection, self._subjects, self._tokens)

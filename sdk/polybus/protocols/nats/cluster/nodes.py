@@ -23,12 +23,9 @@ from ..failures import ServerError
 from ..operations import write_publication
 from .subjects import ClusterSubjects, covers, is_node
 
-TOLD: Final = 1024
-"""Maximum number of patterns that a node announces, and that are kept per node."""
-TOLD_CHARACTERS: Final = 32 * 1024
-"""Maximum length of these patterns together, in characters."""
-_MOST: Final = 4 * 1024 * 1024
-"""Characters kept for all present nodes, and again for departed ones."""
+TOLD: Final = 1024  # Maximum number of patterns that a node announces, and that are kept per node
+TOLD_CHARACTERS: Final = 32 * 1024  # Maximum length of these patterns together, in characters
+_MOST: Final = 4 * 1024 * 1024  # Characters kept for all present nodes, and again for departed ones
 
 
 @define(eq=False)
@@ -155,8 +152,7 @@ PACE: Final = 1.0
 class Liveness:
     """The nodes that were checked and have not answered yet."""
 
-    _patience: float
-    """Seconds after which a silent node counts as failed."""
+    _patience: float  # Seconds after which a silent node counts as failed
     _asked: dict[str, tuple[str, float]] = field(factory=dict)
     _by_token: dict[str, str] = field(factory=dict)
     _looked: float = float("-inf")
@@ -202,13 +198,11 @@ class ClusterNodes:
         limits = connection.limits
         self.liveness: Final = Liveness(limits.ping_interval + limits.ping_timeout)
         self._nodes: dict[str, str | None] = {}
-        self._greeted: set[str] = set()
-        """Unknown nodes that this node has greeted since the last look."""
+        self._greeted: set[str] = set()  # Unknown nodes that this node has greeted since the last look
         self._handled: dict[str, None] = {}
         self.untold: bool = False
         self._known: KnownHandlers = connection.options.known_handlers
-        self.doubted: set[str] = set()
-        """Nodes that announced a handler unknown to the engine; the next look checks them."""
+        self.doubted: set[str] = set()  # Nodes that announced a handler unknown to the engine; the next look checks them
         self.hello_at: float = math.inf
 
     # -- out -------------------------------------------------------------------------------------------------------------

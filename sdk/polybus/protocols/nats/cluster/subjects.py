@@ -32,10 +32,8 @@ from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
 from ..._shared import Memo
 from ..checks import is_answerable, refuse
 
-REPLAY: Final = "replay-"
-"""Prefix of a node's read-only consumers."""
-HANDLERS: Final = "h"
-"""Queue group of handlers, and of the nodes that a user is connected to."""
+REPLAY: Final = "replay-"  # Prefix of a node's read-only consumers
+HANDLERS: Final = "h"  # Queue group of handlers, and of the nodes that a user is connected to
 NODE_LETTERS: Final = string.ascii_lowercase + string.digits
 NODE_LENGTH: Final = 12
 """Characters and length of a node's name."""
@@ -134,14 +132,10 @@ class ClusterSubjects:
     mine: str = field(init=False)
     answers: str = field(init=False)
     nobody: str = field(init=False)
-    echo: str = field(init=False)
-    """Reply subject of this node's publications, by which it recognises them."""
-    written: Memo[str | int, str] = field(init=False)
-    """Encoded subjects. May raise `LocalProtocolError`."""
-    handled: Memo[str | int, str] = field(init=False)
-    """Wire subjects of requests to any handler. May raise as `written`."""
-    asked: Memo[str | int, str] = field(init=False)
-    """Subject and reply prefix of such a request."""
+    echo: str = field(init=False)  # Reply subject of this node's publications, by which it recognises them
+    written: Memo[str | int, str] = field(init=False)  # Encoded subjects. May raise `LocalProtocolError`.
+    handled: Memo[str | int, str] = field(init=False)  # Wire subjects of requests to any handler. May raise as `written`.
+    asked: Memo[str | int, str] = field(init=False)  # Subject and reply prefix of such a request
     published: Memo[str | int, str] = field(init=False)
     read: Memo[str, str | int] = field(init=False)
     named: Memo[str, str | int] = field(init=False)
