@@ -13,8 +13,9 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
+from ..body import BodyFormat
 from ..errors import Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import RELAYED, Kind, Message
@@ -150,6 +151,40 @@ def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
     if not isinstance(id, str) or id_version(id) not in _CONVERTIBLE:
         return None
     return f"{id[:_VERSION_AT]}{version}{id[_VERSION_AT + 1 :]}".lower()
+
+
+class LazyMessage(Message, ABC):
+    """A message that converts its attributes to a dict only when they are read, which few handlers do."""
+
+    __slots__ = ()
+    # Declared in `Message`; repeated for type checkers, because subclasses set them one by one.
+    kind: Kind
+    subject: str | int
+    id: Any
+    format: BodyFormat
+    ttl: float | None
+    headers: dict[str, str] | None
+    code: Code | None
+    reply_to: str | None
+    peer: Any
+    expires: float | None
+    answer_headers: dict[str, str] | None
+    checked: bytes | None
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        for name in (*Message.__match_args__, *self.__slots__):
+            setattr(made, name, getattr(self, name))
+        return made
+
+    @abstractmethod
+    def _facts(self) -> dict[str, Any]: ...
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        if self.extras is None:
+            self.extras = self._facts()
+        return self.extras
 
 
 _USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}

@@ -21,7 +21,7 @@ from ...message import MISSING, Kind, Message
 from ...plugins.protobuf import read_varint
 from .._protobuf import ANY, check_any, code_of, facts_of, is_message, status_of, type_name, unpack
 from .._shared import remember
-from .._uprotocol import LEVELS, urgency_of
+from .._uprotocol import LEVELS, LazyMessage, urgency_of
 from .attributes import (
     FORMAT_NAMES,
     NAME,
@@ -127,7 +127,6 @@ def _no(what: str, reason: str) -> RemoteProtocolError:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-_SLOTS: Final = Message.__match_args__
 _PRIORITY_OF_ANSWERS: Final = 5
 
 
@@ -215,9 +214,7 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
     __repr__ = __str__
 
 
-class UpMessage(Message):
-    """A message that converts its attributes to text only when read, which few handlers do."""
-
+class UpMessage(LazyMessage):
     __slots__ = ("also", "facts", "reqid", "shape", "uuid")
 
     shape: MessageShape
@@ -225,19 +222,6 @@ class UpMessage(Message):
     also: tuple[str, ...]
     reqid: bytes
     facts: dict[str, Any] | None
-    # Declared in `Message`; repeated for type checkers, because they are set below.
-    kind: Kind
-    subject: str | int
-    id: Any
-    format: BodyFormat
-    ttl: float | None
-    headers: dict[str, str] | None
-    code: Code | None
-    reply_to: str | None
-    peer: Any
-    expires: float | None
-    answer_headers: dict[str, str] | None
-    checked: bytes | None
 
     def __init__(self, shape: MessageShape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
         # Set one by one: an argument for each field would cost a quarter more.
@@ -259,13 +243,6 @@ class UpMessage(Message):
         self.decoded = MISSING
         self.also = ()
 
-    def __copy__(self) -> UpMessage:
-        made = UpMessage(self.shape, self.raw, self.uuid, self.reqid)
-        made.facts, made.also = self.facts, self.also
-        for name in _SLOTS:
-            setattr(made, name, getattr(self, name))
-        return made
-
     @property
     def spellings(self) -> tuple[str, ...]:
         return self.also
@@ -275,11 +252,8 @@ class UpMessage(Message):
         reqid = read_uuid(self.reqid) if self.reqid else b""
         return replace(self.shape.given, id=read_uuid(self.uuid), reqid=reqid)
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        if self.extras is None:
-            self.extras = self.given.as_texts() | (self.facts or {})
-        return self.extras
+    def _facts(self) -> dict[str, Any]:
+        return self.given.as_texts() | (self.facts or {})
 
 
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR

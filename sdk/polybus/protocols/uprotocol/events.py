@@ -22,13 +22,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...body import JSON, OCTETS, BodyFormat
-from ...errors import Code
 from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import MISSING, Kind, Message
 from ...subjects import canonical
 from .._protobuf import code_of
 from .._shared import fault_in_subject, opening_facts
+from .._uprotocol import LazyMessage
 from .bodies import read_status, write_status
 from .names import read_uri
 from .rules import HEADERS, WIRE_RULES, is_text, refuse
@@ -63,25 +63,13 @@ class UsualEvent(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=Tru
     data_base64: bytes | None = None
 
 
-_SLOTS: Final = Message.__match_args__
 _NO_ATTRIBUTES: Final = ("specversion", "data_base64")
 
 
-class EventMessage(Message):
-    """A message that converts its attributes to a dict only when read, which few handlers do."""
-
+class EventMessage(LazyMessage):
     __slots__ = ("event",)
 
     event: UsualEvent
-    # Declared in `Message`; repeated for type checkers, because they are set below.
-    subject: str | int
-    headers: dict[str, str] | None
-    code: Code | None
-    reply_to: str | None
-    peer: Any
-    expires: float | None
-    answer_headers: dict[str, str] | None
-    checked: bytes | None
 
     def __init__(
         self,
@@ -105,12 +93,6 @@ class EventMessage(Message):
         self._shared = self.expires = self.answer_headers = None
         self.decoded = MISSING
 
-    def __copy__(self) -> EventMessage:
-        made = EventMessage(self.kind, "", None, self.raw, self.format, self.ttl, self.event)
-        for name in _SLOTS:
-            setattr(made, name, getattr(self, name))
-        return made
-
     @property
     def spellings(self) -> tuple[str, ...]:
         event = self.event
@@ -120,12 +102,9 @@ class EventMessage(Message):
         address = canonical(read_uri(given or event.source).text)
         return () if address == self.subject else (address,)
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        if self.extras is None:
-            given = msgspec.structs.asdict(self.event)
-            self.extras = {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
-        return self.extras
+    def _facts(self) -> dict[str, Any]:
+        given = msgspec.structs.asdict(self.event)
+        return {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
 
 
 USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
