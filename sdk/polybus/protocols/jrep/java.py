@@ -1,23 +1,21 @@
 """Java's values in JSON as Errai reads and writes them (notes sections 0.3 and 1.2 to 1.5).
 
-It has the text and ids that all writers use, objects of unknown types, enum constants, the registry of the application's types,
-and single values in both directions. Readers get the object with the marker, writers the value and the ids of the message.
+It has the text and ids that all writers use, objects of unknown types, enum constants, and the registry of the application's
+types.
 """
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import enum
-import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
 
-from ...errors import BadRequest, EncodeError
+from ...errors import EncodeError
 
 _encode: Final = msgspec.json.Encoder().encode
 _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)
@@ -58,14 +56,6 @@ def number(value: float) -> bytes:
 
 KEY_PREFIX: Final = "^${$JSON$}$::"
 NULL_KEY: Final = "^NullVal"
-HASHED_TYPES: Final = frozenset(
-    "java.math.BigInteger java.math.BigDecimal java.util.Date java.sql.Date java.sql.Time java.sql.Timestamp "
-    "java.util.Optional".split()
-)
-"""Types with a hash code in ``^ObjectID``, which is not an id (notes section 1.4)."""
-LIST: Final = b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}'
-SET: Final = b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}'
-MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}'
 
 
 class Numbering:
@@ -281,166 +271,9 @@ def _is_bare(hint: Any) -> bool:
     return len(kinds) == 1 and kinds[0] in _BARE and len(get_args(hint)) == 2
 
 
-BOOLEANS: Final = {
-    value: b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}' % text
-    for value, text in ((True, b"true"), (False, b"false"))
-}
-_SMALL: Final = {
-    value: b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value for value in range(-128, 1024)
-}
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
-_UTC: Final = datetime.UTC
-_from_timestamp: Final = datetime.datetime.fromtimestamp
-_MAX_DIGITS: Final = 4300
-_SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+MAX_DIGITS: Final = 4300
 
 
-def _is_far(value: decimal.Decimal) -> bool:
+def is_far(value: decimal.Decimal) -> bool:
     """True for values like ``1E+900000000``, with gigabytes of digits as an int."""
-    return abs(value.adjusted()) > _MAX_DIGITS
-
-
-# -- reading -------------------------------------------------------------------------------------------------------------
-
-
-def _odd(node: dict[str, Any], wanted: str) -> NoReturn:
-    raise BadRequest(f"{node['^EncodedType']} needs {wanted}")
-
-
-def _whole(text: Any) -> int | None:
-    try:
-        return int(text) if type(text) is str and len(text) <= _MAX_DIGITS else None
-    except ValueError:
-        return None
-
-
-def read_integer(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^NumVal")
-    if type(value) is int:
-        return value
-    made = _whole(value)  # a Long is text
-    return made if made is not None else _odd(node, "a whole number in ^NumVal")
-
-
-def read_float(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^NumVal")
-    if type(value) is float:
-        return value
-    if type(value) is int:
-        return float(value) if -(10**300) < value < 10**300 else _odd(node, "a number in ^NumVal")
-    special = _SPECIAL.get(value) if type(value) is str else None
-    return special if special is not None else _odd(node, "a number in ^NumVal")
-
-
-def read_boolean(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^NumVal")
-    return value if type(value) is bool else _odd(node, "true or false in ^NumVal")
-
-
-def read_text(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^NumVal", node.get("^Value"))
-    return value if type(value) is str else _odd(node, "text in ^NumVal")
-
-
-def read_big_integer(reading: object, node: dict[str, Any]) -> Any:
-    made = _whole(node.get("^Value"))
-    return made if made is not None else _odd(node, f"up to {_MAX_DIGITS} digits as a string in ^Value")
-
-
-def read_big_decimal(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^Value")
-    if type(value) is str and len(value) <= _MAX_DIGITS:
-        try:
-            if (made := decimal.Decimal(value)).is_finite() and not _is_far(made):
-                return made
-        except decimal.InvalidOperation:
-            pass
-    return _odd(node, f"a decimal number as text in ^Value, with at most {_MAX_DIGITS} digits before or after its point")
-
-
-def read_date(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^Value")
-    if value is None:
-        value = node.get("^NumVal")
-    if type(value) is int or (type(value) is str and len(value) <= 20):
-        try:
-            seconds, milliseconds = divmod(int(value), 1000)
-            moment = _from_timestamp(seconds, _UTC)
-            return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
-        except (ValueError, OverflowError, OSError):
-            pass
-    return _odd(node, "milliseconds as a string in ^Value, within the years 1 to 9999")
-
-
-# -- writing -------------------------------------------------------------------------------------------------------------
-
-
-def write_integer(value: int, ids: object) -> bytes:
-    small = _SMALL.get(value)
-    if small is not None:
-        return small
-    if -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        return b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value
-    if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
-        return b'{"^EncodedType":"java.lang.Long","^ObjectID":"-1","^NumVal":"%d"}' % value
-    return write_big_integer(value)
-
-
-def write_big_integer(value: int) -> bytes:
-    return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % _digits(value)
-
-
-def write_marked(java: str, value: bytes) -> bytes:
-    return b'{"^EncodedType":"%b","^ObjectID":"-1","^NumVal":%b}' % (java.encode(), value)
-
-
-def _digits(value: int) -> bytes:
-    try:
-        return str(value).encode()
-    except ValueError as error:  # CPython's limit of 4,300 digits
-        raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
-
-
-def write_double(value: float, ids: object) -> bytes:
-    if math.isfinite(value):
-        return b'{"^EncodedType":"java.lang.Double","^ObjectID":"-1","^NumVal":%b}' % number(value)
-    name = b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
-    return b'{"^EncodedType":"java.lang.Double","^ObjectID":"-1","^NumVal":"%b"}' % name
-
-
-def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
-    if not value.is_finite():
-        raise EncodeError(f"java.math.BigDecimal has no {value}")
-    if _is_far(value):
-        raise EncodeError(f"{value:.6E} has more than {_MAX_DIGITS} digits before or after its point")
-    return b'{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"%b"}' % str(value).encode()
-
-
-def write_date(value: datetime.datetime, ids: object) -> bytes:
-    """Write whole milliseconds, the precision of java.util.Date."""
-    if value.tzinfo is None:
-        raise EncodeError("a datetime without a time zone: java.util.Date is a moment; give it one, for example datetime.UTC")
-    return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
-
-
-def write_java_enum(value: JavaEnum, ids: object) -> bytes:
-    return enum_constant(value.type, value.name)
-
-
-def constants_writer(java: str) -> Callable[[Any, Any], bytes]:
-    written: dict[str, bytes] = {}
-
-    def write(value: enum.Enum, ids: object) -> bytes:
-        name = value._name_  # hashing a member costs more than the rest
-        data = written.get(name)
-        if data is None:
-            data = written[name] = enum_constant(java, name)
-        return data
-
-    return write
-
-
-def enum_constant(java: str, name: str) -> bytes:
-    """Write a constant without an id, because real Errai does not read an enum with one (notes section 1.5)."""
-    return b'{"^EncodedType":%b,"^EnumStringValue":%b}' % (quoted(java), quoted(name))
+    return abs(value.adjusted()) > MAX_DIGITS

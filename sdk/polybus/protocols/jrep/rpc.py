@@ -19,9 +19,9 @@ from attrs import field, frozen
 from ...errors import BadRequest
 from ...plugins.tools import check_type, convert, misfit, scalar_form, shown, unreadable
 from ...subjects import Subject
-from .declared import Arguments, JavaType, java_type
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .names import RPC_MARK
+from .value_writer import Arguments, JavaType, java_type
 
 F = TypeVar("F", bound=Callable[..., Any])
 

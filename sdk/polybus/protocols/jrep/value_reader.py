@@ -5,11 +5,14 @@ Class names from the wire are only looked up in the application's registry.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import enum
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 import msgspec
@@ -19,18 +22,13 @@ from ...errors import BadRequest, EncodeError
 from ...plugins.tools import convert, misfit
 from .java import (
     KEY_PREFIX,
+    MAX_DIGITS,
     NULL_KEY,
     JavaEnum,
     JavaObject,
     JavaTypes,
     Portable,
-    read_big_decimal,
-    read_big_integer,
-    read_boolean,
-    read_date,
-    read_float,
-    read_integer,
-    read_text,
+    is_far,
 )
 
 _KEY_DEPTH: Final = 4
@@ -43,6 +41,80 @@ _MAX_NODES: Final = 1_000_000
 _SINGLE: Final = frozenset((type(None), bool, int, float, str, bytes))
 Read: TypeAlias = "Callable[[ValueReading, dict[str, Any]], Any]"
 _BUILT_IN: Final = ("java.lang.",)
+
+
+_UTC: Final = datetime.UTC
+_from_timestamp: Final = datetime.datetime.fromtimestamp
+_SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _odd(node: dict[str, Any], wanted: str) -> NoReturn:
+    raise BadRequest(f"{node['^EncodedType']} needs {wanted}")
+
+
+def _whole(text: Any) -> int | None:
+    try:
+        return int(text) if type(text) is str and len(text) <= MAX_DIGITS else None
+    except ValueError:
+        return None
+
+
+def read_integer(reading: object, node: dict[str, Any]) -> Any:
+    value = node.get("^NumVal")
+    if type(value) is int:
+        return value
+    made = _whole(value)  # a Long is text
+    return made if made is not None else _odd(node, "a whole number in ^NumVal")
+
+
+def read_float(reading: object, node: dict[str, Any]) -> Any:
+    value = node.get("^NumVal")
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        return float(value) if -(10**300) < value < 10**300 else _odd(node, "a number in ^NumVal")
+    special = _SPECIAL.get(value) if type(value) is str else None
+    return special if special is not None else _odd(node, "a number in ^NumVal")
+
+
+def read_boolean(reading: object, node: dict[str, Any]) -> Any:
+    value = node.get("^NumVal")
+    return value if type(value) is bool else _odd(node, "true or false in ^NumVal")
+
+
+def read_text(reading: object, node: dict[str, Any]) -> Any:
+    value = node.get("^NumVal", node.get("^Value"))
+    return value if type(value) is str else _odd(node, "text in ^NumVal")
+
+
+def read_big_integer(reading: object, node: dict[str, Any]) -> Any:
+    made = _whole(node.get("^Value"))
+    return made if made is not None else _odd(node, f"up to {MAX_DIGITS} digits as a string in ^Value")
+
+
+def read_big_decimal(reading: object, node: dict[str, Any]) -> Any:
+    value = node.get("^Value")
+    if type(value) is str and len(value) <= MAX_DIGITS:
+        try:
+            if (made := decimal.Decimal(value)).is_finite() and not is_far(made):
+                return made
+        except decimal.InvalidOperation:
+            pass
+    return _odd(node, f"a decimal number as text in ^Value, with at most {MAX_DIGITS} digits before or after its point")
+
+
+def read_date(reading: object, node: dict[str, Any]) -> Any:
+    value = node.get("^Value")
+    if value is None:
+        value = node.get("^NumVal")
+    if type(value) is int or (type(value) is str and len(value) <= 20):
+        try:
+            seconds, milliseconds = divmod(int(value), 1000)
+            moment = _from_timestamp(seconds, _UTC)
+            return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
+        except (ValueError, OverflowError, OSError):
+            pass
+    return _odd(node, "milliseconds as a string in ^Value, within the years 1 to 9999")
 
 
 class Measure:

@@ -21,8 +21,8 @@ from polybus.body import JSON
 from polybus.errors import BadRequest, EncodeError
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes, Parts
-from polybus.protocols.jrep.declared import Arguments, java_type
 from polybus.protocols.jrep.formats import ErraiFormat
+from polybus.protocols.jrep.value_writer import Arguments, java_type
 
 ERRAI = ErraiFormat(JavaTypes(), strict=False, depth=128)
 STRICT = ErraiFormat(JavaTypes(), strict=True, depth=128)
