@@ -54,7 +54,7 @@ BOUNDS = {
         protocols.uprotocol.names.subjects
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
-    "1,024 addresses, then it is emptied": "protocols.up.names.spellings protocols.uprotocol.envelope.addresses",
+    "1,024 addresses, then it is emptied": "protocols.up.names.spellings protocols.uprotocol.events.addresses",
     "1,024 senders, then it is emptied": "protocols.nats.cluster.dialect._sources",
     "2,048 attributes of up to 256 bytes, then it is emptied": "protocols.uprotocol.proto_event._known",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",

@@ -19,7 +19,7 @@ from ...message import Kind, Message
 from ...plugins import Admission, Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
 from ...plugins.connections import HIGH_WATER, TransportState
 from ...protocols.uprotocol import IdFactory, UProtocol
-from ...protocols.uprotocol.envelope import ReturnAddress
+from ...protocols.uprotocol.events import ReturnAddress
 from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
 from ...protocols.uprotocol.names import entity_of
 from ...transports.asgi import HandshakeRejected, Send

@@ -16,7 +16,7 @@ from ...message import Kind, Message
 from ...plugins.tools import is_secret
 from ...protocols.nats.cluster.subjects import REPLAY, node_word
 from ...protocols.nats.codec import INBOX
-from ...protocols.nats.failures import code_of_status
+from ...protocols.nats.headers import code_of_status
 from ...protocols.nats.stored import ACKS, AckSubject, read_ack, read_pull, read_stored
 from ..record.redact_search import MOST
 from .shared import FIELDS, StoredFacts, plain_event, starred

@@ -19,8 +19,7 @@ from ...message import Kind, Message
 from .._shared import Memo, milliseconds
 from .checks import fault_in_name, local_pattern, local_subject
 from .cluster.subjects import node_word
-from .failures import error_message, is_failure
-from .headers import BODY, TTL, HeaderBlock, error_fields, write_block
+from .headers import BODY, TTL, HeaderBlock, error_fields, error_message, is_failure, write_block
 from .operations import (
     OK,
     PING,

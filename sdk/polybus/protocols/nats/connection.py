@@ -17,8 +17,7 @@ from ...plugins.tools import SubjectIndex
 from .._shared import error_facts, refusal, too_large
 from .codec import NatsCodec
 from .credentials import Credentials
-from .failures import ServerError
-from .headers import HeaderBlock
+from .headers import HeaderBlock, ServerError
 from .operations import INBOX_SID, write_subscription, write_unsubscription
 from .stored import give, give_unreadable, word_of_engine
 

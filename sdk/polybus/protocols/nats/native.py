@@ -20,8 +20,7 @@ from ...plugins import Ready, Refused, Undelivered
 from ...plugins.tools import SubjectIndex
 from .checks import is_answerable, local_pattern, local_subject, refuse
 from .connection import NatsConnection, NatsDialect, NatsSubscriptions
-from .failures import ServerError, error_message, is_failure
-from .headers import ECHO, HeaderBlock
+from .headers import ECHO, HeaderBlock, ServerError, error_message, is_failure
 from .operations import INBOX_SID
 from .stored import ACKS, ToEngine, ToStore, read_pull, read_refusal, read_stored, write_to_engine
 

@@ -26,7 +26,7 @@ from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
 from .connection import NatsConnection, NatsSubscriptions, ServerInfo
 from .credentials import Credentials
-from .failures import ServerError, read_error
+from .headers import ServerError, read_error
 from .native import NativeDialect
 from .operations import INBOX_SID, PING, PONG, NatsOperation, write_json, write_subscription, write_unsubscription
 

@@ -14,12 +14,12 @@ from attrs import evolve, frozen
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from .checks import refuse
-from .failures import ServerError
 from .headers import (
     AGAIN,
     MESSAGE_ID,
     ONLY,
     HeaderBlock,
+    ServerError,
     raw_without_those_of_engine,
     without_those_of_engine,
     write_block,

@@ -19,8 +19,7 @@ from .._protobuf import ANY
 from .._shared import UrlOptions, choice
 from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of, urgency_of
 from .bodies import FORMATS, write_status, written_body
-from .envelope import Envelope, ReturnAddress
-from .events import ITEM, NAMES, EventMessage, extension_attributes, item_id, write_headers
+from .events import ITEM, NAMES, Envelope, EventMessage, ReturnAddress, extension_attributes, item_id, write_headers
 from .json_event import JsonEventReader, JsonEventWriter
 from .names import UProtocolNames, entity_key
 from .proto_event import ProtoReader, ProtoWriter, dissect

@@ -21,7 +21,7 @@ from .._protobuf import ANY
 from .._uprotocol import IdFactory, id_time_ms
 from .adapter import DEFAULT_ENTITY, MODES, UProtocol, UProtocolCodec
 from .bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
-from .envelope import Envelope
+from .events import Envelope
 from .names import UProtocolNames
 from .rules import MAX_INTEGER, Leniency, refuse
 

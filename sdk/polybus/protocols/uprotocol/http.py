@@ -20,7 +20,7 @@ from ...message import Message
 from .adapter import DEFAULT_ENTITY, UProtocol, UProtocolCodec
 from .bodies import FORMATS, format_of, written_body
 from .cloudevent import attributes_of, message_of, named, typed
-from .envelope import OLD_LEVEL, normalise
+from .events import OLD_LEVEL, normalise
 from .rules import TOLERATED, Leniency, refuse
 
 Format: TypeAlias = Literal["json", "protobuf"]

@@ -19,9 +19,21 @@ from ...limits import Limits
 from ...message import Kind
 from .._protobuf import ANY, check_any
 from .._shared import remember
+from .._uprotocol import Pairs
 from .bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
-from .envelope import BATCH, MISPLACED_DATA, Envelope, is_packed, known_schema, shown
-from .events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id, read_json_item
+from .events import (
+    BATCH,
+    MISPLACED_DATA,
+    Envelope,
+    EventMessage,
+    Extra,
+    UsualEvent,
+    is_id,
+    is_packed,
+    known_schema,
+    read_json_item,
+    shown,
+)
 from .rules import TOLERATED, WIRE_RULES, is_text, refuse
 
 _RECENT: Final = 256
@@ -170,7 +182,7 @@ _OCTET_DATA: Final = b',"datacontenttype":"%b"' % OCTET_STREAM.encode()
 class JsonEventWriter:
     def __init__(self, schema: str) -> None:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
-        self.head: Head = lru_cache(1024)(_head)
+        self.head: Final = lru_cache(1024)(_head)
         """``head(type, source, sink, priority, more)``: the part that many events share."""
 
     def write(
@@ -217,6 +229,6 @@ def _middle(ttl: int) -> bytes:
     return b'","ttl":%d%b' % (ttl, _ANY_DATA)
 
 
-def _head(type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
+def _head(type: str, source: str, sink: str | None, priority: str | None, more: Pairs = ()) -> bytes:
     members = {"specversion": "1.0", "type": type, "source": source, "sink": sink, "priority": priority, **dict(more)}
     return _encode({name: value for name, value in members.items() if value is not None})[:-1] + b',"id":"'

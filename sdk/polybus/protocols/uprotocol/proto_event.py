@@ -18,10 +18,21 @@ from ...plugins import FrameField
 from ...plugins.protobuf import field, length, read_fields, read_varint, varint, walk_fields
 from .._protobuf import ANY, check_any, known_class
 from .._shared import plain_field, remember
-from .._uprotocol import LEVELS
+from .._uprotocol import LEVELS, Pairs
 from .bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
-from .envelope import BATCH, Envelope, is_packed, known_schema, shown
-from .events import ITEM, Attributes, EventMessage, Extra, Head, UsualEvent, is_id, read_proto_item
+from .events import (
+    BATCH,
+    ITEM,
+    Envelope,
+    EventMessage,
+    Extra,
+    UsualEvent,
+    is_id,
+    is_packed,
+    known_schema,
+    read_proto_item,
+    shown,
+)
 from .rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
 
 _DESCRIPTOR: Final = (  # cloudevents.proto in this folder, compiled by protoc; a test compares them
@@ -346,7 +357,7 @@ class ProtoWriter:
         self._octets_and_schema = self._octets + self._attribute("dataschema", schema)
         # ``ce_integer`` is signed with 32 bits, the document's ttl unsigned.
         self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", min(ttl, MAX_INTEGER)))
-        self.head: Head = lru_cache(1024)(self._head)
+        self.head: Final = lru_cache(1024)(self._head)
         """``head(type, source, sink, priority, more)``: the part that many events share."""
 
     def write(
@@ -379,7 +390,7 @@ class ProtoWriter:
     def batch(frames: Sequence[bytes]) -> bytes:
         return b"".join(field(b"\n", frame) for frame in frames)
 
-    def _head(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
+    def _head(self, type: str, source: str, sink: str | None, priority: str | None, more: Pairs = ()) -> bytes:
         head = field(_SOURCE_TAG, source.encode()) + field(_VERSION_TAG, b"1.0") + field(_TYPE_TAG, type.encode())
         if sink is not None:
             head += self._attribute("sink", sink)

@@ -24,8 +24,7 @@ from ..._shared import Memo
 from ..checks import refuse
 from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection, NatsDialect, NatsSubscription
-from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import KIND, HeaderBlock, write_block
+from ..headers import KIND, NO_RESPONDERS, HeaderBlock, ServerError, error_message, is_failure, write_block
 from ..operations import INBOX_SID, write_publication
 from ..stored import ToEngine, ToStore, read_refusal, read_stored
 from .nodes import PACE, ClusterNodes

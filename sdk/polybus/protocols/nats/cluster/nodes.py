@@ -19,7 +19,7 @@ from ....message import Kind, Message
 from ....plugins import Due, NodeJoined, NodeLeft
 from ..checks import refuse
 from ..connection import NatsConnection, RequestTokens
-from ..failures import ServerError
+from ..headers import ServerError
 from ..operations import write_publication
 from .subjects import ClusterSubjects, covers, is_node
 

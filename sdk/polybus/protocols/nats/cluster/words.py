@@ -12,8 +12,7 @@ from ..._shared import milliseconds
 from ..checks import refuse
 from ..codec import HAVE_IT, NatsCodec
 from ..connection import NatsConnection
-from ..failures import error_message
-from ..headers import KIND, TTL, USER, HeaderBlock, one_line, without_those_of_engine, write_block
+from ..headers import KIND, TTL, USER, HeaderBlock, error_message, one_line, without_those_of_engine, write_block
 from ..operations import write_named, write_publication
 from ..stored import ToEngine, ToStore, write_to_engine
 from .subjects import ClusterSubjects
