@@ -31,18 +31,12 @@ class CsbCodec:
 
     `Message.id` is ``action << 16 | message id`` of the request that the message is or belongs to; for items, credits and ends
     from the receiver of the open it is ``~id``. `Message.peer` is the client number, if any.
-
-    Attributes:
-        reader: Reads frames without a client number.
-        writer: Writes frames without a client number.
-        wrapped: True if frames begin with a client number: between a broker and a server.
-        chosen: Configured body formats of actions, by number and by name.
     """
 
     reader: CsbReader
     writer: CsbWriter
-    wrapped: bool = False
-    chosen: Mapping[int | str, BodyFormat] = field(factory=dict)
+    wrapped: bool = False  # True if frames begin with a client number: between a broker and a server
+    chosen: Mapping[int | str, BodyFormat] = field(factory=dict)  # Configured body formats of actions, by number and by name
     reads: frozenset[Literal["text", "binary"]] = _BINARY
     writes: Literal["text", "binary"] = "binary"
     formats: tuple[BodyFormat, ...] = FORMATS

@@ -148,16 +148,12 @@ class JavaEnum:
 
 @attrs.frozen
 class Portable:
-    """Rules for writing and reading objects of one registered class.
-
-    Attributes:
-        fields: Each field's Python name, Java name, and True if its numbers have no marker.
-        arguments: Each ``__init__`` argument's name, Java name, type to convert to, and True if optional.
-    """
+    """Rules for writing and reading objects of one registered class."""
 
     java: str
     cls: type
-    fields: tuple[tuple[str, str, bool], ...]
+    fields: tuple[tuple[str, str, bool], ...]  # Each field's Python name, Java name, and True if its numbers have no marker
+    # Each ``__init__`` argument's name, Java name, type to convert to, and True if optional
     arguments: tuple[tuple[str, str, Any, bool], ...]
 
     def fill(self, made: Any, arguments: Mapping[str, Any]) -> None:

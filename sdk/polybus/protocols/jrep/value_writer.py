@@ -162,14 +162,10 @@ _AS_THEY_ARE: Final = (JavaObject, JavaEnum)
 
 @frozen
 class JavaType:
-    """A type as Java names it.
+    """A type as Java names it."""
 
-    Attributes:
-        name: Name in a signature: ``int``, ``java.lang.Long``, ``int[]``, ``java.util.List``.
-        arguments: Type arguments of a declared collection: ``java.util.List<java.lang.Long>``. Signatures lack them.
-    """
-
-    name: str
+    name: str  # Name in a signature: ``int``, ``java.lang.Long``, ``int[]``, ``java.util.List``
+    # Type arguments of a declared collection: ``java.util.List<java.lang.Long>``. Signatures lack them.
     arguments: tuple[JavaType, ...] = field(default=())
 
     @property

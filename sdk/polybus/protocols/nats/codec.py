@@ -56,11 +56,7 @@ def looks_like_json(payload: bytes) -> bool:
 
 @frozen(eq=False, kw_only=True)
 class NatsCodec:
-    """One operation per frame. The session uses `reader` and the writing methods; `decode` and `encode` implement the plugin.
-
-    Attributes:
-        queue: Queue group of handlers.
-    """
+    """One operation per frame. The session uses `reader` and writing methods; `decode` and `encode` implement the plugin."""
 
     limits: Limits
     queue: str

@@ -29,18 +29,12 @@ _LEAVING: Final = 4096
 
 @define(eq=False)
 class NatsSubscription:
-    """One subscription of this side.
+    """One subscription of this side."""
 
-    Attributes:
-        number: Its sid; later ones are higher.
-        queue: Its queue group.
-        tag: Purpose, for the dialect.
-    """
-
-    number: int
+    number: int  # Its sid; later ones are higher
     pattern: str
     queue: str | None
-    tag: Any = None
+    tag: Any = None  # Purpose, for the dialect
     name: Any = None
 
 
@@ -139,26 +133,16 @@ _PAYLOAD: Final = 1024 * 1024  # Default maximum payload of servers, in bytes
 
 @frozen(kw_only=True)
 class ServerInfo:
-    """The members of INFO that matter to a client.
-
-    Attributes:
-        id: Server id; None before the first INFO.
-        version: Server version.
-        max_payload: Largest size of headers and payload together, in bytes.
-        headers: The server supports headers.
-        nonce: Bytes that a client with a key signs.
-        others: Addresses of servers of the same cluster, ``host:port``.
-        leaving: The server will shut down soon (lame duck mode).
-    """
+    """The members of INFO that matter to a client."""
 
     id: str | None = None
     version: str = ""
-    max_payload: int = _PAYLOAD
+    max_payload: int = _PAYLOAD  # Largest size of headers and payload together, in bytes
     headers: bool = True
     tls_required: bool = False
-    nonce: str | None = None
-    others: tuple[str, ...] = ()
-    leaving: bool = False
+    nonce: str | None = None  # Bytes that a client with a key signs
+    others: tuple[str, ...] = ()  # Addresses of servers of the same cluster, ``host:port``
+    leaving: bool = False  # The server will shut down soon (lame duck mode)
 
     @classmethod
     def read(cls, members: Mapping[str, Any], before: ServerInfo) -> ServerInfo:

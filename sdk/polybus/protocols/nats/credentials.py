@@ -35,14 +35,9 @@ def private_keys() -> type[Ed25519PrivateKey]:
 
 @frozen
 class KeyPair:
-    """A user's nkey.
+    """A user's nkey."""
 
-    Attributes:
-        public: Public key as in a server's configuration: ``U...``.
-        sign: Returns the signature of some bytes.
-    """
-
-    public: str
+    public: str  # Public key as in a server's configuration: ``U...``
     sign: Callable[[bytes], bytes] = field(repr=False)
 
     @classmethod

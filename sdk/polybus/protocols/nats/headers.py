@@ -46,39 +46,22 @@ _SLACK: Final = 1024  # Bytes of a block beyond the application's headers: its f
 
 @frozen
 class HeaderBlock:
-    """Content of a block. Some fields are used only between nodes of a cluster.
+    """Content of a block. Some fields are used only between nodes of a cluster."""
 
-    Attributes:
-        status: Status from the server, such as 503: no subscriber.
-        text: Text after the status, or the text of an error.
-        fields: Headers of the application.
-        ttl: Time-out of the request in seconds.
-        error: Number of an error.
-        reason: Reason of an error.
-        octets: The body is bytes even if it looks like JSON.
-        kind: Kind of message, if the subject does not tell (cluster).
-        user: Key of the calling user of a forwarded request (cluster).
-        only: The one durable handler that the message is for (cluster).
-        again: The message was sent before (cluster).
-        echo: Mark of the publishing connection.
-        left_out: First reason why a part of the block was unreadable; empty if all was read.
-        whole: The original block if a part exceeds the limit, for a reader with a larger limit.
-    """
-
-    status: int | None = None
-    text: str = ""
-    fields: Mapping[str, str] | None = None
+    status: int | None = None  # Status from the server, such as 503: no subscriber
+    text: str = ""  # Text after the status, or the text of an error
+    fields: Mapping[str, str] | None = None  # Headers of the application
     ttl: float | None = None
     error: str | None = None
     reason: str | None = None
-    octets: bool = False
-    kind: str | None = None
-    user: str | None = None
-    only: str | None = None
-    again: bool = False
-    echo: str | None = None
-    left_out: str = ""
-    whole: bytes = b""
+    octets: bool = False  # The body is bytes even if it looks like JSON
+    kind: str | None = None  # Kind of message, if the subject does not tell (cluster)
+    user: str | None = None  # Key of the calling user of a forwarded request (cluster)
+    only: str | None = None  # The one durable handler that the message is for (cluster)
+    again: bool = False  # The message was sent before (cluster)
+    echo: str | None = None  # Mark of the publishing connection
+    left_out: str = ""  # First reason why a part of the block was unreadable; empty if all was read
+    whole: bytes = b""  # The original block if a part exceeds the limit, for a reader with a larger limit
 
 
 class HeaderReader:
@@ -313,21 +296,13 @@ def _detail(payload: bytes) -> Any:
 
 @frozen
 class ServerError:
-    """Meaning of an -ERR.
-
-    Attributes:
-        ends: The connection ends or is unusable.
-        error: Error for callers if reconnecting is useless.
-        refused: The subject without permission.
-        subscribing: The refused operation was a subscription, not a publication.
-        queue: Queue group of that subscription.
-    """
+    """Meaning of an -ERR."""
 
     text: str
-    ends: bool = False
-    error: BusError | None = None
-    refused: str | None = None
-    subscribing: bool = False
+    ends: bool = False  # The connection ends or is unusable
+    error: BusError | None = None  # Error for callers if reconnecting is useless
+    refused: str | None = None  # The subject without permission
+    subscribing: bool = False  # The refused operation was a subscription, not a publication
     queue: str | None = None
 
     @property

@@ -224,30 +224,17 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 @define(eq=False)
 class NatsOperation:
-    """One operation.
-
-    Attributes:
-        verb: In upper case: ``MSG``, ``HMSG``, ``PUB``...; ``OK`` and ``ERR`` without their signs.
-        subject: Subject of a message or subscription.
-        sid: The client's id of a subscription.
-        reply: Subject for the answer.
-        headers: Headers of HMSG and HPUB.
-        payload: Payload of a message.
-        queue: Queue group of a subscription.
-        most: For UNSUB: messages that are still delivered.
-        info: The JSON of INFO and CONNECT.
-        text: Text of an error.
-    """
+    """One operation."""
 
     verb: str
     subject: str = ""
-    sid: str = ""
+    sid: str = ""  # The client's id of a subscription
     reply: str | None = None
     headers: HeaderBlock | None = None
     payload: bytes = b""
     queue: str | None = None
-    most: int | None = None
-    info: dict[str, Any] | None = None
+    most: int | None = None  # For UNSUB: messages that are still delivered
+    info: dict[str, Any] | None = None  # The JSON of INFO and CONNECT
     text: str = ""
 
 

@@ -36,56 +36,32 @@ class ToEngine:
 
 @frozen
 class ToStore:
-    """Sends a publication that the engine confirms when it is stored.
+    """Sends a publication that the engine confirms when it is stored."""
 
-    Attributes:
-        id: Message id, stored once; empty for none.
-        at: Subject on the wire, if it is not the publication's own.
-        only: The one durable handler that it is for; empty for all.
-        again: It was sent before, and subscribers may have received it.
-        block: Header block to send in place of generated headers; empty for none.
-        until: No retries after this time: the store may have forgotten the id.
-    """
-
-    id: str
-    at: str = ""
-    only: str = ""
-    again: bool = False
-    block: bytes = b""
-    until: float = math.inf
+    id: str  # Message id, stored once; empty for none
+    at: str = ""  # Subject on the wire, if it is not the publication's own
+    only: str = ""  # The one durable handler that it is for; empty for all
+    again: bool = False  # It was sent before, and subscribers may have received it
+    block: bytes = b""  # Header block to send in place of generated headers; empty for none
+    until: float = math.inf  # No retries after this time: the store may have forgotten the id
 
 
 @frozen
 class ToReader:
-    """Address of a stored publication, or of an engine message, for a reader.
+    """Address of a stored publication, or of an engine message, for a reader."""
 
-    Attributes:
-        reader: Number of the reader's subscription; 0 in a message for all readers of the consumer.
-        ack: Subject for the acknowledgement; in a refusal the refused subject, or empty.
-        attempt: Delivery count, this delivery included.
-        number: Sequence number in the store.
-        consumer: Consumer that it was delivered to.
-        place: Sequence number among the consumer's deliveries.
-        status: Status of an engine message; 0 for a publication.
-        text: Text after the status.
-        left: Requested publications that will not come, if the engine gives a number.
-        only: The one durable handler that it is for; None for all.
-        fault: Reason why the publication is unreadable; empty if readable.
-        block: Unreadable header block as received; empty if readable, or if it was discarded.
-    """
-
-    reader: int
-    ack: str = ""
-    attempt: int = 1
-    number: int = 0
+    reader: int  # Number of the reader's subscription; 0 in a message for all readers of the consumer
+    ack: str = ""  # Subject for the acknowledgement; in a refusal the refused subject, or empty
+    attempt: int = 1  # Delivery count, this delivery included
+    number: int = 0  # Sequence number in the store
     consumer: str = ""
-    place: int = 0
+    place: int = 0  # Sequence number among the consumer's deliveries
     status: int = 0
     text: str = ""
-    left: int | None = None
-    only: str | None = None
-    fault: str = ""
-    block: bytes = b""
+    left: int | None = None  # Requested publications that will not come, if the engine gives a number
+    only: str | None = None  # The one durable handler that it is for; None for all
+    fault: str = ""  # Reason why the publication is unreadable; empty if readable
+    block: bytes = b""  # Unreadable header block as received; empty if readable, or if it was discarded
 
 
 _HEAD: Final = "$JS"
@@ -106,23 +82,14 @@ def read_pull(subject: str) -> str:
 
 @frozen
 class AckSubject:
-    """Facts in an acknowledgement subject.
-
-    Attributes:
-        subject: That subject.
-        stream: Stream that stores the publication.
-        consumer: Consumer that it was delivered to.
-        attempt: Delivery count, this delivery included.
-        number: Sequence number in the store.
-        place: Sequence number among the consumer's deliveries.
-    """
+    """Facts in an acknowledgement subject."""
 
     subject: str
     stream: str
     consumer: str
-    attempt: int
-    number: int
-    place: int
+    attempt: int  # Delivery count, this delivery included
+    number: int  # Sequence number in the store
+    place: int  # Sequence number among the consumer's deliveries
 
 
 def read_ack(reply: str | None) -> AckSubject:

@@ -25,24 +25,16 @@ _LIMITS: Final = Limits()
 
 @frozen(eq=False, kw_only=True)
 class UbreCodec:
-    """One message per frame. The session uses `read` and `write`; `decode` and `encode` implement the plugin.
+    """One message per frame. The session uses `read` and `write`; `decode` and `encode` implement the plugin."""
 
-    Attributes:
-        read: Reads the message of a frame. Raises only `RemoteProtocolError`.
-        write: Writes a message under an id (ignores `Message.id`). Raises as `encode`.
-        reads: Kinds of frames that it reads.
-        writes: Kind of frames that it writes.
-        ask: Writes a request, given subject, id, body and time-out in seconds; None if not available.
-        tell: Writes an answer, given id and body; None if not available.
-        formats: Body formats on this wire. The first is for ordinary bodies; items and opens may use both.
-    """
-
-    read: Callable[[bytes], Message]
-    write: Callable[[Message, Any], bytes]
+    read: Callable[[bytes], Message]  # Reads the message of a frame. Raises only `RemoteProtocolError`.
+    write: Callable[[Message, Any], bytes]  # Writes a message under an id (ignores `Message.id`). Raises as `encode`.
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
+    # Writes a request, given subject, id, body and time-out in seconds; None if not available
     ask: Callable[[Any, Any, bytes | None, float], bytes] | None = None
-    tell: Callable[[Any, bytes | None], bytes] | None = None
+    tell: Callable[[Any, bytes | None], bytes] | None = None  # Writes an answer, given id and body; None if not available
+    # Body formats on this wire. The first is for ordinary bodies; items and opens may use both.
     formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
     one_format: ClassVar[bool] = True
 

@@ -130,18 +130,11 @@ PROFILE: Final = "1.6-alpha.7"  # The release of these rules; later ones require
 
 @frozen
 class MessageRule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        name: Name for programs and logs: ``publish.source``.
-        types: Message types that it applies to.
-        kept: Returns True for attributes that keep the rule.
-        text: The rule in words.
-    """
-
-    name: str
-    types: frozenset[MessageType]
-    kept: Callable[[Attributes], bool]
+    name: str  # Name for programs and logs: ``publish.source``
+    types: frozenset[MessageType]  # Message types that it applies to
+    kept: Callable[[Attributes], bool]  # Returns True for attributes that keep the rule
     text: str
 
 

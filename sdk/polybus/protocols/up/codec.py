@@ -132,33 +132,19 @@ _PRIORITY_OF_ANSWERS: Final = 5
 
 @frozen(eq=False)
 class MessageShape:
-    """All attributes of a message except its ids, shared by similar messages.
+    """All attributes of a message except its ids, shared by similar messages."""
 
-    Attributes:
-        given: The attributes, without ids.
-        kind: Kind of the message.
-        subject: Address that the message is about.
-        source: Address of its sender.
-        sender: `source` as bytes.
-        authority: Authority of the source.
-        format: Format of the payload, if any.
-        ttl: Seconds, or None.
-        ttl_ms: Milliseconds, or 0.
-        headers: Trace context, as the bus has it.
-        answer: Of a request: the answer's first and last attributes, around commstatus.
-    """
-
-    given: Attributes
+    given: Attributes  # The attributes, without ids
     kind: Kind
     subject: str
     source: str
     sender: bytes
     authority: str
     format: BodyFormat
-    ttl: float | None
+    ttl: float | None  # Seconds, or None
     ttl_ms: int
-    headers: dict[str, str] | None
-    answer: bytes = b""
+    headers: dict[str, str] | None  # Trace context, as the bus has it
+    answer: bytes = b""  # Of a request: the answer's first and last attributes, around commstatus
 
 
 def shape_of(given: Attributes) -> MessageShape:
@@ -434,20 +420,15 @@ def _no_level(subject: str | int) -> str | None:
 class UpCodec:
     """Converts between frames and messages. After reading, `Message.attributes` has all attributes, and the subject is an
     address.
-
-    Attributes:
-        limits: Maximum sizes.
-        texts: True to send str as plain text, not as JSON.
-        level_of: Returns the configured priority of a subject, or None.
-        read: Reads a frame, with ids in wire form. Raises only `RemoteProtocolError`.
     """
 
     limits: Limits = field(factory=Limits)
-    texts: bool = False
-    level_of: Callable[[str | int], str | None] = _no_level
+    texts: bool = False  # True to send str as plain text, not as JSON
+    level_of: Callable[[str | int], str | None] = _no_level  # Returns the configured priority of a subject, or None
     formats: tuple[BodyFormat, ...] = FORMATS
     reads: frozenset[Literal["text", "binary"]] = frozenset({"binary"})
     writes: Literal["text", "binary"] = "binary"
+    # Reads a frame, with ids in wire form. Raises only `RemoteProtocolError`.
     read: Callable[[bytes], UpMessage] = field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -76,17 +76,11 @@ class ForeignDialect(ValueError):
 
 @frozen
 class Dialect:
-    """One way to put a UMessage into a sample.
-
-    Attributes:
-        name: ``spec``, ``cpp-1.0`` or ``rust-0.6``.
-        whole_entity: True if the entity is one segment of a key, not type and instance.
-        serialized: True if attachment and payload use Zenoh's serialisation.
-    """
+    """One way to put a UMessage into a sample."""
 
     name: str
-    whole_entity: bool = False
-    serialized: bool = False
+    whole_entity: bool = False  # True if the entity is one segment of a key, not type and instance
+    serialized: bool = False  # True if attachment and payload use Zenoh's serialisation
 
     def filter(self, source: UUri, sink: UUri | None, host: str) -> str:
         """The key expression of a filter, which may match more than asked: match again."""

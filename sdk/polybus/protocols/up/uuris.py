@@ -37,19 +37,12 @@ class UUriError(ValueError):
 
 @frozen
 class UUri:
-    """An address, or a pattern of addresses.
+    """An address, or a pattern of addresses."""
 
-    Attributes:
-        authority: The host; empty for this one.
-        entity: Instance and type.
-        version: Major version.
-        resource: 0 for answers and notifications, a method below 0x8000, otherwise a topic.
-    """
-
-    authority: str
-    entity: int
+    authority: str  # The host; empty for this one
+    entity: int  # Instance and type
     version: int
-    resource: int
+    resource: int  # 0 for answers and notifications, a method below 0x8000, otherwise a topic
 
     @property
     def type(self) -> int:

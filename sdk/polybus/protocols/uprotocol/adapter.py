@@ -41,28 +41,19 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 class UProtocolCodec:
     """Converts between events and messages. After reading, `Message.attributes` has all attributes, and the subject is an
     address.
-
-    Attributes:
-        reader: Reads events.
-        writer: Writes events.
-        read: Reads the message of a frame. Raises only `RemoteProtocolError`.
-        reads: Kinds of frames that it reads.
-        writes: Kind of frames that it writes.
-        local: Entities that may be written without authority; None for all.
-        headers_limit: `Limits.headers`.
-        schema: ``dataschema`` of bytes.
-        level_of: Returns the configured priority of a subject, or None.
     """
 
     reader: JsonEventReader | ProtoReader
     writer: JsonEventWriter | ProtoWriter
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
-    local: frozenset[str] | None = frozenset()
+    local: frozenset[str] | None = frozenset()  # Entities that may be written without authority; None for all
     headers_limit: int = 16 * 1024
-    schema: str = ""
+    schema: str = ""  # ``dataschema`` of bytes
+    # Returns the configured priority of a subject, or None
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
+    # Reads the message of a frame. Raises only `RemoteProtocolError`.
     read: Callable[[bytes], EventMessage] = field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -51,29 +51,17 @@ class UriError(ValueError):
 
 @frozen
 class Uri:
-    """A parsed address. Missing parts are empty.
-
-    Attributes:
-        text: The given text, with an IPv6 address in brackets.
-        authority: Whole authority in lower case; empty for a local address.
-        ue: Name (or number, as text) of the entity.
-        version: ``major`` or ``major.minor``.
-        resource: Text up to the first dot; ``rpc`` for methods.
-        instance: Text after that dot; the name of a method.
-        message: Text after the ``#``.
-        short: True for the short form, with numbers.
-        strange: Deviation from the grammar; empty if none.
-    """
+    """A parsed address. Missing parts are empty."""
 
     text: str
-    authority: str
-    ue: str
-    version: str
-    resource: str
-    instance: str
-    message: str
-    short: bool
-    strange: str = ""
+    authority: str  # Whole authority in lower case; empty for a local address
+    ue: str  # Name (or number, as text) of the entity
+    version: str  # ``major`` or ``major.minor``
+    resource: str  # Text up to the first dot; ``rpc`` for methods
+    instance: str  # Text after that dot; the name of a method
+    message: str  # Text after the ``#``
+    short: bool  # True for the short form, with numbers
+    strange: str = ""  # Deviation from the grammar; empty if none
 
     @property
     def local(self) -> bool:

@@ -52,25 +52,15 @@ _TIME: Final = re.compile(
 
 @define
 class Facts:
-    """A message to check.
+    """A message to check."""
 
-    Attributes:
-        attributes: Values by name, including ``specversion``.
-        kind: ``publish``, ``notification``, ``request``, ``response``, or ``extension`` for polybus messages.
-        has_data: True if there is a payload.
-        is_any: True if the content type means a ``google.protobuf.Any``.
-        local: Known entities that may lack an authority; None for all.
-        subject_limit: Maximum characters of an address.
-        id_limit: Maximum characters of an id.
-    """
-
-    attributes: dict[str, Any]
+    attributes: dict[str, Any]  # Values by name, including ``specversion``
     kind: str = ""
-    has_data: bool = False
-    is_any: bool = True
-    local: frozenset[str] | None = frozenset()
-    subject_limit: int = 1024
-    id_limit: int = 256
+    has_data: bool = False  # True if there is a payload
+    is_any: bool = True  # True if the content type means a ``google.protobuf.Any``
+    local: frozenset[str] | None = frozenset()  # Known entities that may lack an authority; None for all
+    subject_limit: int = 1024  # Maximum characters of an address
+    id_limit: int = 256  # Maximum characters of an id
 
     def uri(self, text: Any) -> Uri | None:
         try:
@@ -275,21 +265,14 @@ class Leniency(IntEnum):
 
 @frozen
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        name: Name for programs and logs: ``ttl.required``.
-        clause: Clause of the document.
-        check: Given message, name and value of the attribute, returns a text for a violation, or None.
-        reason: `RemoteProtocolError.reason`.
-        tolerated: Minimum leniency that tolerates a violation; None for never.
-    """
-
-    name: str
-    clause: str
+    name: str  # Name for programs and logs: ``ttl.required``
+    clause: str  # Clause of the document
+    # Given message, name and value of the attribute, returns a text for a violation, or None
     check: Callable[[Facts, str, Any], str | None]
-    reason: str = "invalid_attribute"
-    tolerated: Leniency | None = None
+    reason: str = "invalid_attribute"  # `RemoteProtocolError.reason`
+    tolerated: Leniency | None = None  # Minimum leniency that tolerates a violation; None for never
     attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
 
     def counts(self, leniency: Leniency) -> bool:

@@ -118,17 +118,11 @@ def unescape_subject(text: str) -> str | int:
 
 @define(eq=False)
 class ClusterSubjects:
-    """The subjects of one cluster from the viewpoint of one node.
-
-    Attributes:
-        cluster: Cluster name, one token.
-        node: Name of this node, one token.
-        limit: Maximum bytes of a subject on this wire.
-    """
+    """The subjects of one cluster from the viewpoint of one node."""
 
     cluster: str
     node: str
-    limit: int
+    limit: int  # Maximum bytes of a subject on this wire
     mine: str = field(init=False)
     answers: str = field(init=False)
     nobody: str = field(init=False)

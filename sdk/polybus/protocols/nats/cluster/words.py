@@ -29,29 +29,17 @@ LONGEST_PAUSE: Final = 16.0
 
 @define(eq=False)
 class AskedRequest:
-    """A request or open channel of this node.
+    """A request or open channel of this node."""
 
-    Attributes:
-        names: Wire subject and reply subject.
-        to: Address; None for any node with a handler.
-        at: Time of the last attempt.
-        frame: Bytes for another attempt, until a node has sent a receipt; None if addressed to one node.
-        node: Handling node, once known.
-        again: Number of repeated attempts.
-        controls: Control messages that wait until the handling node is known.
-        publication: Publication for a store, until confirmed.
-        pause: Seconds until it is sent again.
-    """
-
-    names: str
-    to: Any
-    at: float
-    frame: bytes | None
-    node: str = ""
+    names: str  # Wire subject and reply subject
+    to: Any  # Address; None for any node with a handler
+    at: float  # Time of the last attempt
+    frame: bytes | None  # Bytes for another attempt, until a node has sent a receipt; None if addressed to one node
+    node: str = ""  # Handling node, once known
     again: int = 0
-    controls: list[tuple[str, bytes, bytes]] | None = None
-    publication: Message | None = None
-    pause: float = _AGAIN
+    controls: list[tuple[str, bytes, bytes]] | None = None  # Control messages that wait until the handling node is known
+    publication: Message | None = None  # Publication for a store, until confirmed
+    pause: float = _AGAIN  # Seconds until it is sent again
 
 
 def subject_of(subjects: ClusterSubjects, message: Message, to: Any) -> str:
