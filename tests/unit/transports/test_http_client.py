@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from polybus.bindings.http.client import ExchangeFailed, HttpClient
@@ -14,6 +15,7 @@ from polybus.bindings.jrep_http.requests import ErraiRequests
 from polybus.limits import Limits
 from polybus.plugins import DialOptions
 from tests.loops import both_backends  # noqa: F401
+from tests.support import BOUND
 from tests.unit.link.test_slow_lines import slow_line
 
 from .support import BOTH, Host, Raw, raw_server, running
@@ -107,3 +109,24 @@ async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
 def test_whatever_a_server_says_there_is_a_pause_between_two_polls(said: bytes, pause: float) -> None:
     offer = offer_in(b'[{"ToSubject":"ClientBus","CommandType":"FinishAssociation","PollFrequency":%b}]' % said)
     assert offer.frequency == pause
+
+
+async def test_a_cancelled_tls_handshake_closes_its_connection(anyio_backend: Any) -> None:
+    begun, closed = anyio.Event(), anyio.Event()
+
+    async def answer(raw: Raw) -> None:
+        await raw.exactly(1)
+        begun.set()
+        await raw.rest()
+        closed.set()
+
+    async with running(anyio_backend) as host, raw_server(answer) as port:
+        client = HttpClient(f"https://127.0.0.1:{port}", None, options_of(host), {}, [])
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(asks, client, f"https://127.0.0.1:{port}", host)
+                await begun.wait()
+                scope.cancel()
+        with anyio.fail_after(BOUND):
+            await closed.wait()
+        await client.drop()

@@ -187,8 +187,7 @@ class HttpClient:
         try:
             with anyio.CancelScope() as scope:
                 # httpx's time-outs apply to each read: a server that sends single bytes would never time out.
-                extensions = {"trace": partial(_heads_in_time, scope, seconds)}
-                async with self.stream(method, url, extensions=extensions, **what) as response:
+                async with self.stream(method, url, trace=partial(_heads_in_time, scope, seconds), **what) as response:
                     scope.deadline = math.inf
                     return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
@@ -196,11 +195,25 @@ class HttpClient:
         raise ExchangeFailed(Closed(1006, f"{self.address} did not answer in time: the head of its answer took {seconds:g} s"))
 
     @asynccontextmanager
-    async def stream(self, method: str, url: str, **what: Any) -> AsyncIterator[httpx.Response]:
+    async def stream(
+        self, method: str, url: str, *, trace: Callable[[str, Any], Awaitable[None]] | None = None, **what: Any
+    ) -> AsyncIterator[httpx.Response]:
         """Make one request, as `httpx.AsyncClient.stream`, without log lines of the libraries."""
+        opened: Any = None
+
+        async def follow(event: str, info: Any) -> None:
+            nonlocal opened
+            if event == "connection.connect_tcp.complete":
+                opened = info["return_value"]
+            elif event == "connection.start_tls.failed":  # httpcore does not close the socket of a cancelled handshake
+                with anyio.CancelScope(shield=True):
+                    await opened.aclose()
+            elif trace is not None:
+                await trace(event, info)
+
         token = _OURS.set(True)
         try:
-            async with self._http.stream(method, url, **what) as response:
+            async with self._http.stream(method, url, extensions={"trace": follow}, **what) as response:
                 yield response
         finally:
             _OURS.reset(token)
