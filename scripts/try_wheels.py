@@ -1,8 +1,9 @@
 """Installs built wheels into empty environments outside the clone, and tries them there.
 
-`python -m scripts.try_wheels dist` tries each wheel in that folder with the newest and with the oldest dependencies, and prints
-a table. It fails if a version of Python is missing, and needs uv. An environment has the dependencies of polybus at first, then
-those of the extra `cli` and pytest, for the programs of README and tutorial.
+`python -m scripts.try_wheels dist` tries each wheel in that folder with the newest and with the oldest dependencies, and the
+wheel that the sdist gives without a C compiler. It prints a table, fails if a version of Python is missing, and needs uv. An
+environment has the dependencies of polybus at first, then those of the extra `cli` and pytest, for the programs of README and
+tutorial.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ assert done.returncode and sys.argv[2] in done.stderr, done
 """
 
 PYTEST = (
-    *("-q", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib"),
+    *("-q", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib", "-o", f"pythonpath={ROOT}"),
     f"{PROGRAMS}::test_the_programs_of_a_page_run[docs/tutorial/index.md]",
     f"{PROGRAMS}::test_the_readme_serves_and_asks_in_two_programs_and_names_two_commands",
 )
@@ -79,19 +80,20 @@ class Failed(Exception):
     """A step failed; the text has the command and what it wrote."""
 
 
-def run(*command: str | Path, where: Path) -> str:
+def run(*command: str | Path, where: Path, **settings: str) -> str:
     """Run a program that must succeed, without the settings of this process for Python, and return what it writes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV_"))}
+    environment.update(settings)
     done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise Failed(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def uv(*arguments: str | Path, where: Path) -> str:
+def uv(*arguments: str | Path, where: Path, **settings: str) -> str:
     if UV is None:
         raise Failed("uv is missing: pip install uv")
-    return run(UV, *arguments, where=where)
+    return run(UV, *arguments, where=where, **settings)
 
 
 def find_python(version: str) -> str | None:
@@ -104,6 +106,19 @@ def find_python(version: str) -> str | None:
             if told == [version, "cpython", "True"]:
                 return found
     return None
+
+
+def wheel_without_compiler(sdist: Path, python: str, folder: Path) -> Path:
+    """Build a wheel from the sdist as on a machine without a C compiler.
+
+    Raises:
+        Failed: The build failed, or the wheel has the module in C.
+    """
+    uv("build", "-q", "--wheel", "-p", python, "-o", folder / "built", sdist.resolve(), where=folder, PATH=str(folder / "none"))
+    (wheel,) = (folder / "built").glob("*.whl")
+    if not is_pure(wheel):
+        raise Failed(f"{wheel.name}: there was a compiler")
+    return wheel
 
 
 def try_wheel(wheel: Path, python: str, resolution: Literal["highest", "lowest-direct"], folder: Path) -> tuple[int, float]:
@@ -141,30 +156,35 @@ def is_pure(wheel: Path) -> bool:
 
 
 def cells(dist: Path) -> Iterator[tuple[str, Path, Literal["highest", "lowest-direct"]]]:
-    """Each version of Python, its wheels in the folder, and the versions of dependencies."""
+    """Each version of Python, its wheels and the sdist in the folder, and the versions of dependencies."""
     for version in PYTHONS:
         for wheel in sorted(dist.glob("*.whl")):
             if f"-cp{version.replace('.', '')}-" in wheel.name or is_pure(wheel):
                 for resolution in RESOLUTIONS:
                     yield version, wheel, resolution
+        for sdist in dist.glob("*.tar.gz"):
+            yield version, sdist, "highest"
 
 
 def main(dist: Path) -> None:
-    print("| Python | wheel | dependencies | size of the wheel | packages that come along | import |")
+    print("| Python | package | dependencies | size | packages that come along | import |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for version, wheel, resolution in cells(dist):
-        kind = "pure" if is_pure(wheel) else "speedups"
+    for version, package, resolution in cells(dist):
+        is_sdist = package.suffix == ".gz"
+        kind = "sdist, no compiler" if is_sdist else "wheel, pure" if is_pure(package) else "wheel, speedups"
         begin = f"| {version} | {kind} | {'oldest' if resolution == 'lowest-direct' else 'newest'} |"
         python = find_python(version)
         if python is None:
             print(begin, "not tried: no such Python here | | |", flush=True)
             continue
-        with TemporaryDirectory(prefix="polybus-install-") as folder:
+        with TemporaryDirectory(prefix="polybus-install-") as name:
+            folder = Path(name)
             try:
-                packages, took = try_wheel(wheel, python, resolution, Path(folder))
+                wheel = wheel_without_compiler(package, python, folder) if is_sdist else package
+                packages, took = try_wheel(wheel, python, resolution, folder)
             except Failed as failure:
                 sys.exit(f"{begin} failed:\n{failure}")
-        print(begin, f"{wheel.stat().st_size / 1e6:.2f} MB | {packages} | {took * 1000:.0f} ms |", flush=True)
+        print(begin, f"{package.stat().st_size / 1e6:.2f} MB | {packages} | {took * 1000:.0f} ms |", flush=True)
     if missing := [version for version in PYTHONS if find_python(version) is None]:
         sys.exit(f"INCOMPLETE: no interpreter with headers for CPython {', '.join(missing)} in PATH or pyenv")
 

@@ -1,4 +1,4 @@
-"""The wheel of this tree, and where it cannot be built."""
+"""The packages of this tree."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from scripts import try_wheels
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel without the module in C, built from this tree."""
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel without the module in C and the sdist, built from this tree."""
     if try_wheels.UV is None or find_spec("hatchling") is None:
         text = "needs uv and hatchling: pip install -e '.[dev]'"
         pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     subprocess.run(command, cwd=try_wheels.ROOT, env={**os.environ, "POLYBUS_SPEEDUPS": "0"}, check=True, capture_output=True)
-    (built,) = folder.iterdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (built,) = dist.glob("*.whl")
     return built

@@ -14,3 +14,8 @@ from scripts import try_wheels
 def test_the_pure_wheel_runs_the_programs_of_the_tutorial_with_the_oldest_dependencies(wheel: Path, tmp_path: Path) -> None:
     packages, _ = try_wheels.try_wheel(wheel, sys.executable, "lowest-direct", tmp_path)
     assert packages <= 16
+
+
+def test_the_sdist_builds_without_a_compiler(dist: Path, tmp_path: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    try_wheels.wheel_without_compiler(sdist, sys.executable, tmp_path)
