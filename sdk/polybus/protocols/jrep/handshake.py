@@ -1,7 +1,7 @@
 """The federation of two buses: its state, its transition tables, and the commands that change it.
 
 The document describes them in "Bus Management and Handshaking". The tables give the action of each event in each state, and the
-next state; `_ACTIONS` has the function of each action. Each role has one table for both dialects. ``v3`` is the dialect of
+next state; `ACTIONS` has the function of each action. Each role has one table for both dialects. ``v3`` is the dialect of
 Errai 2.4 to 4.x: Associate is answered only by FinishAssociation. ``legacy`` is the document's: ConnectToQueue is answered by
 RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the client sends RemoteSubscribe and FinishStateSync. With
 ``auto`` a server follows the first verb that it receives. A client begins with Associate, and sends ConnectToQueue after an
@@ -57,30 +57,9 @@ class FederationState(enum.Enum):
     CLOSED = "closed"
 
 
-class Action(enum.Enum):
-    IGNORE = "ignore"  # Do nothing; the payload counts as activity
-    REFUSE = "refuse"  # Unexpected: counted, and the peer gets an error
-    VIOLATE = "violate"  # Against the protocol: the connection ends
-    EXPIRED = "expired"  # Traffic without a federation: the peer gets SessionExpired
-    ASSOCIATE = "associate"
-    GREET = "greet"
-    FINISH_SERVER = "finish_server"
-    ASSOCIATED = "associated"
-    FINISH_CLIENT = "finish_client"
-    FALL_BACK = "fall_back"
-    LEARN = "learn"
-    UNLEARN = "unlearn"
-    NOTE = "note"
-    BEAT = "beat"
-    VERIFY = "verify"
-    LEAVE = "leave"
-    RENEW = "renew"
-    DELIVER = "deliver"
-
-
 @frozen
 class HandshakeStep:
-    action: Action
+    action: str
     then: FederationState
 
 
@@ -137,26 +116,25 @@ WebsocketNegotiationFailed  -               -               -               igno
 """
 
 
-def _cells(table: str) -> Mapping[tuple[FederationState, str], Action]:
+def _cells(table: str) -> Mapping[tuple[FederationState, str], str]:
     states, *rows = [line.split() for line in table.strip().splitlines()]
     return {
-        (FederationState(state), event): Action(name)
+        (FederationState(state), event): name
         for event, *names in rows
         for state, name in zip(states, names, strict=True)
         if name != "-"
     }
 
 
-_TABLES: Final[Mapping[Role, Mapping[tuple[FederationState, str], Action]]] = {
+_TABLES: Final[Mapping[Role, Mapping[tuple[FederationState, str], str]]] = {
     "server": _cells(_SERVER),
     "client": _cells(_CLIENT),
 }
-_THEN: Final[Mapping[Action, FederationState]] = {
-    **dict.fromkeys((Action.VIOLATE, Action.LEAVE, Action.RENEW), FederationState.CLOSED),
-    **dict.fromkeys((Action.ASSOCIATE, Action.FINISH_SERVER), FederationState.CONNECTED),
-    **dict.fromkeys((Action.ASSOCIATED, Action.FINISH_CLIENT), FederationState.CONNECTED),
-    Action.GREET: FederationState.SYNCING,
-    Action.FALL_BACK: FederationState.QUEUEING,
+_THEN: Final[Mapping[str, FederationState]] = {
+    **dict.fromkeys(("violate", "leave", "renew"), FederationState.CLOSED),
+    **dict.fromkeys(("associate", "associated", "finish_server", "finish_client"), FederationState.CONNECTED),
+    "greet": FederationState.SYNCING,
+    "fall_back": FederationState.QUEUEING,
 }
 """Actions with a new state. CONNECTED lasts until the connection closes."""
 
@@ -171,9 +149,9 @@ _OTHER_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
 def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
     """Look up one step. Events outside the table are refused, except silence."""
     ignored = state is FederationState.CLOSED or event in ("nothing", "silence")
-    action = _TABLES[role].get((state, event), Action.IGNORE if ignored else Action.REFUSE)
+    action = _TABLES[role].get((state, event), "ignore" if ignored else "refuse")
     if role == "server" and not ignored and event in _OTHER_DIALECT[dialect]:
-        action = Action.REFUSE
+        action = "refuse"
     then = _THEN.get(action, state)
     if state is FederationState.CONNECTED and then is not FederationState.CLOSED:
         then = state
@@ -371,7 +349,7 @@ def move(federation: Federation, event: str, message: Message, now: float) -> No
     step = step_of(federation.role, federation.dialect, before, event)
     federation.state = step.then
     try:
-        _ACTIONS[step.action](federation, message, now)
+        ACTIONS[step.action](federation, message, now)
     except RemoteProtocolError as error:
         if federation.state is step.then and error.close_code is None:
             federation.state = before
@@ -389,7 +367,7 @@ def _complain(federation: Federation, error: RemoteProtocolError) -> None:
 
 
 def _ignore(federation: Federation, message: Message, now: float) -> None:
-    """Do nothing."""
+    """Do nothing; the payload counts as activity."""
 
 
 def _refuse(federation: Federation, message: Message, now: float) -> None:
@@ -548,23 +526,23 @@ def _renew(federation: Federation, message: Message, now: float) -> None:
     federation.events.append(CloseWanted(1001, "the session has expired"))
 
 
-_ACTIONS: Final[Mapping[Action, Callable[[Federation, Message, float], None]]] = {
-    Action.IGNORE: _ignore,
-    Action.REFUSE: _refuse,
-    Action.VIOLATE: _violate,
-    Action.EXPIRED: _expired,
-    Action.ASSOCIATE: _associate,
-    Action.GREET: _greet,
-    Action.FINISH_SERVER: _finish_server,
-    Action.ASSOCIATED: _associated,
-    Action.FINISH_CLIENT: _finish_client,
-    Action.FALL_BACK: _fall_back,
-    Action.LEARN: learn,
-    Action.UNLEARN: unlearn,
-    Action.NOTE: _note,
-    Action.BEAT: _beat,
-    Action.VERIFY: _verify,
-    Action.LEAVE: _leave,
-    Action.RENEW: _renew,
-    Action.DELIVER: _ignore,  # a connected session delivers without the table
+ACTIONS: Final[Mapping[str, Callable[[Federation, Message, float], None]]] = {
+    "ignore": _ignore,
+    "refuse": _refuse,
+    "violate": _violate,
+    "expired": _expired,
+    "associate": _associate,
+    "greet": _greet,
+    "finish_server": _finish_server,
+    "associated": _associated,
+    "finish_client": _finish_client,
+    "fall_back": _fall_back,
+    "learn": learn,
+    "unlearn": unlearn,
+    "note": _note,
+    "beat": _beat,
+    "verify": _verify,
+    "leave": _leave,
+    "renew": _renew,
+    "deliver": _ignore,  # a connected session delivers without the table
 }
