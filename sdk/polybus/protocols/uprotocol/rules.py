@@ -169,9 +169,9 @@ def in_role(facts: Facts, name: str, value: Any) -> str | None:
     return f"{name} of a {facts.kind} is {says}, not {_shown(uri.text)}"
 
 
-def media_type(facts: Facts, name: str, value: Any) -> str | None:
-    bad = isinstance(value, str) and not _MEDIA_TYPE.fullmatch(value)
-    return f"datacontenttype {_shown(value)} is not a media type" if bad else None
+def fits(facts: Facts, name: str, value: Any, test: Callable[[str], Any], says: str) -> str | None:
+    valid = value is None or (isinstance(value, str) and test(value))
+    return None if valid else f"{name} {_shown(value)} is not {says}"
 
 
 def has_schema(facts: Facts, name: str, value: Any) -> str | None:
@@ -184,31 +184,18 @@ def is_uri_reference(text: str) -> bool:
     return _URI_TEXT.fullmatch(text) is not None
 
 
-def schema_uri(facts: Facts, name: str, value: Any) -> str | None:
-    bad = isinstance(value, str) and not is_uri_reference(value)
-    return f"dataschema {_shown(value)} is not a URI reference" if bad else None
-
-
-def known_priority(facts: Facts, name: str, value: Any) -> str | None:
-    return None if value is None or value in PRIORITIES else f"priority {_shown(value)} is not one of {', '.join(PRIORITIES)}"
-
-
 def urgent(facts: Facts, name: str, value: Any) -> str | None:
     if facts.kind != REQUEST or (isinstance(value, str) and value >= "CS4"):
         return None
     return f"priority of a request is {value if value is not None else 'missing, which means CS0'}: CS4 or greater is needed"
 
 
-def timestamp(facts: Facts, name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+def is_timestamp(text: str) -> bool:
+    found = _TIME.fullmatch(text)
     try:
-        if found is not None and datetime.date.fromisoformat(found[1]):
-            return None
+        return found is not None and bool(datetime.date.fromisoformat(found[1]))
     except ValueError:
-        pass
-    return f"time {_shown(value)} is not a timestamp such as 2026-11-21T10:00:00Z (RFC 3339)"
+        return False
 
 
 def alive(facts: Facts, name: str, value: Any) -> str | None:
@@ -221,9 +208,8 @@ def only_responses(facts: Facts, name: str, value: Any) -> str | None:
 
 
 def old_name(facts: Facts, name: str, value: Any) -> str | None:
-    return (
-        "permission_level is not a legal name in CloudEvents: it is plevel" if "permission_level" in facts.attributes else None
-    )
+    used = "permission_level" in facts.attributes
+    return "permission_level is not a legal name in CloudEvents: it is plevel" if used else None
 
 
 def named(facts: Facts, name: str, value: Any) -> str | None:
@@ -296,6 +282,10 @@ def violations(facts: Facts, rules: Sequence[Rule] | None = None) -> Iterator[tu
             yield rule, seen
 
 
+_PRIORITY: Final = f"one of {', '.join(PRIORITIES)}"
+_CONTENT: Final = "1.1 Table 3, datacontenttype"
+_TIMES: Final = "CloudEvents 1.0.2, time"
+_TIMESTAMP: Final = "a timestamp such as 2026-11-21T10:00:00Z (RFC 3339)"
 _SOURCE, _SINK = "1.1 Table 3, source", "1.1 Table 3, sink"
 _TEXTS: Final = {
     "id": "1.1 Table 3, id",
@@ -339,10 +329,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("sink.authority", _SINK, has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
     Rule("sink.version", _SINK, versioned, "invalid_uri"),
     Rule("sink.role", _SINK, in_role, "invalid_uri"),
-    Rule("datacontenttype.media_type", "1.1 Table 3, datacontenttype", media_type),
+    Rule("datacontenttype.media_type", _CONTENT, partial(fits, test=_MEDIA_TYPE.fullmatch, says="a media type")),
     Rule("dataschema.required", "1.1 Table 3, dataschema", has_schema, "missing_attribute"),
-    Rule("dataschema.uri", "1.1 Table 3, dataschema", schema_uri),
-    Rule("priority.value", "1.1 Table 3, priority", known_priority),
+    Rule("dataschema.uri", "1.1 Table 3, dataschema", partial(fits, test=is_uri_reference, says="a URI reference")),
+    Rule("priority.value", "1.1 Table 3, priority", partial(fits, test=PRIORITIES.__contains__, says=_PRIORITY)),
     Rule("priority.request", "1.1 Table 3, priority", urgent),
     Rule("ttl.range", "1.1 Table 3, ttl", partial(within, high=MAX_TTL)),
     Rule("ttl.required", "1.1 Table 3, ttl", partial(required, kinds=(REQUEST,)), "missing_attribute"),
@@ -355,7 +345,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("commstatus.range", "1.2.2 Table 5, commstatus", within),
     Rule("commstatus.response", "1.2.2 Table 5, commstatus", only_responses),
     Rule("subject.filled", "CloudEvents 1.0.2, subject", filled, tolerated=Leniency.LENIENT),
-    Rule("time.timestamp", "CloudEvents 1.0.2, time", timestamp, tolerated=Leniency.LENIENT),
+    Rule("time.timestamp", _TIMES, partial(fits, test=is_timestamp, says=_TIMESTAMP), tolerated=Leniency.LENIENT),
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", named),
     Rule("attributes.values", "CloudEvents 1.0.2, type system", valued),
 )
