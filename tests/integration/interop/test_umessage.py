@@ -15,9 +15,18 @@ import pytest
 
 from polybus import Bus, Code, Context, Forbidden
 from polybus.protocols import Up
-from polybus.protocols.up.attributes import Attributes, first_violation, uuid_text
 from polybus.protocols.up.uuris import UUri
-from polybus.protocols.up.wire import WireIds, read_attributes, read_uuid, split_message, write_attributes, write_message
+from polybus.protocols.up.wire import (
+    Attributes,
+    WireIds,
+    first_violation,
+    read_attributes,
+    read_uuid,
+    split_message,
+    uuid_text,
+    write_attributes,
+    write_message,
+)
 from tests.support import BOUND, bounded
 
 from .up_python_peer import UpPython, python_of, up_python

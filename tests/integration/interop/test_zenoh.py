@@ -29,9 +29,8 @@ from polybus import (
 )
 from polybus.plugins import Identity, Sample
 from polybus.protocols import Up
-from polybus.protocols.up.attributes import Attributes
 from polybus.protocols.up.uuris import parse_uuri
-from polybus.protocols.up.wire import WireIds, read_uuid, write_attributes, write_message
+from polybus.protocols.up.wire import Attributes, WireIds, read_uuid, write_attributes, write_message
 from tests.refusal import refused
 from tests.support import bounded, eventually, free_port
 from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS

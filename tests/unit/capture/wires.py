@@ -20,9 +20,8 @@ from polybus.errors import Code
 from polybus.message import Kind, Message
 from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
-from polybus.protocols.up.attributes import MessageType, uuid_text
 from polybus.protocols.up.uuris import UUri
-from polybus.protocols.up.wire import head_of, read_uuid, write_message
+from polybus.protocols.up.wire import MessageType, head_of, read_uuid, uuid_text, write_message
 
 _CSB_HEAD: Final = struct.Struct(">BBHI")
 _UBRE_HEAD: Final = struct.Struct(">BHI")

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from ...message import Message
 from ...plugins.protobuf import read_varint
-from ...protocols.up.attributes import priority_name, uuid_text
 from ...protocols.up.codec import UpMessage
-from ...protocols.up.wire import read_attributes, split_message, write_attributes, write_message
+from ...protocols.up.wire import priority_name, read_attributes, split_message, uuid_text, write_attributes, write_message
 from .shared import FIELDS, parted, plain_event, starred
 
 _SUBJECT, _ID, _SOURCE, _TTL, _PRIORITY, _REPLY_TO = map(

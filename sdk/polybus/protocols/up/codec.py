@@ -22,7 +22,8 @@ from ...plugins.protobuf import read_varint
 from .._protobuf import ANY, check_any, code_of, facts_of, is_message, status_of, type_name, unpack
 from .._shared import remember
 from .._uprotocol import LEVELS, LazyMessage, urgency_of
-from .attributes import (
+from .uuris import UUri, parse_uuri
+from .wire import (
     FORMAT_NAMES,
     NAME,
     PROFILE,
@@ -31,20 +32,17 @@ from .attributes import (
     MessageType,
     PayloadFormat,
     first_violation,
-    is_v7,
-    priority_name,
-    refuse,
-    shown,
-    uuid_bytes,
-    uuid_text,
-)
-from .uuris import UUri, parse_uuri
-from .wire import (
     head_of,
+    is_v7,
     is_wire_id,
+    priority_name,
     read_attributes,
     read_uuid,
+    refuse,
+    shown,
     split_message,
+    uuid_bytes,
+    uuid_text,
     varint_field,
     write_attributes,
     write_message,

@@ -24,10 +24,9 @@ from ...errors import LocalProtocolError, TooLarge, Unsupported
 from ...plugins import Hear, Sample
 from ...plugins.protobuf import length, read_varint
 from ...subjects import canonical, is_pattern, matches, wire_pattern
-from .attributes import LAST_PRIORITY, NAME, USUAL_PRIORITY
 from .names import UpNames
 from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority, parse_uuri
-from .wire import read_attributes, split_message, write_attributes, write_message
+from .wire import LAST_PRIORITY, NAME, USUAL_PRIORITY, read_attributes, split_message, write_attributes, write_message
 
 _NO_SINK: Final = "{}/{}/{}/{}/{}"
 _NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"

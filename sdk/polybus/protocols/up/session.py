@@ -17,11 +17,10 @@ from ...plugins.protobuf import field, varint
 from .._protobuf import status_of
 from .._shared import remember, too_large
 from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
-from .attributes import NAME, MessageType, PayloadFormat, refuse, uuid_bytes
 from .codec import MAX_TTL, TYPES, MessageShape, UpCodec, UpMessage, UpReturnAddress, milliseconds, no_form, written_body
 from .names import UpNames
 from .samples import MAX_ATTRIBUTES, check_attributes
-from .wire import WireIds, head_of, wire_ms, write_message, write_uuid
+from .wire import NAME, MessageType, PayloadFormat, WireIds, head_of, refuse, uuid_bytes, wire_ms, write_message, write_uuid
 
 if TYPE_CHECKING:
     from .adapter import Up

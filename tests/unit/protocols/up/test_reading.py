@@ -9,10 +9,22 @@ from msgspec.structs import replace
 
 from polybus import Limits, RemoteProtocolError
 from polybus.message import Kind
-from polybus.protocols.up.attributes import RULES, Attributes, first_violation, uuid_bytes, violations
 from polybus.protocols.up.codec import UpReader
 from polybus.protocols.up.uuris import parse_uuri
-from polybus.protocols.up.wire import WireIds, is_wire_id, read_uuid, wire_ms, write_attributes, write_message, write_uuid
+from polybus.protocols.up.wire import (
+    RULES,
+    Attributes,
+    WireIds,
+    first_violation,
+    is_wire_id,
+    read_uuid,
+    uuid_bytes,
+    violations,
+    wire_ms,
+    write_attributes,
+    write_message,
+    write_uuid,
+)
 from tests.vectors import up_vectors as vectors
 
 ID = uuid_bytes(vectors.ID.format(0))

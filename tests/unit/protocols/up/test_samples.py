@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from polybus.plugins import Sample
-from polybus.protocols.up.attributes import Attributes
 from polybus.protocols.up.samples import DIALECTS, MAX_ATTACHMENT, Dialect, ForeignDialect
 from polybus.protocols.up.uuris import UUri, parse_uuri
-from polybus.protocols.up.wire import write_attributes, write_message
+from polybus.protocols.up.wire import Attributes, write_attributes, write_message
 
 from .test_wire import ANY_ATTRIBUTES
 

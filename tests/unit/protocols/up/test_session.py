@@ -11,10 +11,21 @@ from polybus.message import MISSING, Kind
 from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
 from polybus.protocols._protobuf import ANY, status_of
 from polybus.protocols.up import Up
-from polybus.protocols.up.attributes import Attributes, MessageType, PayloadFormat, id_ms, uuid_bytes
 from polybus.protocols.up.codec import UpReturnAddress
 from polybus.protocols.up.uuris import parse_uuri
-from polybus.protocols.up.wire import read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
+from polybus.protocols.up.wire import (
+    Attributes,
+    MessageType,
+    PayloadFormat,
+    id_ms,
+    read_attributes,
+    read_uuid,
+    split_message,
+    uuid_bytes,
+    write_attributes,
+    write_message,
+    write_uuid,
+)
 from tests.doubles.driven import Driven
 from tests.vectors import up_vectors as vectors
 

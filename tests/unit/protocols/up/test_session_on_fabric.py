@@ -12,11 +12,10 @@ from polybus.body import JSON
 from polybus.message import MISSING, Kind
 from polybus.plugins import Ready, Refused, Sample
 from polybus.protocols.up import Up
-from polybus.protocols.up.attributes import Attributes, MessageType
 from polybus.protocols.up.names import UpNames
 from polybus.protocols.up.samples import DIALECTS, MAX_ATTRIBUTES, Dialect, Filters, check_attributes
 from polybus.protocols.up.uuris import UUri, parse_entity, parse_uuri
-from polybus.protocols.up.wire import write_attributes, write_message
+from polybus.protocols.up.wire import Attributes, MessageType, write_attributes, write_message
 from tests.doubles.driven import Driven
 
 from .test_session import CAR, NAMES, PHONE, Clock, asked, frame_of, published, receive, sent

@@ -5,15 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Limits, RemoteProtocolError
-from polybus.protocols.up.attributes import Attributes, is_v7, uuid_bytes, uuid_text
 from polybus.protocols.up.codec import UpReader
 from polybus.protocols.up.samples import key_of, segments_of
 from polybus.protocols.up.uuris import UUri, UUriError, parse_entity, parse_uuri
 from polybus.protocols.up.wire import (
+    Attributes,
+    is_v7,
     read_attributes,
     read_uuid,
     read_uuri,
     split_message,
+    uuid_bytes,
+    uuid_text,
     write_attributes,
     write_message,
     write_uuid,
