@@ -1,11 +1,16 @@
-"""The core of the contract: tests of how frames travel, where the whole contract would only repeat itself."""
+"""The core of the contract: tests of how frames travel, where the whole would only repeat itself; and what suites share."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["core_of"]
+from attrs import frozen
 
+from polybus import Backoff, Bus, Peer
+
+__all__ = ["BACKOFF", "Seen", "core_of"]
+
+BACKOFF = Backoff(initial=0.001, maximum=0.02)
 CORE = frozenset(
     (
         "test_a_body_comes_back_as_it_went",
@@ -18,6 +23,18 @@ CORE = frozenset(
         "test_what_a_server_publishes_reaches_the_subscribed_client_in_order",
     )
 )
+
+
+@frozen
+class Seen:
+    """What a test looks at of a listener: the address for clients, and the bus's peers."""
+
+    url: str
+    bus: Bus
+
+    @property
+    def peers(self) -> list[Peer]:
+        return self.bus.peers
 
 
 def core_of(suite: type[Any]) -> type[Any]:

@@ -10,16 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
-from attrs import frozen
-
-from polybus import Backoff, Bus, Peer, connect
+from polybus import Bus, connect
 from polybus.protocols import Nats
 from polybus.testing import protocol_suite
 
+from .core import BACKOFF, Seen
+
 Network: TypeAlias = Callable[[], AbstractAsyncContextManager[str]]
 """Gives the URL of a network of its own."""
-
-BACKOFF = Backoff(initial=0.001, maximum=0.02)
 
 _NETWORK = "the peer is the network: who else is there, and lets whom in, is the NATS server's affair"
 _ASKS_BACK = "the peer is the network: a question to it goes to whoever handles the subject, not to the asker"
@@ -52,18 +50,6 @@ SKIP = {
     "test_what_is_in_flight_when_the_peer_goes_away_fails_at_once": "NATS tells an asker nothing of the end of a responder",
     "test_leaving_with_requests_in_flight_ends_them": "NATS tells a responder nothing of the end of an asker",
 }
-
-
-@frozen
-class Seen:
-    """What a test looks at of a listener: the address for clients, and the bus's peers."""
-
-    url: str
-    bus: Bus
-
-    @property
-    def peers(self) -> list[Peer]:
-        return self.bus.peers
 
 
 def over_a_network(network: Network, over: str, **adapter: Any) -> type[Any]:

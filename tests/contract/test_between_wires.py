@@ -17,25 +17,9 @@ import msgspec
 import pytest
 from attrs import frozen
 
-from polybus import (
-    BadRequest,
-    Bus,
-    BusError,
-    Cluster,
-    Code,
-    Context,
-    EncodeError,
-    Limits,
-    Message,
-    Peer,
-    RemoteProtocolError,
-    RequestError,
-    Route,
-    Store,
-    bridge,
-    connect,
-)
+from polybus import Bus, Cluster, Context, Limits, Message, Peer, Route, Store, bridge, connect
 from polybus.body import JSON, OCTETS, TEXT, BodyFormat, read_body
+from polybus.errors import BadRequest, BusError, Code, EncodeError, RemoteProtocolError, RequestError
 from polybus.message import Kind
 from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
@@ -159,11 +143,28 @@ class Heard:
         return [comparable(body) for _, body in self.messages]
 
 
+def counted(gateway: Bus) -> list[Any]:
+    """What comes to a gateway as "news" and can be read."""
+    came: list[Any] = []
+
+    @gateway.on("news")
+    async def count(message: Message) -> None:
+        with suppress(BadRequest):
+            came.append(comparable(message.body))
+
+    return came
+
+
 def comparable(body: Any) -> Any:
     """A value in the form that all wires have in common: bytes are base64 where a wire has no place for them."""
     if isinstance(body, bytes):
         return base64.b64encode(body).decode()
     return body
+
+
+def well(bus: Bus) -> bool:
+    """True if it has received no malformed message and lost no link."""
+    return bus.stats().malformed == bus.stats().reconnects == 0
 
 
 def is_part_of(some: list[Any], all_: list[Any]) -> bool:
@@ -175,13 +176,7 @@ def is_part_of(some: list[Any], all_: list[Any]) -> bool:
 @simulated()
 async def test_a_publication_comes_out_of_a_bridge_as_it_was_routed_or_not_at_all(world: World) -> None:
     gateway, targets, bridged, clients = Bus(limits=PATIENT), dict[str, Heard](), dict[str, Bus](), dict[str, Bus]()
-    came: list[Any] = []
-
-    @gateway.on("news")
-    async def count(message: Message) -> None:
-        with suppress(BadRequest):
-            came.append(comparable(message.body))
-
+    came = counted(gateway)
     async with AsyncExitStack() as stack:
         for name in WIRES:
             targets[name] = Heard(Bus())
@@ -205,9 +200,7 @@ async def test_a_publication_comes_out_of_a_bridge_as_it_was_routed_or_not_at_al
             assert target.subjects == {NEWS}, name
             assert is_part_of(target.bodies, came), name
             assert len(target.messages) > 0.9 * len(came), name  # what one wire cannot carry is left out
-            assert target.bus.stats().malformed == bridged[name].stats().malformed == bridged[name].stats().reconnects == 0, (
-                name
-            )
+            assert well(target.bus) and well(bridged[name]), name
 
 
 @simulated()
@@ -231,9 +224,7 @@ async def test_a_request_comes_out_of_a_bridge_as_it_was_routed_or_is_refused(wo
                     assert await client.request(ASKED[far], "fine", timeout=5) == "done", (name, far)
         for name, target in targets.items():
             assert target.subjects == {UPDATE}, name
-            assert target.bus.stats().malformed == bridged[name].stats().malformed == bridged[name].stats().reconnects == 0, (
-                name
-            )
+            assert well(target.bus) and well(bridged[name]), name
 
 
 @simulated()
@@ -263,7 +254,7 @@ async def test_an_answer_comes_out_of_a_bridge_as_one_or_is_an_error(world: Worl
                     for body in ENDING[::3]:
                         said.append((body, chosen))
                         await outcome(client.request(ASKED[far], 1, timeout=5))
-                    assert client.stats().malformed == client.stats().reconnects == 0, (far, name)
+                    assert well(client), (far, name)
 
 
 @simulated()
@@ -292,21 +283,17 @@ async def test_a_relay_delivers_under_the_subject_that_was_allowed_or_not_at_all
         assert delivered == {NEWS}
         for name, one in heard.items():
             assert one.subjects == {NEWS} and len(one.messages) > len(JSON_VALUES), name
-            assert one.bus.stats().malformed == one.bus.stats().reconnects == 0, name
+            assert well(one.bus), name
 
 
 @simulated()
 async def test_the_nodes_and_the_store_of_a_cluster_get_what_was_routed_there(world: World) -> None:
-    kept, heard, came, clients = list[Any](), list[Any](), list[Any](), dict[str, Bus]()
+    kept, heard, clients = list[Any](), list[Any](), dict[str, Bus]()
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(NatsEngine())
         shop = Cluster(engine.url, name="shop", stores=[Store("door", "door.>")])
         gateway, node, other = Bus(limits=PATIENT), Bus(cluster=shop), Bus(cluster=shop)
-
-        @gateway.on("news")
-        async def count(message: Message) -> None:
-            with suppress(BadRequest):
-                came.append(comparable(message.body))
+        came = counted(gateway)
 
         @other.on("door.>", durable="clerk")
         async def keep(message: Message) -> None:
@@ -330,18 +317,13 @@ async def test_the_nodes_and_the_store_of_a_cluster_get_what_was_routed_there(wo
         for told in (heard, kept):
             assert {subject for subject, _ in told} == {NEWS}
             assert is_part_of([body for _, body in told], came) and len(told) > 0.9 * len(came)
-        for bus in (node, other):
-            assert bus.stats().malformed == bus.stats().reconnects == 0
+        assert well(node) and well(other)
 
 
 @simulated()
 async def test_a_tunnel_hands_over_the_frames_that_were_sent_and_costs_no_outer_connection(world: World) -> None:
     inner = Bus(limits=PATIENT)
-
-    @inner.handle("hello")
-    async def hello(body: Any) -> Any:
-        return body
-
+    inner.handle("hello", inline=True)(lambda body: body)
     gateway, bridged, outers, tunnels = Bus(limits=PATIENT), dict[str, Bus](), dict[str, Bus](), dict[tuple[str, str], Bus]()
     async with AsyncExitStack() as stack:
         for number, name in enumerate(TUNNELS):
@@ -364,8 +346,7 @@ async def test_a_tunnel_hands_over_the_frames_that_were_sent_and_costs_no_outer_
             assert inner.stats().malformed - before == len(FRAMES), (name, far)
             assert await client.request("hello", name, timeout=5) == name, (name, far)
         for name in TUNNELS:
-            assert bridged[name].stats().malformed == bridged[name].stats().reconnects == 0, name
-            assert outers[name].stats().malformed == outers[name].stats().reconnects == 0, name
+            assert well(bridged[name]) and well(outers[name]), name
         assert gateway.stats().malformed == 0
 
 
@@ -445,9 +426,8 @@ def test_data_that_an_event_calls_json_are_one_value_in_every_form_of_an_event()
         )
         found = [read(wire, frame) for wire, frame in frames]
         with suppress(RemoteProtocolError):
-            found.append(
-                [one for one in from_http(headers | {"content-type": "application/json"}, body) if isinstance(one, Message)]
-            )
+            events = from_http(headers | {"content-type": "application/json"}, body)
+            found.append([one for one in events if isinstance(one, Message)])
         for message in itertools.chain.from_iterable(found[1:]):
             assert body in JSON_VALUES or not body, body
             assert (message.raw or b"") == body
@@ -470,9 +450,7 @@ def crosses(far: str, found: Message) -> bool:
         return False
     (there,) = CODECS[far].decode(frame)
     assert isinstance(there, Message)
-    assert there.subject == (
-        "door" if far != "up" and not far.startswith("uprotocol") else envelope(far, Kind.PUBLISH)["source"]
-    )
+    assert there.subject == envelope(far, Kind.PUBLISH).get("source", "door")
     assert comparable(there.body) == comparable(found.body)
     return True
 
@@ -495,52 +473,10 @@ def test_no_writer_takes_bytes_for_a_body_that_are_none() -> None:
 
 
 TEXTS = (
-    *(
-        "a\r\nb",
-        "a\nPUB admin 0\r\n\r\n",
-        "a\0b",
-        "a\0\0b",
-        'a","request":"admin',
-        'a"},{"ToSubject":"admin',
-        '"',
-        "\\",
-        "\\u0022",
-    ),
-    *(
-        "'",
-        "a b",
-        "a\tb",
-        " a",
-        "a ",
-        "\x7f",
-        "\x1b[2J",
-        "\u2028",
-        "\x85",
-        "\ufeffx",
-        "\ud800",
-        "\ufffe",
-        "\U0010ffff",
-        "é",
-        "日本",
-    ),
-    *(
-        "%0d%0a",
-        "a&b=c",
-        "a;b",
-        "a,b",
-        "{",
-        "}",
-        "[",
-        "]",
-        ":",
-        "a: b\r\nc: d",
-        "NATS/1.0 503",
-        "503",
-        "x" * 5000,
-        "x" * 70000,
-        "",
-        "*",
-    ),
+    *("a\r\nb", "a\nPUB admin 0\r\n\r\n", "a\0b", "a\0\0b", 'a","request":"admin', 'a"},{"ToSubject":"admin', '"', "\\"),
+    *("'", "a b", "a\tb", " a", "a ", "\x7f", "\x1b[2J", "\u2028", "\x85", "\ufeffx", "\ud800", "\ufffe", "\U0010ffff", "é"),
+    *("日本", "\\u0022", "%0d%0a", "a&b=c", "a;b", "a,b", "{", "}", "[", "]", ":", "a: b\r\nc: d", "NATS/1.0 503", "503", "*"),
+    *("", "x" * 5000, "x" * 70000),
 )
 
 
@@ -556,13 +492,8 @@ def test_a_text_in_a_message_stands_in_its_own_place_in_a_frame_or_is_refused() 
             if not envelope(wire, Kind.PUBLISH):
                 places += [(kind, {"subject": text}) for kind in (Kind.PUBLISH, Kind.REQUEST)]
             if text != "\ud800":  # of which the bus makes a question mark
-                places += [
-                    (
-                        Kind.ERROR,
-                        {"code": Code.NOT_FOUND, "attributes": {"text": "t", "reason": None, "detail": None, part: text}},
-                    )
-                    for part in ("text", "reason", "detail")
-                ]
+                of_error = {"text": "t", "reason": None, "detail": None}
+                places += [(Kind.ERROR, {"code": Code.NOT_FOUND, "attributes": of_error | {part: text}}) for part in of_error]
             for kind, given in places:
                 stood += stands(wire, written(wire, kind, **given))
     assert stood > 3_000

@@ -7,32 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from attrs import frozen
-
-from polybus import Backoff, Broker, Bus, Peer, connect
+from polybus import Broker, Bus, connect
 from polybus.protocols import Csb
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 
-from .core import core_of
+from .core import BACKOFF, Seen, core_of
 
 TestCsbOverMemory = on(ASYNCIO, protocol_suite(Csb))
 TestCsbOverTcp = on(UVLOOP, protocol_suite(Csb, transport="tcp"))
 TestCsbOverWebSocket = on(TRIO, protocol_suite(Csb, transport="ws://127.0.0.1:0/bus"))
-
-BACKOFF = Backoff(initial=0.001, maximum=0.02)
-
-
-@frozen
-class Seen:
-    """What a test looks at of a listener: the address for clients, and the bus's peers."""
-
-    url: str
-    bus: Bus
-
-    @property
-    def peers(self) -> list[Peer]:
-        return self.bus.peers
 
 
 def through_a_broker(clients: str, servers: str, query: str) -> type[Any]:

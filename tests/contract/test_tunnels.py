@@ -8,32 +8,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from attrs import frozen
-
-from polybus import Backoff, Bus, Limits, Peer, connect
+from polybus import Bus, Limits, connect
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, LOOPS, TRIO, on
 
-from .core import core_of
+from .core import BACKOFF, Seen, core_of
 
-BACKOFF = Backoff(initial=0.001, maximum=0.02)
 WIDE = Limits(message=2**22)
 Make = Callable[[], Any]
 PROTOCOLS: dict[str, Make] = {"Ubre": Ubre, "Csb": Csb, "Jrep": Jrep, "UProtocol": UProtocol}
 OVER = {"Tcp": "tcp://127.0.0.1:0", "WebSocket": "ws://127.0.0.1:0/bus"}
-
-
-@frozen
-class Seen:
-    """What a test looks at of a listener: the address for clients, and who is there."""
-
-    url: str
-    bus: Bus
-
-    @property
-    def peers(self) -> list[Peer]:
-        return self.bus.peers
 
 
 def tunnelled(inner: Make, outer: Make, address: str = "memory://NAME", skip: Mapping[str, str] | None = None) -> type[Any]:

@@ -16,15 +16,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from attrs import frozen
 
 from polybus.body import JSON, OCTETS, BodyFormat
-from polybus.errors import (
-    Code,
-    Disconnected,
-    EncodeError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    TooLarge,
-    Unsupported,
-)
+from polybus.errors import Code, Disconnected, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import Capabilities, Frames, PeerClosed, PeerOpened, Ready, Refused, Role, SessionEvent, SessionOutput

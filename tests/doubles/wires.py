@@ -20,12 +20,12 @@ class End:
         self.max_frame = host.limits.message
         self._carry = carry
         self._gone = gone
-        self._receiver: Receiver | None = None
+        self.receiver: Receiver | None = None
         self._early: list[bytes] = []
         self._over = False
 
     def start(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+        self.receiver = receiver
         early, self._early = self._early, []
         if early:
             self.host.call_soon(lambda: receiver.frames_received(early))
@@ -36,23 +36,13 @@ class End:
 
     def deliver(self, frame: bytes) -> None:
         """A frame from the other side."""
-        if self._receiver is None:
+        if self.receiver is None:
             self._early.append(frame)
         elif not self._over:
-            self._receiver.frames_received([frame])
+            self.receiver.frames_received([frame])
 
     def write_backlog(self) -> int:
         return 0
-
-    def stop_reading(self) -> None:
-        """The other side takes nothing more."""
-        assert self._receiver is not None
-        self._receiver.pause_writing()
-
-    def go_on_reading(self) -> None:
-        """It does again."""
-        assert self._receiver is not None
-        self._receiver.resume_writing()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         self.abort(Closed(code, reason))
@@ -66,7 +56,7 @@ class End:
         """The other side is gone."""
         if not self._over:
             self._over = True
-            receiver = self._receiver
+            receiver = self.receiver
             if receiver is not None:
                 self.host.call_soon(lambda: receiver.closed(why))
 
@@ -145,6 +135,17 @@ class Broker:
             client.deliver(frame[4:])
         elif client is not None:
             client(frame[4:])
+
+    def stop_reading(self) -> None:
+        """Take nothing more from the server."""
+        self._receiver().pause_writing()
+
+    def go_on_reading(self) -> None:
+        self._receiver().resume_writing()
+
+    def _receiver(self) -> Receiver:
+        assert self.server is not None and self.server.receiver is not None
+        return self.server.receiver
 
     def cut(self) -> None:
         """The connection to the server breaks, and with it go all clients."""

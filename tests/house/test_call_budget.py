@@ -32,6 +32,8 @@ from polybus.speedups import ACTIVE
 from tests.integration.web.support import running
 from tests.support import eventually
 
+from .raw import raw_server
+
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 PACKAGE = str(Path(polybus.__file__).parent)
@@ -87,22 +89,6 @@ async def settled() -> None:
 
 def frame(text: bytes) -> bytes:
     return struct.pack("!I", len(text)) + text
-
-
-@asynccontextmanager
-async def raw_server() -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
-    """A server that reads and says nothing by itself: its URL, and who has connected."""
-    writers: list[asyncio.StreamWriter] = []
-
-    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        while await reader.read(65536):
-            pass
-        writer.close()
-
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    async with server:
-        yield f"ubre+tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", writers
 
 
 @asynccontextmanager
@@ -177,13 +163,17 @@ def echoing(cluster: str | None = None) -> Bus:
     return bus
 
 
-async def calls_of_a_request(client: Bus) -> int:
-    async def ask(calls: Calls) -> None:
+async def calls_until_settled(act: Callable[[], Awaitable[object]]) -> int:
+    async def acted(calls: Calls) -> None:
         with calls:
-            await client.request("echo", BODY, timeout=30)
+            await act()
             await settled()
 
-    return await calls_of(ask)
+    return await calls_of(acted)
+
+
+async def calls_of_a_request(client: Bus) -> int:
+    return await calls_until_settled(lambda: client.request("echo", BODY, timeout=30))
 
 
 async def test_a_request_costs_62_calls_at_both_ends_together() -> None:
@@ -205,18 +195,7 @@ async def test_a_request_by_the_client_of_a_contract_costs_2_calls_more_at_both_
     server.implement(Echo, EchoAlone())
     async with server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
         asking = client.client(Echo)
-
-        async def by_verb(calls: Calls) -> None:
-            with calls:
-                await client.request("echo", BODY, timeout=30)
-                await settled()
-
-        async def by_method(calls: Calls) -> None:
-            with calls:
-                await asking.echo(BODY)
-                await settled()
-
-        assert await calls_of(by_method) - await calls_of(by_verb) <= 2
+        assert await calls_until_settled(lambda: asking.echo(BODY)) - await calls_of_a_request(client) <= 2
 
 
 # The client makes a `Message` for the hooks, of which one that nobody observes makes none.

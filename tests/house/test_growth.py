@@ -8,8 +8,9 @@ import asyncio
 import gc
 import math
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -23,6 +24,8 @@ from polybus._core.runtime.runtime import Runtime
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import eventually
+
+from .raw import raw_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
@@ -98,17 +101,25 @@ def case(function: Case) -> Case:
 
 
 @asynccontextmanager
-async def silent_server() -> AsyncIterator[str]:
-    """A server that takes all and says nothing."""
+async def all_of(blocks: Iterable[AbstractAsyncContextManager[Any]]) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for block in blocks:
+            await stack.enter_async_context(block)
+        yield
 
-    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(65536):
+
+def _entering(made: Callable[[], AbstractAsyncContextManager[Any]]) -> Callable[[], Awaitable[None]]:
+    async def enter() -> None:
+        async with made():
             pass
-        writer.close()
 
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    async with server:
-        yield f"ubre+tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return enter
+
+
+async def _entered(made: Callable[[], AbstractAsyncContextManager[Any]], table: Table) -> None:
+    """Enter and leave one more."""
+    for _ in range(TIMES):
+        await table.act(_entering(made))
 
 
 # -- requests ------------------------------------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ async def silent_server() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def pending(count: int) -> AsyncIterator[tuple[Bus, Peer, list[Reply[Any]]]]:
-    async with silent_server() as url, connect(url) as bus:
+    async with raw_server() as (url, _), connect(url) as bus:
         (peer,) = bus.peers
         replies = [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
         yield bus, peer, replies
@@ -143,18 +154,16 @@ async def _the_deadline_of_one_request_of_many(count: int, table: Table) -> None
     async with pending(count) as (_, peer, replies):
         party_of(peer)._expire(replies[0].deadline - 0.5)
         for reply in replies[:TIMES]:
-            await table.act(lambda at=reply.deadline: party_of(peer)._expire(at))  # type: ignore[misc]
+            await table.act(partial(party_of(peer)._expire, reply.deadline))
 
 
 @case
 async def _the_deadline_of_one_unsent_request_of_many(count: int, table: Table) -> None:
-    async with pending(0) as (bus, peer, _):
+    async with pending(0) as (bus, peer, replies):
         party_of(peer).link.pause_writing()
-        replies = [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
+        replies += [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
         for reply in replies[:TIMES]:
-            await table.act(lambda at=reply.deadline: party_of(peer)._expire(at))  # type: ignore[misc]
-        for reply in replies:
-            reply.cancel()
+            await table.act(partial(party_of(peer)._expire, reply.deadline))
         party_of(peer).link.resume_writing()
 
 
@@ -173,28 +182,7 @@ async def _the_deadline_of_one_peer_of_many(count: int, table: Table) -> None:
         await table.act(runtime._sweep)
 
 
-@case
-async def _a_request_of_a_bus_to_itself(count: int, table: Table) -> None:
-    bus, release = Bus(), asyncio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        await release.wait()
-
-    @bus.handle("quick")
-    async def quick() -> None: ...
-
-    async with bus:
-        replies = [bus.request("slow", timeout=100) for _ in range(count)]
-        for _ in range(TIMES):
-            await table.act(lambda: bus.request("quick", timeout=30).wait())
-        release.set()
-        for reply in replies:
-            await reply
-
-
-@case
-async def _one_of_many_requests_that_run_is_answered(count: int, table: Table) -> None:
+async def _one_of_many_that_run(count: int, table: Table, local: bool) -> None:
     bus, release = Bus(limits=Limits(running=10_000, total_running=10_000)), asyncio.Event()
 
     @bus.handle("slow")
@@ -205,13 +193,24 @@ async def _one_of_many_requests_that_run_is_answered(count: int, table: Table) -
     async def quick() -> None: ...
 
     async with pair(bus) as client:
-        replies = [client.request("slow", timeout=100) for _ in range(count)]
+        asker = bus if local else client
+        replies = [asker.request("slow", timeout=100) for _ in range(count)]
         await eventually(lambda: bus.stats().running == count)
         for _ in range(TIMES):
-            await table.act(lambda: client.request("quick", timeout=30).wait())
+            await table.act(lambda: asker.request("quick", timeout=30).wait())
         release.set()
         for reply in replies:
             await reply
+
+
+@case
+async def _a_request_of_a_bus_to_itself(count: int, table: Table) -> None:
+    await _one_of_many_that_run(count, table, local=True)
+
+
+@case
+async def _one_of_many_requests_that_run_is_answered(count: int, table: Table) -> None:
+    await _one_of_many_that_run(count, table, local=False)
 
 
 @case
@@ -227,85 +226,56 @@ async def _one_of_many_streams(count: int, table: Table) -> None:
     async def quick() -> AsyncIterator[int]:
         yield 1
 
-    async with pair(bus, client=Bus(limits=Limits(channels=10_000))) as client, AsyncExitStack() as stack:
-        for _ in range(count):
-            await stack.enter_async_context(client.stream("slow", timeout=100))
+    async def read() -> None:
+        async with client.stream("quick", timeout=100) as numbers:
+            assert [number async for number in numbers] == [1]
 
-        async def read() -> None:
-            async with client.stream("quick", timeout=100) as numbers:
-                assert [number async for number in numbers] == [1]
-
-        for _ in range(TIMES):
-            await table.act(read)
-        release.set()
+    async with pair(bus, client=Bus(limits=Limits(channels=10_000))) as client:
+        async with all_of(client.stream("slow", timeout=100) for _ in range(count)):
+            for _ in range(TIMES):
+                await table.act(read)
+            release.set()
 
 
 # -- publications and subscriptions --------------------------------------------------------------------------------------
 
 
-def _entering(made: Callable[[], AbstractAsyncContextManager[Any]]) -> Callable[[], Awaitable[None]]:
-    async def enter() -> None:
-        async with made():
-            pass
-
-    return enter
-
-
-async def _entered(made: Callable[[], AbstractAsyncContextManager[Any]], table: Table) -> None:
-    """Enter and leave one more."""
-    for _ in range(TIMES):
-        await table.act(_entering(made))
-
-
 @case
 async def _one_more_subscription_and_one_less(count: int, table: Table) -> None:
-    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
-    async with pair(server, client=bus), AsyncExitStack() as stack:
-        for number in range(count):
-            await stack.enter_async_context(bus.subscribe(f"n.{number}"))
-
-        await _entered(lambda: bus.subscribe("n.more"), table)
+    async with pair(Bus(limits=LIMITS), client=Bus(limits=LIMITS)) as bus:
+        async with all_of(bus.subscribe(f"n.{number}") for number in range(count)):
+            await _entered(lambda: bus.subscribe("n.more"), table)
 
 
 @case
 async def _one_more_subscription_to_a_peer_and_one_less(count: int, table: Table) -> None:
-    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
-    async with pair(server, client=bus), AsyncExitStack() as stack:
+    async with pair(Bus(limits=LIMITS), client=Bus(limits=LIMITS)) as bus:
         (peer,) = bus.peers
-        for number in range(count):
-            await stack.enter_async_context(peer.subscribe(f"n.{number}"))
-
-        await _entered(lambda: peer.subscribe("n.more"), table)
+        async with all_of(peer.subscribe(f"n.{number}") for number in range(count)):
+            await _entered(lambda: peer.subscribe("n.more"), table)
 
 
 @case
 async def _one_subscription_of_a_server_with_many_clients(count: int, table: Table) -> None:
-    bus = Bus()
-    async with bus.serve("ubre+memory://growth-clients"), AsyncExitStack() as stack:
-        for _ in range(count):
-            await stack.enter_async_context(connect("ubre+memory://growth-clients"))
-
+    bus, url = Bus(), "ubre+memory://growth-clients"
+    async with bus.serve(url), all_of(connect(url) for _ in range(count)):
         await _entered(lambda: bus.subscribe("n.more"), table)
 
 
 @case
 async def _one_more_member_of_a_group_and_one_less(count: int, table: Table) -> None:
-    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
-    async with pair(server, client=bus), AsyncExitStack() as stack:
-        for number in range(count):
-            await stack.enter_async_context(bus.subscribe(f"n.{number % 10}", group="g"))
-
-        await _entered(lambda: bus.subscribe("n.3", group="g"), table)
+    async with pair(Bus(limits=LIMITS), client=Bus(limits=LIMITS)) as bus:
+        async with all_of(bus.subscribe(f"n.{number % 10}", group="g") for number in range(count)):
+            await _entered(lambda: bus.subscribe("n.3", group="g"), table)
 
 
 @case
 async def _a_publication_to_one_subscriber_of_many_subjects(count: int, table: Table) -> None:
-    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
-    async with pair(server, client=bus), AsyncExitStack() as stack:
-        for number in range(count):
-            await stack.enter_async_context(bus.subscribe(f"n.{number}.*"))
-        for number in range(TIMES):
-            await table.act(lambda subject=f"n.{number}.x": server.publish(subject, 1))  # type: ignore[misc]
+    server = Bus(limits=LIMITS)
+    async with pair(server, client=Bus(limits=LIMITS)) as bus:
+        async with all_of(bus.subscribe(f"n.{number}.*") for number in range(count)):
+            for number in range(TIMES):
+                await table.act(partial(server.publish, f"n.{number}.x", 1))
 
 
 @case
@@ -321,7 +291,7 @@ async def _interests_of_clients_of_a_node(count: int, table: Table) -> None:
 
 @case
 async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Table) -> None:
-    async with silent_server() as url, connect(url, bus=Bus(limits=LIMITS)) as bus:
+    async with raw_server() as (url, _), connect(url, bus=Bus(limits=LIMITS)) as bus:
         (peer,) = bus.peers
         party_of(peer).link.pause_writing()
         for number in range(count):
@@ -352,72 +322,57 @@ def _forget_deadlines(runtime: Runtime) -> None:
     runtime._armed = math.inf
 
 
-async def _watched(come_and_go: Callable[[], Awaitable[None]], table: Table) -> None:
+async def _watched(made: Callable[[], AbstractAsyncContextManager[Any]], table: Table) -> None:
     """Count without what is done by the clock: clients that are there said hello, for which they wait a second at the most."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Runtime, "_sweep", _forget_deadlines)
         for _ in range(3 * TIMES):
-            await table.act(come_and_go)
+            await table.act(_entering(made))
+
+
+@asynccontextmanager
+async def _reader(url: str) -> AsyncIterator[None]:
+    async with connect(url) as client, client.subscribe("news"):
+        yield
 
 
 async def _coming_and_going(count: int, table: Table, protocol: str) -> None:
-    bus = Bus(authenticate=lambda _: Identity("one", key="one"))
+    bus, url = Bus(authenticate=lambda _: Identity("one", key="one")), f"{protocol}+memory://growth-{protocol}"
 
     @bus.on("n.>")
     async def hear() -> None: ...
 
-    url = f"{protocol}+memory://growth-{protocol}"
-    async with bus.serve(url), AsyncExitStack() as stack:
-        for _ in range(count):
-            client = await stack.enter_async_context(connect(url))
-            await stack.enter_async_context(client.subscribe("news"))
-
-        async def come_and_go() -> None:
-            async with connect(url) as client, client.subscribe("news"):
-                pass
-
-        await _watched(come_and_go, table)
+    async with bus.serve(url), all_of(_reader(url) for _ in range(count)):
+        await _watched(lambda: _reader(url), table)
 
 
 @case
 async def _the_peers_of_one_of_many_users(count: int, table: Table) -> None:
-    users = iter(range(count + 1))
+    users, url = iter(range(count + 1)), "ubre+memory://growth-users"
     bus = Bus(authenticate=lambda _: Identity("user", key=f"user {next(users)}"))
-    async with bus.serve("ubre+memory://growth-users"), AsyncExitStack() as stack:
-        for _ in range(count):
-            await stack.enter_async_context(connect("ubre+memory://growth-users"))
+    async with bus.serve(url), all_of(connect(url) for _ in range(count)):
         for _ in range(TIMES):
             await table.act(lambda: bus.peers_of("user 3"))
         assert len(bus.peers_of("user 3")) == 1
 
 
 for _protocol in ("ubre", "csb", "jrep", "uprotocol"):
-
-    async def _come_and_go(count: int, table: Table, protocol: str = _protocol) -> None:
-        await _coming_and_going(count, table, protocol)
-
-    CASES[f"one client of many comes and goes, {_protocol}"] = _come_and_go
+    CASES[f"one client of many comes and goes, {_protocol}"] = partial(_coming_and_going, protocol=_protocol)
 
 
 @case
 async def _one_client_of_a_broker_comes_and_goes(count: int, table: Table) -> None:
-    async with Broker("csb+memory://growth-clients", "csb+memory://growth-servers"), AsyncExitStack() as stack:
-        await stack.enter_async_context(Bus().connect("csb+memory://growth-servers?side=broker-server"))
-        for _ in range(count):
-            await stack.enter_async_context(connect("csb+memory://growth-clients"))
-
-        await _watched(_entering(lambda: connect("csb+memory://growth-clients")), table)
+    url = "csb+memory://growth-clients"
+    async with Broker(url, "csb+memory://growth-servers"), connect("csb+memory://growth-servers?side=broker-server"):
+        async with all_of(connect(url) for _ in range(count)):
+            await _watched(lambda: connect(url), table)
 
 
 @case
 async def _one_link_of_a_bus_that_has_dialled_many(count: int, table: Table) -> None:
-    bus = Bus()
-    url = "ubre+memory://growth-dialled"
-    async with Bus().serve(url), bus, AsyncExitStack() as stack:
-        for _ in range(count):
-            await stack.enter_async_context(bus.connect(url))
-
-        await _watched(_entering(lambda: bus.connect(url)), table)
+    bus, url = Bus(), "ubre+memory://growth-dialled"
+    async with Bus().serve(url), bus, all_of(bus.connect(url) for _ in range(count)):
+        await _watched(lambda: bus.connect(url), table)
 
 
 async def cost(name: str, count: int) -> int:

@@ -14,21 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Put together here, so that this file does not contain what it looks for.
 REGISTRY_HOSTS = [
-    ".".join(parts)
-    for parts in [
-        ("pypi", "org"),
-        ("pypi", "python", "org"),
-        ("pythonhosted", "org"),
-        ("npmjs", "org"),
-        ("npmjs", "com"),
-        ("yarnpkg", "com"),
-        ("anaconda", "org"),
-        ("crates", "io"),
-        ("rubygems", "org"),
-        ("proxy", "golang", "org"),
-        ("repo1", "maven", "org"),
-        ("repo", "maven", "apache", "org"),
-    ]
+    *(name.replace(" ", ".") for name in ("pypi org", "pypi python org", "pythonhosted org", "npmjs org", "npmjs com")),
+    *(name.replace(" ", ".") for name in ("yarnpkg com", "anaconda org", "crates io", "rubygems org", "proxy golang org")),
+    *(name.replace(" ", ".") for name in ("repo1 maven org", "repo maven apache org")),
 ]
 # A slash that does not go on a word is the root of a file system, not a part of a URL or of a relative path.
 ROOT_FOLDERS = "|".join(["work", "root", "tmp", "home", "Users", "opt"])

@@ -160,13 +160,14 @@ async def _live_in(town: Town, form: Form, seconds: float) -> None:
     @asynccontextmanager
     async def gateway(left: int, right: int) -> AsyncIterator[None]:
         name = f"gate {left}-{right}"
-        async with town.bus(f"{name} near") as near, town.bus(f"{name} far") as far:
-            async with (
-                dialled(near, left, f"{name} near"),
-                dialled(far, right, f"{name} far"),
-                bridge(near, far, routes=BOTH_WAYS),
-            ):
-                yield
+        async with (
+            town.bus(f"{name} near") as near,
+            town.bus(f"{name} far") as far,
+            dialled(near, left, f"{name} near"),
+            dialled(far, right, f"{name} far"),
+            bridge(near, far, routes=BOTH_WAYS),
+        ):
+            yield
 
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

@@ -36,12 +36,17 @@ from polybus.fastapi import attach
 from polybus.plugins.extensions import party_of
 from polybus.secrets import without_secrets
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded, eventually
 from tests.unit.answering import Gated
 
 pytestmark = pytest.mark.anyio
 
 WRONG: Any = "what type checkers would not let pass"
+bus_class: Any = Bus
+connector: Any = connect
+router_class: Any = Router
+blocking: Any = polybus.sync
 
 
 # -- times ---------------------------------------------------------------------------------------------------------------
@@ -50,38 +55,22 @@ WRONG: Any = "what type checkers would not let pass"
 @pytest.mark.parametrize(
     ("seconds", "error"),
     [
-        (None, TypeError),
-        ("3", TypeError),
-        (True, TypeError),
-        (b"3", TypeError),
-        (math.nan, ValueError),
-        (-1, ValueError),
-        (-0.001, ValueError),
-        (math.inf, ValueError),
+        *[(wrong, TypeError) for wrong in (None, "3", True, b"3")],
+        *[(wrong, ValueError) for wrong in (math.nan, -1, -0.001, math.inf)],
         pytest.param(10**400, ValueError, id="larger than a float"),
         pytest.param(10**5000, ValueError, id="larger than a text of it"),
     ],
 )
-@bounded
 async def test_a_timeout_is_a_finite_number_of_seconds(seconds: Any, error: type[Exception]) -> None:
     bus = Bus()
-
-    @bus.handle("here")
-    async def here() -> None: ...
-
     async with pair(bus) as client:
         peer = client.peers[0]
-        with pytest.raises(error, match=r"^timeout="):
-            _ = client.request("here", timeout=seconds)
-        with pytest.raises(error, match=r"^timeout="):
-            _ = bus.request("here", timeout=seconds)
-        with pytest.raises(error, match=r"^timeout="):
-            _ = peer.request("here", timeout=seconds)
+        for verb in (client.request, bus.request, peer.request, client.publish_nowait):
+            with pytest.raises(error, match=r"^timeout="):
+                verb("here", 1, timeout=seconds)
         for publish in (client.publish, peer.publish, bus.publish):
             with pytest.raises(error, match=r"^timeout="):
                 await publish("news", 1, timeout=seconds)
-        with pytest.raises(error, match=r"^timeout="):
-            client.publish_nowait("news", 1, timeout=seconds)
         with pytest.raises(error, match=r"^timeout="):
             await bus.drain(seconds)
         assert bus.ready
@@ -101,16 +90,11 @@ def test_wait_is_a_number_of_seconds(wait: Any, error: type[Exception]) -> None:
     connect("ubre+tcp://127.0.0.1:1", wait=math.inf)
 
 
-@bounded
 async def test_a_timeout_may_be_a_whole_number_and_zero() -> None:
     bus = Bus()
-
-    @bus.handle("here")
-    async def here() -> int:
-        return 7
-
+    bus.handle("here")(lambda: 7)
     async with pair(bus) as client:
-        assert await client.request("here") == 7
+        assert await client.request("here", timeout=30) == 7
         with pytest.raises(TimeoutError):
             await client.request("here", timeout=0)
 
@@ -118,12 +102,11 @@ async def test_a_timeout_may_be_a_whole_number_and_zero() -> None:
 # -- to= -----------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_to_is_a_peer_of_this_bus() -> None:
     server, another = Bus(), Bus()
     async with pair(server) as client, pair(another):
         verbs: list[Any] = [client.request, client.publish_nowait, client.stream, client.channel]
-        waiting: list[Any] = [client.publish, client.notify]
+        awaited: list[Any] = [client.publish, client.notify]
         stranger = another.peers[0]
         with pytest.raises(Unsupported, match=r"^to='ann': ubre has no addresses behind a peer"):
             await client.notify("x", to="ann")  # where a wire has some, it may be one
@@ -131,17 +114,15 @@ async def test_to_is_a_peer_of_this_bus() -> None:
             for verb in verbs:
                 with pytest.raises(error, match=r"^to="):
                     verb("x", to=to)
-            for verb in waiting:
-                if verb != client.notify or to != "ann":
-                    with pytest.raises(error, match=r"^to="):
-                        await verb("x", to=to)
+            for waiting in awaited if to != "ann" else awaited[:1]:
+                with pytest.raises(error, match=r"^to="):
+                    await waiting("x", to=to)
         for several in (["ann"], [client.peers[0], stranger], {"ann": 1}):
             with pytest.raises((TypeError, ValueError), match=r"^to="):
-                await client.publish("x", to=several)  # type: ignore[arg-type]  # on purpose
+                await client.publish("x", to=several)  # type: ignore[arg-type]
         assert client.stats().sent == 0
 
 
-@bounded
 async def test_a_publication_to_an_empty_list_reaches_nobody() -> None:
     bus, heard = Bus(), []
     bus.on("x", inline=True)(lambda body: heard.append(body))
@@ -156,61 +137,40 @@ async def test_a_publication_to_an_empty_list_reaches_nobody() -> None:
 @bounded
 async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_others_get_it() -> None:
     bus = Bus()
-    async with bus.serve("ubre+memory://gone") as listener:
-        async with connect(listener.url) as stays, stays.subscribe("x") as news:
-            async with connect(listener.url):
-                left = next(peer for peer in bus.peers if not party_of(peer).patterns)
-            await eventually(lambda: left not in bus.peers)
-            with pytest.raises(Disconnected, match="gone") as caught:
-                await bus.publish("x", 1, to=left)
-            assert not caught.value.sent
-            for publish in (bus.publish_nowait,):
-                with pytest.raises(Disconnected, match="gone"):
-                    publish("x", 1, to=[left])
+    async with bus.serve("ubre+memory://gone") as listener, connect(listener.url) as stays, stays.subscribe("x") as news:
+        async with connect(listener.url):
+            left = next(peer for peer in bus.peers if not party_of(peer).patterns)
+        await eventually(lambda: left not in bus.peers)
+        with pytest.raises(Disconnected, match="gone") as caught:
+            await bus.publish("x", 1, to=left)
+        assert not caught.value.sent
+        with pytest.raises(Disconnected, match="gone"):
+            bus.publish_nowait("x", 1, to=[left])
+        for waiting in (partial(bus.notify, to=left), left.publish, partial(bus.publish, to=[left, *bus.peers])):
             with pytest.raises(Disconnected, match="gone"):
-                await bus.notify("x", 1, to=left)
-            with pytest.raises(Disconnected, match="gone"):
-                await left.publish("x", 1)
-            with pytest.raises(Disconnected):
-                await bus.request("x", 1, to=left)
-            with pytest.raises(Disconnected, match="gone"):
-                await bus.publish("x", 2, to=[left, *bus.peers])
-            assert (await anext(news)).body == 2
+                await waiting("x", 2)
+        with pytest.raises(Disconnected):
+            await bus.request("x", 1, to=left)
+        assert (await anext(news)).body == 2
 
 
 # -- subjects and headers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("subject", [["a"], {"a": 1}, None, 1.5, b"a"])
-@bounded
 async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> None:
-    bus = Bus()
-    async with pair(bus) as client:
+    async with pair(Bus()) as client:
         peer = client.peers[0]
-        for verb in (
-            client.request,
-            client.publish_nowait,
-            client.stream,
-            client.channel,
-            client.subscribe,
-            client.handle,
-            client.on,
-            peer.request,
-            peer.stream,
-            peer.channel,
-            peer.subscribe,
-        ):
+        of_both = [verb for one in (client, peer) for verb in (one.request, one.stream, one.channel, one.subscribe)]
+        for verb in (*of_both, client.publish_nowait, client.handle, client.on, client.relay):
             with pytest.raises(LocalProtocolError, match="is text or a number"):
                 verb(subject)
         for waiting in (client.publish, client.notify, peer.publish, peer.notify):
             with pytest.raises(LocalProtocolError, match="is text or a number"):
                 await waiting(subject)
-        with pytest.raises(LocalProtocolError, match="is text or a number"):
-            client.relay(subject)
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "jrep", "uprotocol"])
-@bounded
 async def test_a_number_is_unsupported_as_a_subject_where_subjects_are_text(protocol: str) -> None:
     async with pair(Bus(), protocol=protocol) as client:
         peer = client.peers[0]
@@ -221,35 +181,31 @@ async def test_a_number_is_unsupported_as_a_subject_where_subjects_are_text(prot
             with pytest.raises(Unsupported, match="7 is a number"):
                 await waiting(7)
         for opening in (client.stream(7), client.channel(7), client.subscribe(7)):
-            with pytest.raises(Unsupported, match="7 is a number"):
-                async with opening:
-                    pass
+            await refused(opening, Unsupported, "7 is a number")
 
 
-@bounded
-async def test_headers_are_a_mapping_of_text_to_text() -> None:
-    bus = Bus()
-    async with pair(bus) as client:
-        cases: list[tuple[Any, type[Exception], str]] = [
-            ([("a", "b")], TypeError, r"^headers=.*dict\(\)"),
-            ("a: b", TypeError, r"^headers="),
-            ({"a": 1}, LocalProtocolError, r"header 'a'.*not int"),
-            ({"a": b"1"}, LocalProtocolError, r"header 'a'.*not bytes"),
-            ({1: "a"}, LocalProtocolError, r"header 1.*not int"),
-            ({"a b": "c"}, LocalProtocolError, "token"),
-            ({"a": "b\r\nc: d"}, LocalProtocolError, "line breaks"),
-            ({"polybus-via": "x"}, ReservedSubject, "polybus-via"),
-        ]
-        for headers, error, says in cases:
+@pytest.mark.parametrize(
+    ("headers", "error", "says"),
+    [
+        ([("a", "b")], TypeError, r"^headers=.*dict\(\)"),
+        ("a: b", TypeError, r"^headers="),
+        ({"a": 1}, LocalProtocolError, r"header 'a'.*not int"),
+        ({"a": b"1"}, LocalProtocolError, r"header 'a'.*not bytes"),
+        ({1: "a"}, LocalProtocolError, r"header 1.*not int"),
+        ({"a b": "c"}, LocalProtocolError, "token"),
+        ({"a": "b\r\nc: d"}, LocalProtocolError, "line breaks"),
+        ({"polybus-via": "x"}, ReservedSubject, "polybus-via"),
+    ],
+)
+async def test_headers_are_a_mapping_of_text_to_text(headers: Any, error: type[Exception], says: str) -> None:
+    async with pair(Bus()) as client:
+        with pytest.raises(error, match=says):
+            _ = client.request("x", headers=headers)
+        for waiting in (client.publish, client.notify):
             with pytest.raises(error, match=says):
-                _ = client.request("x", headers=headers)
-            with pytest.raises(error, match=says):
-                await client.publish("x", headers=headers)
-            with pytest.raises(error, match=says):
-                await client.notify("x", headers=headers)
+                await waiting("x", headers=headers)
 
 
-@bounded
 async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
     bus = Bus()
     wrong: list[tuple[Any, type[Exception]]] = [({"a": 1}, LocalProtocolError), ([("a", "b")], TypeError), ("a", TypeError)]
@@ -257,9 +213,7 @@ async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
         for headers, error in wrong:
             with pytest.raises(error, match="header"):
                 connect(listener.url, headers=headers)
-            with pytest.raises(error, match="header"):
-                async with connect(listener.url, headers=partial(copy, headers)):
-                    raise AssertionError("not reached")
+            await refused(connect(listener.url, headers=partial(copy, headers)), error, "header")
         async with connect(listener.url, headers=lambda: None):
             assert len(bus.peers) == 1
 
@@ -270,37 +224,37 @@ async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Bus(limits=WRONG), "limits="),
-        (lambda: Bus(limits=5), "limits=5"),  # type: ignore[arg-type]
-        (lambda: Bus(authenticate=5), "authenticate=5"),  # type: ignore[arg-type]
-        (lambda: Bus(authorize="ann"), "authorize='ann'"),  # type: ignore[arg-type]
-        (lambda: Bus(lifespan=5), "lifespan=5"),  # type: ignore[arg-type]
-        (lambda: Bus().use(None), "bus.use"),  # type: ignore[call-overload]
-        (lambda: Bus().include(Bus), "router="),  # type: ignore[arg-type]
-        (lambda: Bus().include(Router(), prefix=5), "prefix=5"),  # type: ignore[arg-type]
-        (lambda: Bus().handle(lambda: None), r"@bus.handle\('user.get'\)"),  # type: ignore[call-overload]
-        (lambda: Bus().on(print), r"@bus.on\('user.get'\)"),  # type: ignore[call-overload]
-        (lambda: Bus().subscribe("x", queue=WRONG), "queue="),
-        (lambda: Bus().subscribe("x", queue=True), "queue=True"),
-        (lambda: Bus().on("x", concurrency=1.5), "concurrency=1.5"),  # type: ignore[call-overload]
-        (lambda: Bus().subscribe("x", group=5), "group=5"),  # type: ignore[call-overload]
-        (lambda: Bus().on("x", group=b"billing"), "group=b'billing'"),  # type: ignore[call-overload]
-        (lambda: connect(None), "neither a URL"),  # type: ignore[arg-type]
-        (lambda: connect(5, protocol="ubre"), "neither a URL"),  # type: ignore[arg-type]
-        (lambda: connect("ubre+memory://x", limits=5), "limits=5"),  # type: ignore[arg-type]
-        (lambda: connect("ubre+memory://x", bus=5), "bus=5"),  # type: ignore[arg-type]
-        (lambda: connect("ubre+memory://x", backoff=5), "backoff=5"),  # type: ignore[arg-type]
-        (lambda: connect("ubre+memory://x", tls=True), "tls=True"),  # type: ignore[arg-type]
-        (lambda: connect("ubre+memory://x", serves=5.5), "serves=5.5"),  # type: ignore[arg-type]
-        (lambda: connect("ubre+memory://x", protocol=5), "protocol=5"),  # type: ignore[arg-type]
-        (lambda: Bus().serve(None), "neither a URL"),
-        (lambda: Bus().serve("ubre+memory://x", origins=5), "origins=5"),  # type: ignore[arg-type]
-        (lambda: Bus().serve("ubre+memory://x", hosts=[b"a"]), "hosts="),  # type: ignore[list-item]
-        (lambda: Bus().serve("ubre+memory://x", tls="cert.pem"), "tls='cert.pem'"),  # type: ignore[arg-type]
-        (lambda: Limits(message="1 MB"), "message"),  # type: ignore[arg-type]
-        (lambda: Limits(ping_interval=None), "ping_interval"),  # type: ignore[arg-type]
+        (lambda: bus_class(limits=WRONG), "limits="),
+        (lambda: bus_class(limits=5), "limits=5"),
+        (lambda: bus_class(authenticate=5), "authenticate=5"),
+        (lambda: bus_class(authorize="ann"), "authorize='ann'"),
+        (lambda: bus_class(lifespan=5), "lifespan=5"),
+        (lambda: bus_class().use(None), "bus.use"),
+        (lambda: bus_class().include(Bus), "router="),
+        (lambda: bus_class().include(Router(), prefix=5), "prefix=5"),
+        (lambda: bus_class().handle(lambda: None), r"@bus.handle\('user.get'\)"),
+        (lambda: bus_class().on(print), r"@bus.on\('user.get'\)"),
+        (lambda: bus_class().subscribe("x", queue=WRONG), "queue="),
+        (lambda: bus_class().subscribe("x", queue=True), "queue=True"),
+        (lambda: bus_class().on("x", concurrency=1.5), "concurrency=1.5"),
+        (lambda: bus_class().subscribe("x", group=5), "group=5"),
+        (lambda: bus_class().on("x", group=b"billing"), "group=b'billing'"),
+        (lambda: connector(None), "neither a URL"),
+        (lambda: connector(5, protocol="ubre"), "neither a URL"),
+        (lambda: connector("ubre+memory://x", limits=5), "limits=5"),
+        (lambda: connector("ubre+memory://x", bus=5), "bus=5"),
+        (lambda: connector("ubre+memory://x", backoff=5), "backoff=5"),
+        (lambda: connector("ubre+memory://x", tls=True), "tls=True"),
+        (lambda: connector("ubre+memory://x", serves=5.5), "serves=5.5"),
+        (lambda: connector("ubre+memory://x", protocol=5), "protocol=5"),
+        (lambda: bus_class().serve(None), "neither a URL"),
+        (lambda: bus_class().serve("ubre+memory://x", origins=5), "origins=5"),
+        (lambda: bus_class().serve("ubre+memory://x", hosts=[b"a"]), "hosts="),
+        (lambda: bus_class().serve("ubre+memory://x", tls="cert.pem"), "tls='cert.pem'"),
         (lambda: Backoff(initial="1"), "initial"),  # type: ignore[arg-type]
         (lambda: Backoff(attempts=1.5), "attempts"),  # type: ignore[arg-type]
+        (lambda: blocking.Bus(5), "bus=5"),
+        (lambda: polybus.run(Bus(), health=8081), "health=8081"),  # type: ignore[arg-type]
     ],
 )
 def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says: str) -> None:
@@ -326,11 +280,9 @@ def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[
 
 @pytest.mark.parametrize("group", ["", "a b", "a..b", ".a", "a.", "a*", "a>", "x" * 101])
 def test_a_group_whose_name_cannot_be_is_refused_where_it_is_named(group: str) -> None:
-    says = f"group={re.escape(repr(group)[:60])}.*: 1 to 100 letters"
-    with pytest.raises(ValueError, match=says):
-        Bus().subscribe("x", group=group)
-    with pytest.raises(ValueError, match=says):
-        Bus().on("x", group=group)
+    for take in (Bus().subscribe, Bus().on):
+        with pytest.raises(ValueError, match=f"group={re.escape(repr(group)[:60])}.*: 1 to 100 letters"):
+            take("x", group=group)
 
 
 @pytest.mark.parametrize("group", ["a", "billing", "a.b-c_D.9", "x" * 100])
@@ -339,15 +291,12 @@ def test_a_group_has_a_name_of_a_hundred_letters_at_most(group: str) -> None:
     Bus().on("x", group=group)
 
 
-def test_patterns_that_a_link_serves_are_checked() -> None:
+def test_patterns_that_a_link_serves_and_prefixes_of_routers_are_checked() -> None:
     connect("ubre+memory://x", serves="a.>")
     connect("ubre+memory://x", serves=7)  # type: ignore[arg-type]  # one is as good as a list of one
     for serves in ([""], ["a.>.b"], [None]):
         with pytest.raises(LocalProtocolError):
             connect("ubre+memory://x", serves=serves)  # type: ignore[arg-type]
-
-
-def test_a_prefix_must_give_a_valid_subject() -> None:
     router = Router()
     router.handle("get")(lambda: None)
     with pytest.raises(LocalProtocolError):
@@ -424,12 +373,14 @@ async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> No
     [({"origins": "https://app.example/"}, "is not an origin"), ({"hosts": ["app.example/x"]}, "is not a host")],
 )
 def test_origins_and_hosts_are_checked_at_the_call(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Bus().serve("ubre+tcp://127.0.0.1:0", **options)
-    with pytest.raises(ValueError, match=text):
-        attach(FastAPI(), Bus(), **options)
-    with pytest.raises(ValueError, match=text):
-        Broker("csb+memory://clients", "csb+memory://servers", **options)
+    calls: list[Any] = [
+        partial(Bus().serve, "ubre+tcp://127.0.0.1:0"),
+        partial(attach, FastAPI(), Bus()),
+        partial(Broker, "csb+memory://clients", "csb+memory://servers"),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=text):
+            call(**options)
 
 
 @pytest.mark.parametrize("insecure", ["no", "false", 1])
@@ -461,60 +412,35 @@ def test_an_argument_that_attach_does_not_have_is_answered_with_what_to_write(ke
         attach(FastAPI(), Bus(), **given)
 
 
-def test_the_health_url_of_run_is_a_text() -> None:
-    with pytest.raises(TypeError, match="health=8081"):
-        polybus.run(Bus(), health=8081)  # type: ignore[arg-type]
-
-
 def test_run_in_another_thread_says_what_to_use_there() -> None:
     with ThreadPoolExecutor() as pool, pytest.raises(LocalProtocolError, match=r"main thread.*polybus\.sync\.Bus"):
         pool.submit(polybus.run, Bus(), "ubre+tcp://127.0.0.1:0").result()
 
 
-def test_a_blocking_bus_is_made_of_a_bus() -> None:
-    with pytest.raises(TypeError, match="bus=5"):
-        polybus.sync.Bus(5)  # type: ignore[arg-type]
-
-
-bus_class: Any = Bus
-connector: Any = connect
-router_class: Any = Router
-blocking: Any = polybus.sync
+PORTS = r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$"
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (
-            lambda: bus_class("ubre+ws://h:1/bus"),
-            r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/bus'\).*bus\.serve\(",
-        ),
+        (lambda: bus_class("ubre+ws://h:1/b"), r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/b'\).*bus\.serve\("),
         (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client is polybus\.connect"),
         (lambda: bus_class(auth=print), r"Bus\(\) has no auth=: authenticate= says who a peer is, authorize= what it may do$"),
         (lambda: connector("ubre+ws://h:1/bus", timeout=3), r"connect\(\) has no timeout=: wait= .*Limits\(connect_timeout="),
         (lambda: connector(url="ubre+ws://h:1/bus"), r"the URL is the first argument"),
-        (
-            lambda: bus_class().connect("ubre+ws://h:1/bus", token="x"),
-            r"bus\.connect\(\) has no token=: headers=\{'authorization'",
-        ),
+        (lambda: bus_class().connect("ubre+ws://h", token="x"), r"bus\.connect\(\) has no token=: headers=\{'authorization'"),
         (lambda: bus_class().serve("ubre+ws://h", port=1), r"bus\.serve\(\) has no port=: the address is one URL"),
         (lambda: bus_class().serve("ubre+ws://h:1/", authenticate=print), r"Bus\(authenticate=...\)"),
         (lambda: bus_class().serve("ubre+ws://h", orgins=["x"]), r"bus\.serve\(\) has no orgins=: did you mean origins=\?$"),
         (lambda: connector("ubre+ws://h:1/bus", x=3), r"connect\(\) has no x=: there are bus, protocol, .*, record$"),
         (lambda: blocking.connect("ubre+ws://h:1/bus", timeout=3), r"sync\.connect\(\) has no timeout=: wait="),
         (lambda: blocking.Bus("ubre+ws://h:1/bus"), r"a client is polybus\.sync\.connect\('ubre\+ws"),
-        (
-            lambda: connector("ubre+tcp://127.0.0.1:99999"),
-            r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$",
-        ),
-        (
-            lambda: connect("ubre+tcp://127.0.0.1:http"),
-            r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$",
-        ),
-        (lambda: connect("ubre+ws://::1:8000/bus"), r"write an IPv6 address in brackets, for example \[::1\]:8000$"),
-        (lambda: connect("ubre+unix://C:\\temp\\x.sock"), r"no path of a socket: .*on Windows take tcp://"),
-        (lambda: connect(["ubre+ws://h:1/"]), r"open a link to each of several servers, with bus\.connect"),  # type: ignore[arg-type]
-        (lambda: connect(None), r"is a setting missing\?"),  # type: ignore[arg-type]
+        (lambda: connector("ubre+tcp://127.0.0.1:99999"), PORTS),
+        (lambda: connector("ubre+tcp://127.0.0.1:http"), PORTS),
+        (lambda: connector("ubre+ws://::1:8000/bus"), r"write an IPv6 address in brackets, for example \[::1\]:8000$"),
+        (lambda: connector("ubre+unix://C:\\temp\\x.sock"), r"no path of a socket: .*on Windows take tcp://"),
+        (lambda: connector(["ubre+ws://h:1/"]), r"open a link to each of several servers, with bus\.connect"),
+        (lambda: connector(None), r"is a setting missing\?"),
         (lambda: Limits(mesage=1), r"^Limits has no mesage=: did you mean message=\?$"),  # type: ignore[call-arg]
         (lambda: Limits(x=1), r"^Limits has no x=: there are message, payload, .*; for example Limits\(message="),  # type: ignore[call-arg]
         (lambda: Bus().subscribe("x", returns="int"), r"the type itself, for example returns=dict, not its name in quotes"),
@@ -544,8 +470,11 @@ async def test_a_router_with_a_prefix_puts_it_before_subjects_and_patterns_of_te
     async def changed(what: str, id: int) -> None:
         heard.append(f"{what} {id}")
 
+    def age(id: int) -> int:
+        return 7
+
     with pytest.raises(TypeError, match="its Subject returns str"):
-        users.handle(Subject("age", int, str))(lambda_of(int))
+        users.handle(Subject("age", int, str))(age)  # type: ignore[arg-type]
     bus = Bus()
     bus.include(users)
     bus.include(users, prefix="eu.")
@@ -557,38 +486,29 @@ async def test_a_router_with_a_prefix_puts_it_before_subjects_and_patterns_of_te
         await eventually(lambda: sorted(heard) == ["mail 2", "name 1"])
 
 
-def lambda_of(result: type) -> Any:
-    """A function that returns such a value."""
-
-    def function(id: int) -> Any:
-        return result()
-
-    function.__annotations__["return"] = result
-    return function
-
-
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "says"),
+    ("limit", "error", "says"),
     [
-        (lambda: Limits(message="1 MB"), TypeError, r"^message='1 MB': a whole number, not str$"),  # type: ignore[arg-type]
-        (lambda: Limits(message=True), TypeError, r"^message=True: a whole number, not bool$"),
-        (lambda: Limits(outbox=1.5), TypeError, r"^outbox=1\.5: a whole number, not float$"),  # type: ignore[arg-type]
-        (lambda: Limits(running=0), ValueError, r"^running=0: at least 1$"),
-        (lambda: Limits(hops=-1), ValueError, r"^hops=-1: at least 0$"),
-        (lambda: Limits(ping_interval=None), TypeError, r"^ping_interval=None: a number of seconds, not NoneType$"),  # type: ignore[arg-type]
-        (lambda: Limits(ping_timeout=0), ValueError, r"^ping_timeout=0: more than 0 seconds$"),
-        (lambda: Limits(ping_timeout=math.nan), ValueError, r"^ping_timeout=nan: a number of seconds"),
-        (lambda: Limits(ping_interval=math.inf), ValueError, r"^ping_interval=inf: a finite number of seconds"),
-        (lambda: Limits(write_timeout=math.inf), ValueError, r"^write_timeout=inf: a finite number of seconds"),
+        ({"message": "1 MB"}, TypeError, r"^message='1 MB': a whole number, not str$"),
+        ({"message": True}, TypeError, r"^message=True: a whole number, not bool$"),
+        ({"outbox": 1.5}, TypeError, r"^outbox=1\.5: a whole number, not float$"),
+        ({"running": 0}, ValueError, r"^running=0: at least 1$"),
+        ({"hops": -1}, ValueError, r"^hops=-1: at least 0$"),
+        ({"ping_interval": None}, TypeError, r"^ping_interval=None: a number of seconds, not NoneType$"),
+        ({"ping_timeout": 0}, ValueError, r"^ping_timeout=0: more than 0 seconds$"),
+        ({"ping_timeout": math.nan}, ValueError, r"^ping_timeout=nan: a number of seconds"),
+        ({"ping_interval": math.inf}, ValueError, r"^ping_interval=inf: a finite number of seconds"),
+        ({"write_timeout": math.inf}, ValueError, r"^write_timeout=inf: a finite number of seconds"),
     ],
 )
-def test_a_limit_that_cannot_be_is_told_in_one_line_with_its_name(make: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error) as raised:
-        make()
-    assert re.search(says, str(raised.value)), raised.value
+def test_a_limit_that_cannot_be_is_told_in_one_line_with_its_name(
+    limit: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        Limits(**limit)
 
 
 @bounded
@@ -601,7 +521,6 @@ async def test_times_as_long_as_one_can_say_are_no_trouble_to_links() -> None:
         assert await client.request("here") == 1
 
 
-@bounded
 async def test_a_request_larger_than_total_bytes_is_told_its_size_and_the_limit() -> None:
     bus = Bus(limits=Limits(total_bytes=50_000))
     bus.handle("store")(lambda body: len(body))
@@ -610,12 +529,9 @@ async def test_a_request_larger_than_total_bytes_is_told_its_size_and_the_limit(
             await client.request("store", "x" * 100_000)
 
 
-@bounded
 async def test_a_subscription_that_total_bytes_refuses_is_not_told_as_one_too_many(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(Bus(limits=Limits(total_bytes=10))) as client:
-        with pytest.raises(Forbidden):
-            async with client.subscribe("news"):
-                pass
+        await refused(client.subscribe("news"), Forbidden)
     (line,) = [record.getMessage() for record in caplog.records if "'news'" in record.getMessage()]
     assert "Limits.total_bytes" in line
     assert "more than" not in line
@@ -636,16 +552,12 @@ async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute_and_ho
 ) -> None:
     bus = Bus()
     async with pair(bus) as client, client.subscribe("news.*", returns=int) as news:
-        for body in ("one", "two", "three"):
+        for body in ("one", "two", "three", 4):
             await bus.publish("news.x", body)
-        await bus.publish("news.x", 4)
         assert (await anext(news)).body == 4
         assert news.skipped == 3
-    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    first, told_at_the_end = lines
-    assert "'news.x'" in first
-    assert "returns=int" in first
-    assert "Expected `int`" in first
+    first, told_at_the_end = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "'news.x'" in first and "returns=int" in first and "Expected `int`" in first
     assert told_at_the_end.startswith("2 more within ")
 
 
@@ -710,16 +622,10 @@ def test_no_secret_of_a_url_is_in_a_text_for_people(text: str, shown: str) -> No
 @pytest.mark.parametrize(
     "url",
     [
-        "h:80/bus?token=s3cret",
-        "ubre+ws:/127.0.0.1:1/bus?token=s3cret",
-        "ann:s3cret@h:4222",
-        "nats://s3cret@127.0.0.1:1",
-        "ubre+ws://127.0.0.1:1/bus#token=s3cret",
-        "ubre+ws://127.0.0.1:1/bus#s3cret",
-        "ubre+ws://ann:a/s3cret@127.0.0.1:1/bus",
-        "ubre+ws://ann:a#s3cret@127.0.0.1:1/bus",
-        "nats+tcp://a/s3cret@127.0.0.1:1",
-        "nats+tcp://ann:a/s3cret@127.0.0.1:1",
+        *("h:80/bus?token=s3cret", "ubre+ws:/127.0.0.1:1/bus?token=s3cret", "ann:s3cret@h:4222"),
+        *("nats://s3cret@127.0.0.1:1", "ubre+ws://127.0.0.1:1/bus#token=s3cret", "ubre+ws://127.0.0.1:1/bus#s3cret"),
+        *("ubre+ws://ann:a/s3cret@127.0.0.1:1/bus", "ubre+ws://ann:a#s3cret@127.0.0.1:1/bus"),
+        *("nats+tcp://a/s3cret@127.0.0.1:1", "nats+tcp://ann:a/s3cret@127.0.0.1:1"),
         "ubre+tcp://127.0.0.1:1/?token=s3cret",
     ],
 )

@@ -133,131 +133,83 @@ RAN: list[Any] = []
 """What a handler has been given."""
 
 
-async def _body(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    @bus.handle("pay")
-    async def pay(sum: Positive) -> None:
+def counter() -> Bus:
+    """Its handlers take and give sums in every place where a type may stand."""
+    bus, subject = Bus(), Subject[Any, Any]
+
+    @bus.handle("body")
+    async def body(sum: Positive) -> None:
         RAN.append(sum)
 
-    return lambda client: client.request("pay", -1)
-
-
-async def _body_in_thread(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    @bus.handle("pay")
-    def pay(sum: Positive) -> None:
+    @bus.handle("thread")
+    def in_thread(sum: Positive) -> None:
         RAN.append(sum)
 
-    return lambda client: client.request("pay", -1)
-
-
-async def _own_bus(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    ask = await _body(bus)
-    return lambda client: ask(bus)
-
-
-async def _answer(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    bus.handle("balance")(_gives_minus_one)
-    return lambda client: client.request("balance", returns=Positive)
-
-
-async def _subject_alone(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    @bus.handle(Subject("pay", Positive, None))
-    async def pay(sum) -> None:  # type: ignore[no-untyped-def]
+    @bus.handle(Subject("subject", Positive, None))
+    async def by_subject(sum) -> None:  # type: ignore[no-untyped-def]
         RAN.append(sum)
 
-    return lambda client: client.request("pay", -1)
-
-
-async def _subject_beside_a_plain_type(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    subject: Subject[Any, Any] = Subject("pay", list[Positive], None)
-
-    @bus.handle(subject)
-    async def pay(sums: list[int]) -> None:
+    @bus.handle(subject("sums", list[Positive], None))
+    async def with_a_plain_type(sums: list[int]) -> None:
         RAN.append(sums)
 
-    return lambda client: client.request("pay", [-1])
-
-
-async def _subject_with_more_in_the_handler(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    subject: Subject[Any, Any] = Subject("pay", Positive, None)
-
-    @bus.handle(subject)
-    async def pay(sum: Annotated[int, Field(lt=9)]) -> None:
+    @bus.handle(subject("more", Positive, None))
+    async def with_more(sum: Annotated[int, Field(lt=9)]) -> None:
         RAN.append(sum)
 
-    return lambda client: client.request("pay", -1)
-
-
-async def _answer_by_subject(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    bus.handle("balance")(_gives_minus_one)
-    subject: Subject[Any, Any] = Subject("balance", None, Positive)
-    return lambda client: client.request(subject)
-
-
-async def _contract(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    bus.implement(Pays, Cashier(), "till")
-    return lambda client: client.request("till.pay", -1)
-
-
-async def _stream_item(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    @bus.handle("sums")
-    async def sums() -> AsyncIterator[int]:
-        yield -1
-
-    async def ask(client: Bus) -> Any:
-        async with client.stream("sums", returns=Positive) as items:
-            return [item async for item in items]
-
-    return ask
-
-
-async def _channel_item(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
-    @bus.handle("till")
-    async def till(channel: Channel[Positive, int]) -> None:
+    @bus.handle("channel")
+    async def channel(channel: Channel[Positive, int]) -> None:
         RAN.extend([item async for item in channel])
 
-    async def ask(client: Bus) -> Any:
-        async with client.channel("till") as channel:
-            await channel.send(-1)
-            return [item async for item in channel]
+    bus.handle("balance", inline=True)(lambda: -1)
 
-    return ask
+    @bus.handle("stream")
+    async def stream() -> AsyncIterator[int]:
+        yield -1
 
-
-async def _gives_minus_one() -> int:
-    return -1
+    bus.implement(Pays, Cashier(), "till")
+    return bus
 
 
-PLACES = (
-    _body,
-    _body_in_thread,
-    _own_bus,
-    _answer,
-    _subject_alone,
-    _subject_beside_a_plain_type,
-    _subject_with_more_in_the_handler,
-    _answer_by_subject,
-    _contract,
-    _stream_item,
-    _channel_item,
-)
+async def _stream_item(client: Bus) -> None:
+    async with client.stream("stream", returns=Positive) as items:
+        await anext(items)
+
+
+async def _channel_item(client: Bus) -> None:
+    async with client.channel("channel") as channel:
+        await channel.send(-1)
+        await anext(channel)
+
+
+PLACES: dict[str, Callable[[Bus], Awaitable[Any]]] = {
+    "body": lambda client: client.request("body", -1),
+    "body in a thread": lambda client: client.request("thread", -1),
+    "subject alone": lambda client: client.request("subject", -1),
+    "subject beside a plain type": lambda client: client.request("sums", [-1]),
+    "subject with more in the handler": lambda client: client.request("more", -1),
+    "contract": lambda client: client.request("till.pay", -1),
+    "answer": lambda client: client.request("balance", returns=Positive),
+    "answer by subject": lambda client: client.request(Subject[Any, Any]("balance", None, Positive)),
+    "stream item": _stream_item,
+    "channel item": _channel_item,
+}
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__.strip("_"))
-async def test_a_constraint_holds_wherever_a_type_may_stand(place: Callable[[Bus], Awaitable[Any]]) -> None:
-    bus = Bus()
+@pytest.mark.parametrize("own", [False, True], ids=["over a link", "to itself"])
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_constraint_holds_wherever_a_type_may_stand(place: str, own: bool) -> None:
     RAN.clear()
-    ask = await place(bus)
-    async with pair(bus) as client:
-        with pytest.raises((BadRequest, BadReply), match=r"greater than 0|negative"):
-            await ask(client)
+    async with pair(bus := counter()) as client:
+        with pytest.raises((BadRequest, BadReply), match="greater than 0"):
+            await PLACES[place](bus if own else client)
     assert RAN == []
 
 
 @pytest.mark.anyio
 async def test_a_publication_that_breaks_a_constraint_is_skipped() -> None:
-    bus = Bus()
-    heard: list[Any] = []
+    bus, heard = Bus(), list[Any]()
 
     async def amount(sum: Annotated[int, Path(gt=0)]) -> int:
         return sum

@@ -11,6 +11,7 @@ import pytest
 from polybus import Bus, Limits, connect
 from polybus.plugins import Handshake, Identity
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded, free_port
 
 pytestmark = pytest.mark.anyio
@@ -86,9 +87,7 @@ async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], ne
 )
 @bounded
 async def test_a_first_connect_to_where_nobody_is(url: str, says: str) -> None:
-    with pytest.raises(ConnectionError, match=says):
-        async with connect(url.format(port=free_port())):
-            pass
+    await refused(connect(url.format(port=free_port())), ConnectionError, says)
 
 
 def only_ann(handshake: Handshake) -> Identity | None:
@@ -99,9 +98,7 @@ def only_ann(handshake: Handshake) -> Identity | None:
 @bounded
 async def test_a_server_that_refuses_what_is_brought() -> None:
     async with Bus(authenticate=only_ann).serve("ubre+ws://127.0.0.1:0/bus") as server:
-        with pytest.raises(Exception, match=r"the server refused authorization: is it expired"):
-            async with connect(server.url, headers={"authorization": "Bearer bob"}):
-                pass
-        with pytest.raises(ConnectionError, match=r"offered 'csb', spoken here ubre: begin the URL with ubre\+$"):
-            async with connect(server.url.replace("ubre", "csb"), headers={"authorization": "Bearer ann"}):
-                pass
+        bob, ann = ({"authorization": f"Bearer {name}"} for name in ("bob", "ann"))
+        await refused(connect(server.url, headers=bob), Exception, r"the server refused authorization: is it expired")
+        csb = connect(server.url.replace("ubre", "csb"), headers=ann)
+        await refused(csb, ConnectionError, r"offered 'csb', spoken here ubre: begin the URL with ubre\+$")

@@ -13,6 +13,7 @@ from polybus._util.pattern_index import SubjectIndex
 from polybus.plugins.extensions import party_of
 from polybus.subjects import check_pattern, check_subject, matches
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -101,17 +102,13 @@ async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() 
 
 @bounded
 async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: pytest.LogCaptureFixture) -> None:
-    server, client = Bus(), Bus()
-    heard: list[Any] = []
+    server, client, heard = Bus(), Bus(), list[Any]()
 
     @client.on(7, inline=True)
     def on_seven(body: Any) -> None:
         heard.append(body)
 
-    @client.handle(8)
-    async def eight() -> int:
-        return 8
-
+    client.handle(8, inline=True)(lambda: 8)
     with caplog.at_level(logging.WARNING, "polybus"):
         async with pair(server, client=client):
             assert "gets no subscription to 7" in caplog.text
@@ -120,9 +117,7 @@ async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: p
             client.on(9, inline=True)(on_seven)
             await eventually(lambda: "9" in caplog.text)
             assert "failed" not in caplog.text
-            with pytest.raises(Unsupported, match="7"):
-                async with client.subscribe(7):
-                    raise AssertionError("not reached")
+            await refused(client.subscribe(7), Unsupported, "7")
             with pytest.raises(Unsupported):
                 await client.publish(7, "to nobody who could take it")
     assert heard == ["to nobody who could take it"]
@@ -185,15 +180,8 @@ def test_options_of_the_protocol_stay_allowed_on_tcp() -> None:
 @pytest.mark.parametrize(
     ("pattern", "token"),
     [
-        ("a*b", "a*b"),
-        ("a.**", "**"),
-        ("a.#", "#"),
-        ("a.+", "+"),
-        ("a.b>", "b>"),
-        ("news.{x", "{x"),
-        ("news.x}", "x}"),
-        ("a/+/b", "+"),
-        ("a/#", "#"),
+        *(("a*b", "a*b"), ("a.**", "**"), ("a.#", "#"), ("a.+", "+"), ("a.b>", "b>"), ("news.{x", "{x")),
+        *(("news.x}", "x}"), ("a/+/b", "+"), ("a/#", "#")),
     ],
 )
 def test_wildcards_of_other_systems_are_warned_of_wherever_a_pattern_is_given(

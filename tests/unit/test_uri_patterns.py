@@ -15,8 +15,10 @@ from polybus._util.pattern_index import SubjectIndex
 from polybus.protocols import Ubre, UProtocol
 from polybus.subjects import canonical, check_pattern, glob_of, is_pattern, matches
 from polybus.testing import pair
-from tests.support import BOUND, eventually
+from tests.refusal import refused
+from tests.support import bounded, eventually
 
+pytestmark = pytest.mark.anyio
 DOOR = "up://VCU.VIN/body.access/1/door.front_left#Door"
 
 
@@ -101,14 +103,8 @@ def test_the_index_and_a_single_match_agree(pattern: list[str], subject: list[st
 @pytest.mark.parametrize(
     ("patterns", "subject"),
     [
-        (
-            [".".join(["a" if number >> at & 1 else "*" for at in range(9)] + ["*"] * 55) for number in range(512)],
-            "a." * 63 + "b",
-        ),
-        (
-            [".".join(["*"] * 55 + ["a" if number >> at & 1 else "*" for at in range(8)] + [">"]) for number in range(256)],
-            "a." * 63 + "b",
-        ),
+        ([".".join([*("a*"[n >> at & 1 == 0] for at in range(9)), *["*"] * 55]) for n in range(512)], "a." * 63 + "b"),
+        ([".".join([*["*"] * 55, *("a*"[n >> at & 1 == 0] for at in range(8)), ">"]) for n in range(256)], "a." * 63 + "b"),
         ([f"/a/b/1/x*{number}" for number in range(2000)], "/a/b/1/y"),
     ],
     ids=["wildcards first", "wildcards last", "wildcards within"],
@@ -154,8 +150,8 @@ def test_many_patterns_come_and_go_without_a_trace() -> None:
     assert not index._uris.whole
 
 
-@pytest.mark.anyio
-async def test_a_bus_finds_its_own_handlers_in_any_spelling_as_its_peers_do() -> None:
+def with_doors() -> tuple[Bus, list[object]]:
+    """A bus whose handlers answer with the subject that they see, and what they have been told."""
     bus, told = Bus(), list[object]()
 
     @bus.handle("//v/door/1/rpc.Open")
@@ -175,44 +171,35 @@ async def test_a_bus_finds_its_own_handlers_in_any_spelling_as_its_peers_do() ->
         async for item in channel:
             await channel.send([message.subject, item])
 
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            for asked in (client, bus):
-                for start in ("//V", "up://v", "UP://V"):
-                    assert await asked.request(f"{start}/door/1/rpc.Open") == "//v/door/1/rpc.Open"
-                    await asked.notify(f"{start}/door/1/rpc.Told")
-                    async with asked.stream(f"{start}/door/1/rpc.Angles") as items:
-                        assert [item async for item in items] == ["//v/door/1/rpc.Angles"]
-                    async with asked.channel(f"{start}/door/1/rpc.Talk") as ch:
-                        await ch.send(1)
-                        assert await anext(ch) == ["//v/door/1/rpc.Talk", 1]
-            await eventually(lambda: told == ["//v/door/1/rpc.Told"] * 6)
+    return bus, told
 
 
-@pytest.mark.anyio
+@bounded
+async def test_a_bus_finds_its_own_handlers_in_any_spelling_as_its_peers_do() -> None:
+    bus, told = with_doors()
+    async with pair(bus) as client:
+        for asked in (client, bus):
+            for start in ("//V", "up://v", "UP://V"):
+                assert await asked.request(f"{start}/door/1/rpc.Open") == "//v/door/1/rpc.Open"
+                await asked.notify(f"{start}/door/1/rpc.Told")
+                async with asked.stream(f"{start}/door/1/rpc.Angles") as items:
+                    assert [item async for item in items] == ["//v/door/1/rpc.Angles"]
+                async with asked.channel(f"{start}/door/1/rpc.Talk") as ch:
+                    await ch.send(1)
+                    assert await anext(ch) == ["//v/door/1/rpc.Talk", 1]
+        await eventually(lambda: told == ["//v/door/1/rpc.Told"] * 6)
+
+
+@bounded
 async def test_a_bridge_finds_the_handlers_of_its_other_side_in_any_spelling() -> None:
-    left, right, told = Bus(), Bus(), list[object]()
-
-    @right.handle("//v/door/1/rpc.Open")
-    async def opened(message: Message) -> object:
-        return message.subject
-
-    @right.handle("//v/door/1/rpc.Told")
-    async def tell(message: Message) -> None:
-        told.append(message.subject)
-
-    @right.handle("//v/door/1/rpc.Angles")
-    async def angles(message: Message) -> AsyncIterator[object]:
-        yield message.subject
-
+    left, (right, told) = Bus(), with_doors()
     routes = [Route("door.>", "//V/door/1/rpc.{rest}", kinds={"request", "stream"})]
-    with anyio.fail_after(BOUND):
-        async with bridge(left, right, routes=routes), pair(left) as client:
-            assert await client.request("door.Open") == "//v/door/1/rpc.Open"
-            async with client.stream("door.Angles") as items:
-                assert [item async for item in items] == ["//v/door/1/rpc.Angles"]
-            await client.notify("door.Told")
-            await eventually(lambda: told == ["//v/door/1/rpc.Told"])
+    async with bridge(left, right, routes=routes), pair(left) as client:
+        assert await client.request("door.Open") == "//v/door/1/rpc.Open"
+        async with client.stream("door.Angles") as items:
+            assert [item async for item in items] == ["//v/door/1/rpc.Angles"]
+        await client.notify("door.Told")
+        await eventually(lambda: told == ["//v/door/1/rpc.Told"])
 
 
 # -- `authorize` and spellings --------------------------------------------------------------------------------------------
@@ -222,54 +209,43 @@ SPELLINGS = [SECRET, "//other.x/e/1/rpc.Secret", "UP://OTHER.X/e/1/rpc.Secret", 
 WIRES = [UProtocol, Ubre]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("wire", WIRES)
+@bounded
 async def test_what_authorize_refuses_is_refused_in_every_spelling(wire: type[UProtocol | Ubre]) -> None:
-    asked: list[tuple[str, str | int]] = []
+    asked, nobody = list[tuple[str, str | int]](), "//other.x/e/1/rpc.Nobody"
 
     def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
         asked.append((verb, subject))
-        return subject != SECRET and subject != "//other.x/e/1/rpc.Nobody"
+        return subject not in (SECRET, nobody)
 
     bus = Bus(authorize=authorize)
-
-    @bus.handle(SECRET)
-    async def secret() -> str:
-        return "secret"
+    bus.handle(SECRET)(lambda: "secret")
 
     @bus.handle(SECRET + "s")
     async def secrets(message: Message) -> object:
         return message.subject
 
-    with anyio.fail_after(BOUND):
-        async with pair(bus, protocol=wire()) as client:
-            for spelling in SPELLINGS:
+    async with pair(bus, protocol=wire()) as client:
+        for spelling in SPELLINGS:
+            for subject in (spelling, spelling.replace("Secret", "Nobody")):
                 with pytest.raises(Forbidden):
-                    await client.request(spelling)
-                with pytest.raises(Forbidden):
-                    await client.request(spelling.replace("Secret", "Nobody"))
-                with pytest.raises(Forbidden):
-                    async with client.stream(spelling) as items:
-                        await anext(items)
-                assert await client.request(spelling + "s") == SECRET + "s"
-    assert {subject for verb, subject in asked if verb in ("request", "stream")} == {
-        SECRET,
-        SECRET + "s",
-        "//other.x/e/1/rpc.Nobody",
-    }
+                    await client.request(subject)
+            with pytest.raises(Forbidden):
+                async with client.stream(spelling) as items:
+                    await anext(items)
+            assert await client.request(spelling + "s") == SECRET + "s"
+    assert {subject for verb, subject in asked if verb in ("request", "stream")} == {SECRET, SECRET + "s", nobody}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("wire", WIRES)
+@bounded
 async def test_authorize_is_asked_about_publications_in_one_spelling(wire: type[UProtocol | Ubre]) -> None:
-    refused, allowed, last = (f"//other.x/e/1/{name}#M" for name in ("t.x", "t.y", "t.z"))
-    asked: list[tuple[str, str | int]] = []
-    heard: list[str | int] = []
-    done = anyio.Event()
+    secret, allowed, last = (f"//other.x/e/1/{name}#M" for name in ("t.x", "t.y", "t.z"))
+    asked, heard, done = list[tuple[str, str | int]](), list[str | int](), anyio.Event()
 
     def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
         asked.append((verb, subject))
-        return subject != refused
+        return subject != secret
 
     bus = Bus(authorize=authorize)
 
@@ -279,22 +255,19 @@ async def test_authorize_is_asked_about_publications_in_one_spelling(wire: type[
         if message.subject == last:
             done.set()
 
-    with anyio.fail_after(BOUND):
-        async with pair(bus, protocol=wire()) as client:
-            for name in (refused, allowed):
-                for spelling in (name, name.replace("other", "Other"), "up:" + name.upper()[:9] + name[9:]):
-                    await client.publish(spelling, 1)
-            await client.publish(last, 1)
-            await done.wait()
-            assert sorted(map(str, heard)) == [allowed] * 3 + [last] if wire is UProtocol else len(heard) == 4
-            with pytest.raises(Forbidden):
-                async with client.subscribe("up:" + refused.replace("other", "Other")):
-                    pass
-            async with client.subscribe("up://Other.X/>") as got:
-                for name in (refused, allowed, last):
-                    await bus.publish(name.replace("other", "OTHER"), 1)
-                assert [canonical(str((await anext(got)).subject)) for _ in range(2)] == [allowed, last]
-    assert {subject for _, subject in asked} == {refused, allowed, last, "//other.x/>"}
+    async with pair(bus, protocol=wire()) as client:
+        for name in (secret, allowed):
+            for spelling in (name, name.replace("other", "Other"), "up:" + name.upper()[:9] + name[9:]):
+                await client.publish(spelling, 1)
+        await client.publish(last, 1)
+        await done.wait()
+        assert sorted(map(str, heard)) == [allowed] * 3 + [last] if wire is UProtocol else len(heard) == 4
+        await refused(client.subscribe("up:" + secret.replace("other", "Other")), Forbidden)
+        async with client.subscribe("up://Other.X/>") as got:
+            for name in (secret, allowed, last):
+                await bus.publish(name.replace("other", "OTHER"), 1)
+            assert [canonical(str((await anext(got)).subject)) for _ in range(2)] == [allowed, last]
+    assert {subject for _, subject in asked} == {secret, allowed, last, "//other.x/>"}
 
 
 def test_one_address_in_two_spellings_has_one_handler() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from polybus import BadRequest, Bus, Context, Disconnected, Handshake, Identity, NoHandler, NotFound, Unauthorized, connect
 from polybus._core.runtime import access
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -28,17 +29,8 @@ ARRAY = Array()
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (None, False),
-        (False, False),
-        ("", True),
-        (0, True),
-        (0.0, True),
-        (b"", True),
-        ((), True),
-        ({}, True),
-        (Identity(), True),
-        (Identity(""), True),
-        (Identity(0, key=""), True),
+        *((None, False), (False, False), ("", True), (0, True), (0.0, True), (b"", True), ((), True), ({}, True)),
+        *((Identity(), True), (Identity(""), True), (Identity(0, key=""), True)),
     ],
 )
 @bounded
@@ -49,9 +41,7 @@ async def test_what_is_empty_names_nobody_and_refuses(
         return given
 
     async with Bus(authenticate=asked if later else lambda handshake: given).serve("ubre+memory://empty-identity") as server:
-        with pytest.raises(Unauthorized, match="not authenticated"):
-            async with connect(server.url):
-                pass
+        await refused(connect(server.url), Unauthorized, "not authenticated")
     assert any("which identifies no client" in record.getMessage() for record in caplog.records) == told
 
 
@@ -61,8 +51,7 @@ async def test_what_is_empty_names_nobody_and_refuses(
 )
 @bounded
 async def test_any_other_value_is_the_identity_and_true_lets_in_without_one(given: Any, identity: Any) -> None:
-    bus = Bus(authenticate=lambda handshake: given)
-    seen: list[Any] = []
+    bus, seen = Bus(authenticate=lambda handshake: given), list[Any]()
 
     @bus.handle("who")
     async def who(ctx: Context) -> None:
@@ -92,9 +81,7 @@ async def test_what_a_service_of_users_refuses_and_what_no_clock_can_compare_is_
         return outcome
 
     async with Bus(authenticate=authenticate).serve("ubre+memory://no-identity") as server:
-        with pytest.raises(Unauthorized, match="not authenticated"):
-            async with connect(server.url):
-                pass
+        await refused(connect(server.url), Unauthorized, "not authenticated")
     assert told in caplog.text
     assert "authenticate failed" not in caplog.text
 

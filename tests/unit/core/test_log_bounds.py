@@ -49,8 +49,7 @@ async def test_publications_that_cannot_be_relayed_are_one_line_in_the_log_and_a
 async def test_publications_that_cannot_cross_a_bridge_are_one_line_in_the_log_also_between_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here, there, far = Bus(), Bus(), Bus()
-    heard = list[object]()
+    here, there, far, heard = Bus(), Bus(), Bus(), list[object]()
 
     @far.on("chat.>", queue=1000)
     async def on_chat(body: object) -> None:
@@ -84,14 +83,8 @@ def test_of_many_warnings_three_are_written_and_the_others_counted_until_the_min
             warnings.warn(logger, "one %d", number)
     warnings.warn(logger, "another")
     assert [record.getMessage() for record in caplog.records] == [
-        "one 0",
-        "one 1",
-        f"one 2{COUNTED}",
-        "37 more within 61 s, the last of them: one 19",
-        "one 0",
-        "one 1",
-        f"one 2{COUNTED}",
-        "another",
+        *("one 0", "one 1", f"one 2{COUNTED}", "37 more within 61 s, the last of them: one 19", "one 0", "one 1"),
+        *(f"one 2{COUNTED}", "another"),
     ]
     warnings.tell()
     warnings.tell()
@@ -129,11 +122,7 @@ def test_texts_of_peers_among_the_arguments_have_escapes_for_control_characters(
 
 @pytest.mark.parametrize(
     ("transport", "nonsense", "said"),
-    [
-        ("tcp", b"\0\0\0\x02{]", "malformed message"),
-        ("tcp", b"\xfe\0\0\0", "the limit is"),
-        ("ws", UPGRADE + b"\xff\xff", ""),
-    ],
+    [("tcp", b"\0\0\0\x02{]", "malformed message"), ("tcp", b"\xfe\0\0\0", "the limit is"), ("ws", UPGRADE + b"\xff\xff", "")],
 )
 @bounded
 async def test_who_connects_again_and_again_to_send_nonsense_does_not_fill_the_log(
@@ -166,10 +155,7 @@ async def test_hooks_that_fail_for_each_stranger_do_not_fill_the_log(caplog: pyt
         raise RuntimeError(f"no rule for {subject}")
 
     bus, other = Bus(authenticate=authenticate), Bus(authorize=authorize)
-    async with (
-        bus.serve("ubre+tcp://127.0.0.1:0") as closed,
-        other.serve("ubre+tcp://127.0.0.1:0") as server,
-    ):
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as closed, other.serve("ubre+tcp://127.0.0.1:0") as server:
         with caplog.at_level(logging.WARNING, "polybus"):
             for _ in range(30):
                 with pytest.raises((ConnectFailed, Disconnected)):

@@ -13,6 +13,7 @@ from polybus._util.log_fields import log_fields
 from polybus._util.repeated_warnings import Warnings
 from polybus.message import Kind, Message
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
@@ -91,9 +92,7 @@ async def test_a_client_that_is_refused_has_an_address(caplog: pytest.LogCapture
 
     bus = Bus(authenticate=nobody)
     async with bus.serve("ubre+memory://log-fields") as server:
-        with pytest.raises(RequestError):
-            async with connect(server.url):
-                raise AssertionError
+        await refused(connect(server.url), RequestError)
     found = record_of(caplog, "refused ")
     assert found["protocol"] == "ubre"
     assert found["address"]

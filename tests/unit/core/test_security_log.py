@@ -12,6 +12,7 @@ from polybus import Bus, Forbidden, Limits, Peer, Unauthorized, connect
 from polybus.errors import ConnectFailed
 from polybus.plugins import Handshake
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -35,12 +36,8 @@ def tells_the_token(handshake: Handshake) -> str | None:
 async def test_a_refused_token_is_one_line_with_address_and_reason(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(authenticate=known)
     async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server:
-        with pytest.raises(Unauthorized):
-            async with connect(server.url, headers={"authorization": f"Bearer {TOKEN}"}):
-                pass
-        with pytest.raises(Unauthorized):
-            async with connect(server.url):
-                pass
+        await refused(connect(server.url, headers={"authorization": f"Bearer {TOKEN}"}), Unauthorized)
+        await refused(connect(server.url), Unauthorized)
     first, second = said(caplog)
     assert first.startswith("refused 127.0.0.1:") and first.endswith("not authenticated; credentials sent: authorization")
     assert "credentials sent: none" in second
@@ -56,9 +53,7 @@ async def test_of_many_refused_tokens_there_are_four_lines_one_of_them_a_count(
     with caplog.at_level(logging.DEBUG):
         async with bus.serve("ubre+memory://refused-tokens") as server:
             for _ in range(MANY):
-                with pytest.raises(Unauthorized):
-                    async with connect(server.url, headers={"authorization": f"Bearer {TOKEN}"}):
-                        pass
+                await refused(connect(server.url, headers={"authorization": f"Bearer {TOKEN}"}), Unauthorized)
     lines = said(caplog)
     assert len(lines) == 4
     assert lines[-1].startswith(f"{MANY - 3} more within ") and "UNAUTHENTICATED" in lines[-1]
@@ -92,9 +87,7 @@ async def test_a_refused_origin_or_host_is_told_to_the_log_with_what_would_let_i
 async def test_who_comes_while_too_many_are_there_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(limits=Limits(peers=1))
     async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server, connect(server.url):
-        with pytest.raises(ConnectFailed):
-            async with connect(server.url):
-                pass
+        await refused(connect(server.url), ConnectFailed)
     (line,) = said(caplog)
     assert line.startswith("refused 127.0.0.1:") and "Limits.peers" in line
 
@@ -112,9 +105,7 @@ async def test_an_authenticate_that_takes_too_long_for_each_stranger_does_not_fi
     bus = Bus(authenticate=never, limits=Limits(handshake_timeout=0.01))
     async with bus.serve("ubre+memory://slow-authenticate") as server:
         for _ in range(20):
-            with pytest.raises(ConnectFailed):
-                async with connect(server.url):
-                    pass
+            await refused(connect(server.url), ConnectFailed)
     lines = [line for line in said(caplog) if "authenticate took more than" in line]
     assert len(lines) == 4 and lines[-1].startswith("17 more within ")
 
@@ -138,9 +129,7 @@ async def test_what_authorize_refuses_is_a_line_at_info_with_verb_subject_and_pe
     with caplog.at_level(logging.INFO):
         async with pair(bus) as client:
             await client.publish("safe.opened", 1)
-            with pytest.raises(Forbidden):
-                async with client.subscribe("safe.>"):
-                    pass
+            await refused(client.subscribe("safe.>"), Forbidden)
             with pytest.raises(Forbidden):
                 await client.request("safe.open")
             await client.request("whoami")

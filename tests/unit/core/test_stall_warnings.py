@@ -106,8 +106,7 @@ async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pyte
 
 @bounded
 async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: pytest.LogCaptureFixture) -> None:
-    bus, clock = Bus(), Clock()
-    inside, go = anyio.Event(), anyio.Event()
+    bus, clock, inside, go = Bus(), Clock(), anyio.Event(), anyio.Event()
 
     @bus.handle("wait")
     async def wait(body: Any) -> None:
@@ -133,8 +132,7 @@ async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: py
 async def test_a_handler_that_blocks_after_a_wait_at_its_end_or_when_it_is_cancelled_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bus, clock = Bus(), Clock()
-    inside = anyio.Event()
+    bus, clock, inside = Bus(), Clock(), anyio.Event()
 
     @bus.handle("between")
     async def between() -> None:
@@ -175,8 +173,7 @@ async def test_a_handler_that_blocks_after_a_wait_at_its_end_or_when_it_is_cance
 
 @bounded
 async def test_handlers_of_every_kind_and_middleware_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    bus, clock = Bus(), Clock()
-    heard = anyio.Event()
+    bus, clock, heard = Bus(), Clock(), anyio.Event()
 
     @bus.on("news.*")
     async def read_news(body: Any) -> None:

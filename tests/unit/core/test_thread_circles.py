@@ -56,196 +56,133 @@ class World:
         async def between(n: int) -> int:
             return await self.bus.request("inner", n, returns=int)
 
+        @self.bus.handle("items of a session")
+        async def items_of_a_session(n: int, db: Annotated[str, Depends(self.pool.session)]) -> AsyncIterator[int]:
+            yield n
 
-Circle = Callable[[World], None]
-CIRCLES: dict[str, Circle] = {}
+        @self.bus.handle("items")
+        async def items(n: int) -> AsyncIterator[int]:
+            yield await self.bus.request("inner", n, returns=int)
+
+        @self.bus.handle("over there")
+        def over_there(n: int, bus: sync.BlockingBus) -> int:
+            return bus.request("middle", n, returns=int, to=bus.peers[0])
+
+        @self.other.handle("middle")
+        def middle(n: int, peer: sync.BlockingPeer) -> int:
+            return peer.request("inner", n, returns=int)
+
+        @self.bus.handle("answer")
+        def answer(n: int, bus: sync.BlockingBus) -> None:
+            bus.publish(f"answered.{n}", n)
+
+        @self.bus.on("told", queue=1, when_full="block")
+        def told(n: int) -> None:
+            pass
 
 
-def circle(define: Circle) -> Circle:
-    CIRCLES[define.__name__.replace("_", " ")] = define
-    return define
+def circles(world: World) -> dict[str, Callable[..., Any]]:
+    """Handlers by their names, of which each closes a circle."""
+    lock = threading.Lock()
 
-
-@circle
-def an_async_handler_with_a_session(world: World) -> None:
-    @world.bus.handle("outer")
-    async def outer(n: int, db: Annotated[str, Depends(world.pool.session)]) -> int:
-        await anyio.lowlevel.checkpoint()
-        return n
-
-
-@circle
-def a_def_handler_with_a_session(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int, db: Annotated[str, Depends(world.pool.session)]) -> int:
-        return n
-
-
-@circle
-def a_dependency_with_a_session(world: World) -> None:
     def repository(db: Annotated[str, Depends(world.pool.session)]) -> Iterator[str]:
         yield db
 
-    @world.bus.handle("outer")
-    def outer(n: int, rows: Annotated[str, Depends(repository)]) -> int:
-        return n
-
-
-@circle
-def a_session_that_a_plain_dependency_takes(world: World) -> None:
     def take() -> Iterator[str]:
         held = world.pool.session()
         next(held)
         return held
 
-    @world.bus.handle("outer")
-    def outer(n: int, held: Annotated[Any, Depends(take)]) -> int:
-        held.close()
-        return n
-
-
-@circle
-def a_stream_with_a_session(world: World) -> None:
-    @world.bus.handle("items")
-    async def items(n: int, db: Annotated[str, Depends(world.pool.session)]) -> AsyncIterator[int]:
-        yield n
-
-    @world.bus.handle("outer")
-    async def outer(n: int) -> int:
-        async with world.bus.stream("items", n, returns=int) as stream:
-            return [item async for item in stream][0]
-
-
-@circle
-def a_def_handler_that_asks(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int, ctx: sync.Context) -> int:
-        return ctx.bus.request("inner", n, returns=int)
-
-
-@circle
-def a_def_handler_that_asks_through_an_async_one(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus) -> int:
-        return bus.request("between", n, returns=int)
-
-
-@circle
-def a_def_handler_that_asks_with_a_session(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus, db: Annotated[str, Depends(world.pool.session)]) -> int:
-        return bus.request("between", n, returns=int)
-
-
-@circle
-def an_async_handler_that_asks_with_a_session(world: World) -> None:
-    @world.bus.handle("outer")
-    async def outer(n: int, db: Annotated[str, Depends(world.pool.session)]) -> int:
-        return await world.bus.request("between", n, returns=int)
-
-
-@circle
-def a_dependency_that_asks(world: World) -> None:
     def asked(bus: sync.BlockingBus) -> Iterator[int]:
         yield bus.request("inner", 1, returns=int)
         bus.request("inner", 1, returns=int)
 
-    @world.bus.handle("outer")
-    def outer(n: int, one: Annotated[int, Depends(asked)]) -> int:
+    async def an_async_handler_with_a_session(n: int, db: Annotated[str, Depends(world.pool.session)]) -> int:
+        await anyio.lowlevel.checkpoint()
+        return n
+
+    def a_def_handler_with_a_session(n: int, db: Annotated[str, Depends(world.pool.session)]) -> int:
+        return n
+
+    def a_dependency_with_a_session(n: int, rows: Annotated[str, Depends(repository)]) -> int:
+        return n
+
+    def a_session_that_a_plain_dependency_takes(n: int, held: Annotated[Any, Depends(take)]) -> int:
+        held.close()
+        return n
+
+    async def a_stream_with_a_session(n: int) -> int:
+        async with world.bus.stream("items of a session", n, returns=int) as stream:
+            return [item async for item in stream][0]
+
+    def a_def_handler_that_asks(n: int, ctx: sync.Context) -> int:
+        return ctx.bus.request("inner", n, returns=int)
+
+    def a_def_handler_that_asks_through_an_async_one(n: int, bus: sync.BlockingBus) -> int:
+        return bus.request("between", n, returns=int)
+
+    def a_def_handler_that_asks_with_a_session(
+        n: int, bus: sync.BlockingBus, db: Annotated[str, Depends(world.pool.session)]
+    ) -> int:
+        return bus.request("between", n, returns=int)
+
+    async def an_async_handler_that_asks_with_a_session(n: int, db: Annotated[str, Depends(world.pool.session)]) -> int:
+        return await world.bus.request("between", n, returns=int)
+
+    def a_dependency_that_asks(n: int, one: Annotated[int, Depends(asked)]) -> int:
         return n * one
 
-
-@circle
-def threads_of_a_def_handler_that_ask(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus) -> int:
+    def threads_of_a_def_handler_that_ask(n: int, bus: sync.BlockingBus) -> int:
         with ThreadPoolExecutor(2) as threads:
             return max(threads.map(lambda each: bus.request("inner", each, returns=int), (0, n)))
 
-
-@circle
-def two_buses_that_ask_each_other(world: World) -> None:
-    @world.other.handle("middle")
-    def middle(n: int, peer: sync.BlockingPeer) -> int:
-        return peer.request("inner", n, returns=int)
-
-    @world.bus.handle("outer")
-    async def outer(n: int) -> int:
+    async def two_buses_that_ask_each_other(n: int) -> int:
         return await world.bus.request("over there", n, returns=int)
 
-    @world.bus.handle("over there")
-    def over_there(n: int, bus: sync.BlockingBus) -> int:
-        return bus.request("middle", n, returns=int, to=bus.peers[0])
-
-
-@circle
-def a_twin_with_an_event_loop_of_its_own(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int) -> int:
+    def a_twin_with_an_event_loop_of_its_own(n: int) -> int:
         return int(world.own_loop.request("inner", n))
 
-
-@circle
-def a_twin_that_a_handler_opens(world: World) -> None:
-    @world.bus.handle("outer")
-    def outer(n: int) -> int:
+    def a_twin_that_a_handler_opens(n: int) -> int:
         with sync.connect(world.there.url) as twin:
             return twin.request("inner", n, returns=int)
 
-
-@circle
-def a_publisher_that_waits_for_a_full_queue(world: World) -> None:
-    @world.bus.on("told", queue=1, when_full="block")
-    def told(n: int) -> None:
-        pass
-
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus) -> int:
+    def a_publisher_that_waits_for_a_full_queue(n: int, bus: sync.BlockingBus) -> int:
         for _ in range(3):
             bus.publish("told", n)
         return n
 
-
-@circle
-def a_def_handler_that_reads_a_stream(world: World) -> None:
-    @world.bus.handle("items")
-    async def items(n: int) -> AsyncIterator[int]:
-        yield await world.bus.request("inner", n, returns=int)
-
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus) -> int:
+    def a_def_handler_that_reads_a_stream(n: int, bus: sync.BlockingBus) -> int:
         with bus.stream("items", n, returns=int) as stream:
             return next(stream)
 
-
-@circle
-def a_def_handler_that_waits_for_a_publication(world: World) -> None:
-    @world.bus.handle("answer")
-    def answer(n: int, bus: sync.BlockingBus) -> None:
-        bus.publish(f"answered.{n}", n)
-
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus) -> int:
+    def a_def_handler_that_waits_for_a_publication(n: int, bus: sync.BlockingBus) -> int:
         with bus.subscribe(f"answered.{n}", returns=int) as answers:
             bus.notify("answer", n)
             return answers.receive().body
 
-
-@circle
-def a_lock_over_a_question(world: World) -> None:
-    lock = threading.Lock()
-
-    @world.bus.handle("outer")
-    def outer(n: int, bus: sync.BlockingBus) -> int:
+    def a_lock_over_a_question(n: int, bus: sync.BlockingBus) -> int:
         with lock:
             return bus.request("inner", n, returns=int)
 
+    of_sessions = [
+        *(an_async_handler_with_a_session, a_def_handler_with_a_session, a_dependency_with_a_session, a_stream_with_a_session),
+        *(a_session_that_a_plain_dependency_takes, a_def_handler_that_asks_with_a_session),
+        an_async_handler_that_asks_with_a_session,
+    ]
+    of_buses = [
+        *(a_def_handler_that_asks, a_def_handler_that_asks_through_an_async_one, a_dependency_that_asks),
+        *(threads_of_a_def_handler_that_ask, two_buses_that_ask_each_other, a_twin_with_an_event_loop_of_its_own),
+        *(a_twin_that_a_handler_opens, a_publisher_that_waits_for_a_full_queue, a_def_handler_that_reads_a_stream),
+        *(a_def_handler_that_waits_for_a_publication, a_lock_over_a_question),
+    ]
+    return {handler.__name__.replace("_", " "): handler for handler in (*of_sessions, *of_buses)}
 
-@pytest.mark.parametrize("name", CIRCLES)
+
+@pytest.mark.parametrize("name", circles(World()))
 @bounded
 async def test_no_circle_of_threads_stands_still(name: str) -> None:
     world = World()
-    CIRCLES[name](world)
+    world.bus.handle("outer")(circles(world)[name])
     async with AsyncExitStack() as stack:
         world.there = await stack.enter_async_context(world.bus.serve("ubre+tcp://127.0.0.1:0"))
         client = await stack.enter_async_context(connect(world.there.url, bus=world.other))

@@ -48,8 +48,7 @@ def test_addresses_take_turns_and_so_do_the_links_of_each(given: str, expected: 
 @pytest.mark.parametrize("waits", [False, True], ids=["without a wait", "that wait at their end"])
 @bounded
 async def test_a_request_is_not_behind_all_that_another_peer_has_asked_before(waits: bool) -> None:
-    bus, clock = Bus(), Clock()
-    begun: list[str] = []
+    bus, clock, begun = Bus(), Clock(), list[str]()
 
     @bus.handle("work")
     async def work(body: str) -> None:

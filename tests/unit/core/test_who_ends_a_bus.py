@@ -12,23 +12,9 @@ import anyio.to_thread
 import pytest
 from fast_depends import Depends
 
-from polybus import (
-    Broker,
-    Bus,
-    BusError,
-    Channel,
-    Cluster,
-    Context,
-    Limits,
-    LocalProtocolError,
-    Message,
-    Route,
-    Store,
-    bridge,
-    connect,
-    sync,
-)
+from polybus import Broker, Bus, Channel, Cluster, Context, Limits, Message, Route, Store, bridge, connect, sync
 from polybus._core.bus.bus import parts_of
+from polybus.errors import BusError, LocalProtocolError
 from polybus.testing import NatsEngine
 from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually
@@ -41,14 +27,8 @@ class Odd(BaseException):
 
 
 IN_THREADS: list[Callable[[], BaseException]] = [
-    GeneratorExit,
-    StopIteration,
-    StopAsyncIteration,
-    SystemExit,
-    asyncio.CancelledError,
-    Odd,
-    lambda: BaseExceptionGroup("several", [GeneratorExit(), Odd()]),
-    KeyboardInterrupt,
+    *(GeneratorExit, StopIteration, StopAsyncIteration, SystemExit, asyncio.CancelledError, Odd),
+    *(lambda: BaseExceptionGroup("several", [GeneratorExit(), Odd()]), KeyboardInterrupt),
 ]
 ON_THE_LOOP = IN_THREADS[:-1]
 """KeyboardInterrupt asks the program to end, wherever the event loop's thread raises it."""

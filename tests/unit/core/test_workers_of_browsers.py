@@ -67,8 +67,7 @@ async def test_a_plain_function_runs_in_the_event_that_brings_its_request() -> N
 
 @bounded
 async def test_a_plain_function_waits_for_what_is_asked_first_and_for_what_came_before() -> None:
-    seen = list[str]()
-    bus = answering_plainly(authorize=lambda peer, verb, subject: subject != "missing")
+    seen, bus = list[str](), answering_plainly(authorize=lambda peer, verb, subject: subject != "missing")
 
     async def note(message: Message, ctx: Context, call_next: CallNext) -> Any:
         seen.append(str(message.subject))

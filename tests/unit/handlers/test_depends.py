@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, TypeVar
 
 import anyio
@@ -16,80 +16,54 @@ from fastapi import Header, Request, Security
 from pydantic import JsonValue
 from typing_extensions import TypeAliasType
 
-from polybus import (
-    BadRequest,
-    Bus,
-    Channel,
-    Context,
-    DeadlineExceeded,
-    Forbidden,
-    Message,
-    NotFound,
-    Peer,
-    RequestError,
-    Router,
-)
+from polybus import Bus, Channel, Context, Message, Peer, Router
 from polybus._core.bus.bus import parts_of
 from polybus._core.runtime import injection
+from polybus.errors import BadRequest, Forbidden, NotFound, RequestError
 from polybus.sync import BlockingBus, BlockingPeer
 from polybus.sync import Context as BlockingContext
 from polybus.testing import pair
-from tests.support import eventually
+from tests.support import eventually, let_expire
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 
-class Diary:
-    """What has happened, in order."""
+def opens(diary: list[str], name: str) -> Callable[[], Iterator[str]]:
+    def plain() -> Iterator[str]:
+        diary.append(f"{name} opened")
+        try:
+            yield name
+        except BaseException as error:
+            diary.append(f"{name} saw {type(error).__name__}")
+            raise
+        finally:
+            diary.append(f"{name} closed")
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write(self, line: str) -> None:
-        self.lines.append(line)
-
-    def generator(self, name: str) -> Callable[[], Iterator[str]]:
-        def plain() -> Iterator[str]:
-            self.write(f"{name} opened")
-            try:
-                yield name
-            except BaseException as error:
-                self.write(f"{name} saw {type(error).__name__}")
-                raise
-            finally:
-                self.write(f"{name} closed")
-
-        return plain
-
-    def async_generator(self, name: str) -> Callable[[], AsyncIterator[str]]:
-        async def of_the_loop() -> AsyncIterator[str]:
-            self.write(f"{name} opened")
-            try:
-                yield name
-            except Exception as error:
-                self.write(f"{name} saw {type(error).__name__}")
-                raise
-            finally:
-                await anyio.lowlevel.checkpoint()  # a clean-up that awaits
-                self.write(f"{name} closed")
-
-        return of_the_loop
+    return plain
 
 
-def with_diary() -> tuple[Bus, Diary, Any, Any]:
-    """A bus, and two functions that open and close something."""
-    diary = Diary()
-    return Bus(), diary, Depends(diary.async_generator("session")), Depends(diary.generator("file"))
+def opens_on_the_loop(diary: list[str], name: str) -> Callable[[], AsyncIterator[str]]:
+    async def of_the_loop() -> AsyncIterator[str]:
+        diary.append(f"{name} opened")
+        try:
+            yield name
+        except Exception as error:
+            diary.append(f"{name} saw {type(error).__name__}")
+            raise
+        finally:
+            await anyio.lowlevel.checkpoint()  # a clean-up that awaits
+            diary.append(f"{name} closed")
+
+    return of_the_loop
+
+
+def with_diary() -> tuple[Bus, list[str], Any, Any]:
+    """A bus, what has happened in order, and two functions that open and close something."""
+    diary = list[str]()
+    return Bus(), diary, Depends(opens_on_the_loop(diary, "session")), Depends(opens(diary, "file"))
 
 
 USUAL = ["session opened", "file opened", "handled", "file closed", "session closed"]
-
-
-def registered(bus: Bus, subject: str, function: Any, session: Any, file: Any, **options: Any) -> None:
-    """Register a function whose parameters `one` and `two` ask for these: annotations of a test's own objects."""
-    function.__annotations__ |= {"one": Annotated[str, session], "two": Annotated[str, file]}
-    verb = bus.on if options.pop("publication", False) else bus.handle
-    verb(subject, **options)(function)
 
 
 async def by_request(client: Bus) -> Any:
@@ -108,14 +82,6 @@ async def by_channel(client: Bus) -> Any:
         return [item async for item in channel]
 
 
-async def by_publication(client: Bus) -> Any:
-    await client.publish("asked", "x")
-
-
-async def by_notification(client: Bus) -> Any:
-    await client.notify("asked", "x")
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "ask"),
     [
@@ -124,8 +90,8 @@ async def by_notification(client: Bus) -> Any:
         ("function", {"inline": True}, by_request),
         ("items", {}, by_stream),
         ("talk", {}, by_channel),
-        ("coroutine", {"publication": True}, by_publication),
-        ("coroutine", {}, by_notification),
+        ("publication", {}, lambda client: client.publish("asked", "x")),
+        ("coroutine", {}, lambda client: client.notify("asked", "x")),
     ],
 )
 async def test_handlers_of_each_kind_have_their_values_which_are_closed_before_the_answer_leaves(
@@ -134,31 +100,31 @@ async def test_handlers_of_each_kind_have_their_values_which_are_closed_before_t
     bus, diary, session, file = with_diary()
     seen: list[threading.Thread] = []
 
-    def function(key: str, one, two) -> str:  # type: ignore[no-untyped-def]
+    def function(key: str, one: Annotated[str, session], two: Annotated[str, file]) -> str:
         seen.append(threading.current_thread())
-        diary.write("handled")
+        diary.append("handled")
         return f"{key} of {one} and {two}"
 
-    async def coroutine(key: str, one, two) -> str:  # type: ignore[no-untyped-def]
+    async def coroutine(key: str, one: Annotated[str, session], two: Annotated[str, file]) -> str:
         return function(key, one, two)
 
-    async def items(key: str, one, two) -> AsyncIterator[str]:  # type: ignore[no-untyped-def]
+    async def items(key: str, one: Annotated[str, session], two: Annotated[str, file]) -> AsyncIterator[str]:
         yield function(key, one, two)
 
-    async def talk(channel: Channel[str, str], one, two) -> None:  # type: ignore[no-untyped-def]
+    async def talk(channel: Channel[str, str], one: Annotated[str, session], two: Annotated[str, file]) -> None:
         await channel.send(function(await anext(channel), one, two))
 
-    handler = {each.__name__: each for each in (function, coroutine, items, talk)}[kind]
-    registered(bus, "asked", handler, session, file, **options)
+    handlers: dict[str, Any] = {each.__name__: each for each in (function, coroutine, items, talk)}
+    (bus.on if kind == "publication" else bus.handle)("asked", **options)(handlers.get(kind, coroutine))
     async with pair(bus) as client:
         answers = await ask(client)
         if answers is None:  # to what is published and told
-            await eventually(lambda: diary.lines == USUAL)
-        assert (answers, diary.lines) in ((None, USUAL), (["x of session and file"], USUAL))
-        if kind == "coroutine" and not options:
-            diary.lines.clear()
+            await eventually(lambda: diary == USUAL)
+        assert (answers, diary) in ((None, USUAL), (["x of session and file"], USUAL))
+        if kind == "coroutine":
+            diary.clear()
             assert await bus.request("asked", "x") == "x of session and file"  # of the bus itself
-            assert diary.lines == USUAL
+            assert diary == USUAL
     assert (seen[0] is threading.current_thread()) is (kind != "function" or "inline" in options)
 
 
@@ -166,20 +132,20 @@ async def test_handlers_of_each_kind_have_their_values_which_are_closed_before_t
 async def test_an_error_is_seen_by_each_of_them_and_is_the_answer(thread: bool) -> None:
     bus, diary, session, file = with_diary()
 
-    async def fail(one, two) -> None:  # type: ignore[no-untyped-def]
+    def fail_in_a_thread(one: Annotated[str, session], two: Annotated[str, file]) -> None:
         raise NotFound("nowhere")
 
-    def fail_in_a_thread(one, two) -> None:  # type: ignore[no-untyped-def]
+    async def fail(one: Annotated[str, session], two: Annotated[str, file]) -> None:
         raise NotFound("nowhere")
 
-    registered(bus, "fail", fail_in_a_thread if thread else fail, session, file)
+    bus.handle("fail")(fail_in_a_thread if thread else fail)
     async with pair(bus) as client:
         with pytest.raises(NotFound, match="nowhere"):
             await client.request("fail")
-    assert diary.lines[2:] == ["file saw NotFound", "file closed", "session saw NotFound", "session closed"]
+    assert diary[2:] == ["file saw NotFound", "file closed", "session saw NotFound", "session closed"]
 
 
-async def test_a_clean_up_may_choose_another_answer_but_not_swallow_the_error() -> None:
+async def test_a_clean_up_may_fail_or_choose_another_answer_but_not_swallow_the_error() -> None:
     bus = Bus()
 
     async def forbids() -> AsyncIterator[int]:
@@ -189,16 +155,16 @@ async def test_a_clean_up_may_choose_another_answer_but_not_swallow_the_error() 
             raise Forbidden("not today") from None
 
     async def swallows() -> AsyncIterator[int]:
-        try:
+        with suppress(NotFound):
             yield 1
-        except NotFound:
-            pass
 
     def swallows_in_a_thread() -> Iterator[int]:
-        try:
+        with suppress(NotFound):
             yield 1
-        except NotFound:
-            pass
+
+    async def commits() -> AsyncIterator[int]:
+        yield 1
+        raise ZeroDivisionError("the commit failed")
 
     @bus.handle("divide")
     async def divide(by: Annotated[int, Depends(forbids)]) -> int:
@@ -208,25 +174,16 @@ async def test_a_clean_up_may_choose_another_answer_but_not_swallow_the_error() 
     async def find(one: Annotated[int, Depends(swallows)], two: Annotated[int, Depends(swallows_in_a_thread)]) -> int:
         raise NotFound("nowhere")
 
-    async with pair(bus) as client:
-        with pytest.raises(Forbidden, match="not today"):
-            await client.request("divide")
-        with pytest.raises(NotFound, match="nowhere"):
-            await client.request("find")
-
-
-async def test_a_clean_up_that_fails_after_the_handler_fails_the_request() -> None:
-    bus = Bus()
-
-    async def commits() -> AsyncIterator[int]:
-        yield 1
-        raise ZeroDivisionError("the commit failed")
-
     @bus.handle("save")
     async def save(session: Annotated[int, Depends(commits)]) -> int:
         return 1
 
     async with pair(bus) as client:
+        with pytest.raises(Forbidden, match="not today"):
+            await client.request("divide")
+        with pytest.raises(NotFound, match="nowhere"):
+            await client.request("find")
+        assert bus.stats().failed == 0
         with pytest.raises(RequestError, match="internal error"):
             await client.request("save")
         assert bus.stats().failed == 1
@@ -238,50 +195,49 @@ async def test_they_are_closed_when_the_call_is_stopped(how: str, thread: bool) 
     bus, diary, session, file = with_diary()
     begun, release = threading.Event(), threading.Event()
 
-    async def wait(one, two) -> None:  # type: ignore[no-untyped-def]
+    async def wait(one: Annotated[str, session], two: Annotated[str, file]) -> None:
         begun.set()
         await anyio.sleep_forever()
 
-    def wait_in_a_thread(one, two) -> None:  # type: ignore[no-untyped-def]
+    def wait_in_a_thread(one: Annotated[str, session], two: Annotated[str, file]) -> None:
         begun.set()
         release.wait(30)
 
-    registered(bus, "wait", wait_in_a_thread if thread else wait, session, file)
+    async def ask(seconds: float) -> None:
+        await eventually(lambda: bus.stats().running == 0)
+        diary.clear()
+        await client.request("wait", timeout=seconds)
+
+    bus.handle("wait")(wait_in_a_thread if thread else wait)
     async with pair(bus) as client:
-        reply = client.request("wait", timeout=0.05 if how == "deadline" else 30)
-        await eventually(begun.is_set)
-        if how == "cancel":
-            reply.cancel()
-        elif how == "deadline":
-            with pytest.raises(DeadlineExceeded):
-                await reply
+        if how == "deadline":
+            await let_expire(ask, begun.is_set)
         else:
-            for peer in bus.peers:
-                await peer.aclose("gone")
+            reply = client.request("wait")
+            await eventually(begun.is_set)
+            if how == "cancel":
+                reply.cancel()
+            else:
+                await bus.peers[0].aclose("gone")
         if thread:
             await eventually(lambda: parts_of(bus).services.running.stopping == 1)
-            assert diary.lines == ["session opened", "file opened"]  # the thread has them still
+            assert diary == ["session opened", "file opened"]  # the thread has them still
             release.set()
-        await eventually(lambda: "session closed" in diary.lines)
-    assert [line for line in diary.lines[2:] if "saw" not in line] == ["file closed", "session closed"]
+        await eventually(lambda: "session closed" in diary)
+    assert [line for line in diary[2:] if "saw" not in line] == ["file closed", "session closed"]
 
 
 async def test_what_a_thread_opens_while_the_call_is_cancelled_is_closed_too() -> None:
-    bus, diary = Bus(), Diary()
-    begun, release = threading.Event(), threading.Event()
+    bus, diary, begun, release = Bus(), list[str](), threading.Event(), threading.Event()
 
-    def opens_slowly() -> Iterator[int]:
+    def opens_slowly() -> Iterator[str]:
         begun.set()
         release.wait(30)
-        diary.write("opened")
-        try:
-            yield 1
-        finally:
-            diary.write("closed")
+        yield from opens(diary, "file")()
 
     @bus.handle("get")
-    async def get(one: Annotated[int, Depends(opens_slowly)]) -> None:
-        diary.write("handled")
+    async def get(one: Annotated[str, Depends(opens_slowly)]) -> None:
+        diary.append("handled")
 
     async with pair(bus) as client:
         await client.peers[0].extended()  # or more than the word that cancels would follow
@@ -291,31 +247,31 @@ async def test_what_a_thread_opens_while_the_call_is_cancelled_is_closed_too() -
         reply.cancel()
         await eventually(lambda: bus.stats().received > before)
         release.set()
-        await eventually(lambda: diary.lines == ["opened", "closed"])
+        await eventually(lambda: "file closed" in diary)
+    assert [line for line in diary if "saw" not in line] == ["file opened", "file closed"]
 
 
 async def test_they_are_closed_after_the_generator_when_a_stream_is_left_early() -> None:
     bus, diary, session, file = with_diary()
 
-    async def items(one, two) -> AsyncIterator[int]:  # type: ignore[no-untyped-def]
+    @bus.handle("items")
+    async def items(one: Annotated[str, session], two: Annotated[str, file]) -> AsyncIterator[int]:
         try:
             while True:
                 yield 1
         finally:
             await anyio.lowlevel.checkpoint()
-            diary.write("handled")
+            diary.append("handled")
 
-    registered(bus, "items", items, session, file)
     async with pair(bus) as client:
         async with client.stream("items") as stream:
             assert await anext(stream) == 1
-        await eventually(lambda: "session closed" in diary.lines)
-    assert [line for line in diary.lines if "saw" not in line] == USUAL
+        await eventually(lambda: "session closed" in diary)
+    assert [line for line in diary if "saw" not in line] == USUAL
 
 
 async def test_a_task_group_may_be_a_value() -> None:
-    bus = Bus()
-    ran: list[int] = []
+    bus, ran = Bus(), list[int]()
 
     async def group() -> AsyncIterator[anyio.abc.TaskGroup]:
         async with anyio.create_task_group() as tasks:
@@ -378,19 +334,18 @@ async def test_a_value_is_made_once_a_call_unless_it_says_otherwise() -> None:
         made += step
         return made
 
-    async def needs(shared, own) -> list[int]:  # type: ignore[no-untyped-def]
-        return [shared, own]
+    shared, own = Depends(count), Depends(count, use_cache=False)
 
-    async def get(shared, own, needed, again) -> list[Any]:  # type: ignore[no-untyped-def]
-        return [shared, own, needed, again]
+    async def needs(one: Annotated[int, shared], two: Annotated[int, own]) -> list[int]:
+        return [one, two]
 
-    shared, own = Annotated[int, Depends(count)], Annotated[int, Depends(count, use_cache=False)]
-    needs.__annotations__ |= {"shared": shared, "own": own}
-    get.__annotations__ |= {"shared": shared, "own": own, "needed": Annotated[Any, Depends(needs)], "again": shared}
-    bus.handle("get")(get)
+    @bus.handle("get")
+    async def get(one: Annotated[int, shared], two: Annotated[int, own], three: Annotated[Any, Depends(needs)]) -> list[Any]:
+        return [one, two, three]
+
     async with pair(bus) as client:
-        assert await client.request("get") == [1, 2, [1, 3], 1]
-        assert await client.request("get") == [4, 5, [4, 6], 4]
+        assert await client.request("get") == [1, 2, [1, 3]]
+        assert await client.request("get") == [4, 5, [4, 6]]
 
 
 async def of_the_loop(ctx: Context, message: Message, bus: Bus, peer: Peer | None, id: int) -> list[Any]:
@@ -410,10 +365,7 @@ def in_a_thread(ctx: BlockingContext, plain: Context, message: Message, bus: Blo
 
 async def test_dependencies_are_given_what_handlers_are() -> None:
     bus = Bus()
-
-    @bus.handle("whoami")
-    async def whoami() -> str:
-        return "me"
+    bus.handle("whoami", inline=True)(lambda: "me")
 
     @bus.on("order.{id}")
     async def on_order(
@@ -429,32 +381,22 @@ async def test_dependencies_are_given_what_handlers_are() -> None:
         await eventually(lambda: bus.stats().dropped == 1)
 
 
-async def test_a_body_that_does_not_fit_opens_nothing() -> None:
-    bus, diary, session, file = with_diary()
-
-    async def get(number, one, two) -> None: ...  # type: ignore[no-untyped-def]
-
-    get.__annotations__ |= {"number": int}
-    registered(bus, "get", get, session, file)
-    async with pair(bus) as client:
-        with pytest.raises(RequestError, match="does not fit"):
-            await client.request("get", "seven")
-    assert diary.lines == []
-
-
-async def test_what_was_opened_is_closed_when_the_next_one_cannot_be_made() -> None:
+async def test_a_body_that_does_not_fit_opens_nothing_and_what_was_opened_is_closed_when_the_next_one_cannot_be_made() -> None:
     bus, diary, session, _ = with_diary()
 
     def fails() -> int:
         raise NotFound("no such tenant")
 
-    async def get(one, two) -> None: ...  # type: ignore[no-untyped-def]
+    @bus.handle("get")
+    async def get(number: int, one: Annotated[str, session], two: Annotated[int, Depends(fails)]) -> None: ...
 
-    registered(bus, "get", get, session, Depends(fails))
     async with pair(bus) as client:
+        with pytest.raises(RequestError, match="does not fit"):
+            await client.request("get", "seven")
+        assert diary == []
         with pytest.raises(NotFound, match="no such tenant"):
-            await client.request("get")
-    assert diary.lines == ["session opened", "session saw NotFound", "session closed"]
+            await client.request("get", 7)
+    assert diary == ["session opened", "session saw NotFound", "session closed"]
 
 
 async def real() -> str:
@@ -469,38 +411,26 @@ def fake() -> Iterator[str]:
     yield "fake"
 
 
-async def test_tests_put_others_in_their_place() -> None:
-    bus = Bus()
+async def test_tests_put_others_in_their_place_on_one_bus() -> None:
+    router = Router()
 
-    @bus.handle("get")
+    @router.handle("get")
     async def get(one: Annotated[str, Depends(real)], two: Annotated[str, Depends(outer)]) -> list[str]:
         return [one, two]
 
-    async with pair(bus) as client:
+    bus, second = Bus(), Bus()
+    bus.include(router)
+    second.include(router, prefix="v2.")
+    async with pair(bus) as client, pair(second) as other:
         with bus.dependencies.override(real, fake):
             assert await client.request("get") == ["fake", "outer of fake"]
+            assert await other.request("v2.get") == ["real", "outer of real"]
             with bus.dependencies.override(outer, lambda: "none"):
                 assert await client.request("get") == ["fake", "none"]
             assert await client.request("get") == ["fake", "outer of fake"]
         with pytest.raises(ZeroDivisionError), bus.dependencies.override(real, fake):
             raise ZeroDivisionError
         assert await client.request("get") == ["real", "outer of real"]
-
-
-async def test_another_bus_keeps_its_own() -> None:
-    router = Router()
-
-    @router.handle("get")
-    async def get(one: Annotated[str, Depends(real)]) -> str:
-        return one
-
-    first, second = Bus(), Bus()
-    first.include(router)
-    second.include(router, prefix="v2.")
-    with first.dependencies.override(real, fake):
-        async with pair(first) as client, pair(second) as other:
-            assert await client.request("get") == "fake"
-            assert await other.request("v2.get") == "real"
 
 
 @pytest.mark.parametrize(
@@ -536,44 +466,16 @@ async def test_marks_of_fastapi_are_taken_too() -> None:
         assert await client.request("old") == ["outer of real", "old"]
 
 
-def wants_request(request: Request) -> str:
-    return str(request.url)
-
-
-def wants_header(agent: Annotated[str, Header()]) -> str:
-    return agent
-
-
-def wants_header_by_default(agent: str = Header()) -> str:
-    return agent
-
-
-def wants_body(body: dict[str, Any]) -> str:
-    return str(body)
-
-
-def wants_what_wants_request(url: Annotated[str, Depends(wants_request)]) -> str:
-    return url
-
-
-async def wants_a_blocking_bus(bus: BlockingBus) -> str:
-    return repr(bus)
-
-
-def wants_a_bus_of_the_loop(bus: Bus) -> str:
-    return repr(bus)
-
-
-async def wants_a_context_of_a_thread(ctx: BlockingContext) -> str:
-    return repr(ctx)
-
-
-async def one_of_two(other: Annotated[str, Depends(lambda: None)]) -> str:
-    return other
-
-
-async def other_of_two(one: Annotated[str, Depends(one_of_two)]) -> str:
-    return one
+def wants_request(request: Request) -> None: ...
+def wants_header(agent: Annotated[str, Header()]) -> None: ...
+def wants_header_by_default(agent: str = Header()) -> None: ...
+def wants_body(body: dict[str, Any]) -> None: ...
+def wants_what_wants_request(url: Annotated[str, Depends(wants_request)]) -> None: ...
+async def wants_a_blocking_bus(bus: BlockingBus) -> None: ...
+def wants_a_bus_of_the_loop(bus: Bus) -> None: ...
+async def wants_a_context_of_a_thread(ctx: BlockingContext) -> None: ...
+async def one_of_two(other: Annotated[str, Depends(lambda: None)]) -> None: ...
+async def other_of_two(one: Annotated[str, Depends(one_of_two)]) -> None: ...
 
 
 one_of_two.__annotations__["other"] = Annotated[str, Depends(other_of_two)]
@@ -609,9 +511,8 @@ async def decorated() -> AsyncIterator[str]:
     ],
 )
 def test_what_a_call_does_not_have_is_told_at_registration(function: Any, text: str) -> None:
-    async def handler(one) -> None: ...  # type: ignore[no-untyped-def]
+    async def handler(one: Annotated[str, Depends(function)]) -> None: ...
 
-    handler.__annotations__["one"] = Annotated[str, Depends(function)]
     handler.__qualname__ = "handler"
     with pytest.raises(TypeError, match=text):
         Bus().handle("get")(handler)
@@ -619,15 +520,10 @@ def test_what_a_call_does_not_have_is_told_at_registration(function: Any, text: 
 
 @pytest.mark.parametrize("mark", [Depends, FastapiDepends, Security])
 def test_depends_without_its_function_is_not_taken_for_the_body(mark: Any) -> None:
-    async def asks(user) -> str:  # type: ignore[no-untyped-def]
-        return str(user)
-
+    async def asks(user: Annotated[str, mark]) -> None: ...
     async def by_default(user: Any = mark) -> None: ...
+    async def inner(user: Annotated[str, Depends(asks)]) -> None: ...
 
-    async def inner(user) -> None: ...  # type: ignore[no-untyped-def]
-
-    asks.__annotations__["user"] = Annotated[str, mark]
-    inner.__annotations__["user"] = Annotated[str, Depends(asks)]
     says = f"'user' has {mark.__name__} without its function, write {mark.__name__}\\(session\\)"
     for handler in (asks, by_default, inner):
         with pytest.raises(TypeError, match=says):
@@ -642,13 +538,12 @@ async def test_a_dependency_that_cancels_its_call_itself_fails_it() -> None:
             scope.cancel()
             yield "x"
 
-    async def get(one) -> None:  # type: ignore[no-untyped-def]
+    @bus.handle("get")
+    async def get(one: Annotated[str, Depends(hurried)]) -> None:
         await anyio.sleep_forever()
 
-    get.__annotations__["one"] = Annotated[str, Depends(hurried)]
-    bus.handle("get")(get)
     async with pair(bus) as client:
-        with anyio.fail_after(5), pytest.raises(RequestError, match="INTERNAL"):
+        with pytest.raises(RequestError, match="INTERNAL"):
             await client.request("get", timeout=20)
     assert bus.stats().failed == 1
 
@@ -680,29 +575,27 @@ T = TypeVar("T")
 
 
 async def test_a_named_type_gives_what_it_stands_for() -> None:
-    bus, diary = Bus(), Diary()
-    hints = {
-        "file": named("File", Annotated[str, Depends(diary.generator("file"))]),
+    bus, diary = Bus(), list[str]()
+
+    @bus.handle("json")
+    async def any_json(body: JsonValue) -> JsonValue:  # it contains itself, by its name
+        return body
+
+    async def handler(rows: Any, file: Any, ctx: Any) -> Any:
+        return [rows, file, ctx.message.subject]
+
+    handler.__annotations__ |= {
+        "file": named("File", Annotated[str, Depends(opens(diary, "file"))]),
         "ctx": named("Here", Context | None),
         "rows": named("Rows", list.__class_getitem__(T), type_params=(T,))[int],
     }
-    bus.handle("json")(any_json)
-
-    async def handler(rows, file, ctx) -> Any:  # type: ignore[no-untyped-def]
-        return [rows, file, ctx.message.subject]
-
-    handler.__annotations__ |= hints
     bus.handle("x")(handler)
     async with pair(bus) as client:
         assert await client.request("x", [1]) == [[1], "file", "x"]
         with pytest.raises(BadRequest):
             await client.request("x", "chosen by the peer")
         assert await client.request("json", [{"a": 1}]) == [{"a": 1}]
-    assert diary.lines == ["file opened", "file closed"]
-
-
-async def any_json(body: JsonValue) -> JsonValue:  # it contains itself, by its name
-    return body
+    assert diary == ["file opened", "file closed"]
 
 
 @pytest.mark.parametrize("value", ["Nowhere", "Named"])
@@ -722,21 +615,21 @@ def test_a_named_type_that_stands_for_nothing_is_a_type_error(value: str) -> Non
 async def test_middleware_runs_around_all_of_it() -> None:
     bus, diary, session, file = with_diary()
 
-    async def get(one, two) -> None:  # type: ignore[no-untyped-def]
-        diary.write("handled")
+    @bus.handle("get")
+    async def get(one: Annotated[str, session], two: Annotated[str, file]) -> None:
+        diary.append("handled")
 
     @bus.use
     async def around(message: Message, ctx: Context, call_next: Any) -> Any:
-        diary.write("begin")
+        diary.append("begin")
         try:
             return await call_next(message)
         finally:
-            diary.write("end")
+            diary.append("end")
 
-    registered(bus, "get", get, session, file)
     async with pair(bus) as client:
         await client.request("get")
-    assert diary.lines == ["begin", *USUAL, "end"]
+    assert diary == ["begin", *USUAL, "end"]
 
 
 def test_nothing_of_it_is_loaded_for_other_handlers() -> None:

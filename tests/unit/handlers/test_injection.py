@@ -34,8 +34,7 @@ class Shape(Protocol):
 
 
 async def test_a_handler_is_given_the_bus_and_the_peer_by_annotation() -> None:
-    bus = Bus()
-    given: list[object] = []
+    bus, given = Bus(), list[object]()
 
     @bus.handle("ask")
     async def ask(n: int, on: Bus, peer: Peer | None, message: Message) -> int:

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -291,8 +291,7 @@ async def test_threads_are_counted_too() -> None:
 
 @bounded
 async def test_a_router_that_several_buses_include_gives_each_its_places() -> None:
-    router = Router()
-    gauge = Gauge()
+    router, gauge = Router(), Gauge()
 
     @router.handle("work", running=1)
     async def work(who: str) -> Any:
@@ -354,8 +353,7 @@ async def test_in_a_cluster_one_too_many_is_asked_elsewhere() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @bounded
 async def test_whatever_happens_no_place_is_lost_and_none_given_twice(seed: int) -> None:
-    rng = random.Random(seed)
-    bus = Bus(limits=Limits(running=3, waiting=8, total_running=16))
+    rng, bus = random.Random(seed), Bus(limits=Limits(running=3, waiting=8, total_running=16))
     gauges = {f"work.{n}": Gauge() for n in (1, 2, 5)}
 
     def register(subject: str, gauge: Gauge) -> None:
@@ -381,11 +379,8 @@ async def test_whatever_happens_no_place_is_lost_and_none_given_twice(seed: int)
                     if how < 0.2:
                         reply.cancel()
                     elif how < 0.8:
-                        with_answer = reply.wait()
-                        try:
-                            await with_answer
-                        except BusError:
-                            pass
+                        with suppress(BusError):
+                            await reply
                 if rng.random() < 0.3:
                     await own.aclose()
 

@@ -84,8 +84,7 @@ async def test_a_publisher_waits_for_authorize_until_its_deadline_and_not_for_wh
     when_full: Any, published: int, timeout: float, took: list[float], comes: list[int]
 ) -> None:
     client = Bus()
-    heard = hearing(client)
-    server = Bus(authorize=(slow := Slow("deliver")), limits=Limits(outbox=1))
+    heard, server = hearing(client), Bus(authorize=(slow := Slow("deliver")), limits=Limits(outbox=1))
     url = "ubre+memory://authorize"
     async with server.serve(url, when_full=when_full), connect(url, bus=client), anyio.create_task_group() as group:
         await anyio.sleep(1)
@@ -108,8 +107,7 @@ async def test_a_publication_that_cannot_be_sent_once_authorize_has_decided_is_t
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = Bus()
-    heard = hearing(client)
-    server = Bus(authorize=(slow := Slow("deliver")))
+    heard, server = hearing(client), Bus(authorize=(slow := Slow("deliver")))
     async with pair(server, client=client):
         await anyio.sleep(1)
         link = party_of(server.peers[0]).link

@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 
 from polybus import Backoff, Bus, Handshake, Identity, Limits, NoHandler, Peer, connect
 from polybus._core.runtime.runtime import ALL_ANSWERED
-from polybus.events import LinkRetrying, LinkUp
+from polybus.events import BusEvent, LinkRetrying, LinkUp
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
 from tests.support import bounded, free_port, next_event
 
@@ -127,34 +127,35 @@ async def test_a_client_comes_back_as_the_server_says() -> None:
             assert (await next_event(events, LinkRetrying)).delay <= 0.001
 
 
-@bounded
-async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None:
-    soon, own = Backoff(initial=0.001, maximum=0.001), Backoff(initial=600, maximum=600)
-    port = free_port()
-    url = f"ubre+ws://127.0.0.1:{port}/bus"
-    servers = [Bus(limits=Limits(close_timeout=0.1)) for _ in range(2)]
-    for server in servers:
-        server.handle("echo")(anyio.lowlevel.checkpoint)
+@asynccontextmanager
+async def left_by_its_server() -> AsyncIterator[tuple[str, Bus, AsyncIterator[BusEvent]]]:
+    """A client whose server, that wanted it back soon, has gone; with the server's address, and the client's events."""
+    url, soon = f"ubre+ws://127.0.0.1:{free_port()}/bus", Backoff(initial=0.001, maximum=0.001)
     async with AsyncExitStack() as stack:
-        async with servers[0].serve(url, retry=soon):
-            bus = await stack.enter_async_context(connect(url, backoff=own))
+        async with Bus(limits=Limits(close_timeout=0.1)).serve(url, retry=soon):
+            bus = await stack.enter_async_context(connect(url, backoff=Backoff(initial=600, maximum=600)))
             async with bus.subscribe("n.*"):
                 pass
             events = bus.events()
         assert (await next_event(events, LinkRetrying)).delay <= 0.001
-        await stack.enter_async_context(servers[1].serve(url))
-        await next_event(events, LinkUp)
-        await bus.request("echo")
-        for peer in servers[1].peers:
-            await peer.aclose()
-        assert (await next_event(events, LinkRetrying)).delay > 0.001
+        yield url, bus, events
+
+
+@bounded
+async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None:
+    server = Bus(limits=Limits(close_timeout=0.1))
+    server.handle("echo")(anyio.lowlevel.checkpoint)
+    async with left_by_its_server() as (url, bus, events):
+        async with server.serve(url):
+            await next_event(events, LinkUp)
+            await bus.request("echo")
+            for peer in server.peers:
+                await peer.aclose()
+            assert (await next_event(events, LinkRetrying)).delay > 0.001
 
 
 @bounded
 async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is_not_polybus() -> None:
-    soon, own = Backoff(initial=0.001, maximum=0.001), Backoff(initial=600, maximum=600)
-    port = free_port()
-    url = f"ubre+ws://127.0.0.1:{port}/bus"
     asked = anyio.Event()
 
     async def refuse(socket: Any) -> None:
@@ -163,14 +164,8 @@ async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is
                 await socket.send(json.dumps({"fail": said["id"], "body": "NotFound"}))
                 asked.set()
 
-    async with AsyncExitStack() as stack:
-        async with Bus(limits=Limits(close_timeout=0.1)).serve(url, retry=soon):
-            bus = await stack.enter_async_context(connect(url, backoff=own))
-            async with bus.subscribe("n.*"):
-                pass
-            events = bus.events()
-        assert (await next_event(events, LinkRetrying)).delay <= 0.001
-        async with serve(refuse, "127.0.0.1", port, subprotocols=[Subprotocol("ubre")]):
+    async with left_by_its_server() as (url, bus, events):
+        async with serve(refuse, "127.0.0.1", urlsplit(url).port, subprotocols=[Subprotocol("ubre")]):
             await next_event(events, LinkUp)
             await asked.wait()
             with pytest.raises(NoHandler):

@@ -104,11 +104,10 @@ async def test_a_token_that_is_refused_ends_the_link_and_is_in_the_log(
 
 async def test_a_token_that_cannot_be_looked_at_now_is_brought_again_before_the_old_one_ends() -> None:
     door = Door("ann", ConnectionError("no database"))
-    async with served(door).serve("ubre+memory://renewal") as listener:
-        async with connect(listener.url, headers=door.headers) as bus:
-            await anyio.sleep(2 * LASTS)
-            assert await bus.request("who") == {"token": door.shown[-1]}
-            assert bus.stats().reconnects == 0
+    async with served(door).serve("ubre+memory://renewal") as listener, connect(listener.url, headers=door.headers) as bus:
+        await anyio.sleep(2 * LASTS)
+        assert await bus.request("who") == {"token": door.shown[-1]}
+        assert bus.stats().reconnects == 0
     assert len(door.shown) > 3
 
 
@@ -204,12 +203,11 @@ async def test_an_answer_of_another_client_gets_no_token_and_changes_no_pauses(c
 )
 async def test_an_odd_time_until_an_identity_expires_is_ignored(left: Any) -> None:
     door = Door()
-    async with served(door).serve("ubre+memory://renewal") as listener:
-        async with connect(listener.url, headers=door.headers) as bus:
-            negotiation = bus.peers[0]._party.negotiation
-            negotiation.renewal.busy = False
-            negotiation.answered({"v": 1, "expires_in": left})
-            assert not negotiation.renewal.busy
+    async with served(door).serve("ubre+memory://renewal") as listener, connect(listener.url, headers=door.headers) as bus:
+        negotiation = bus.peers[0]._party.negotiation
+        negotiation.renewal.busy = False
+        negotiation.answered({"v": 1, "expires_in": left})
+        assert not negotiation.renewal.busy
 
 
 @pytest.mark.parametrize("headers", [None, {"authorization": "Bearer a"}])

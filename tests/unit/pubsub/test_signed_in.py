@@ -38,8 +38,7 @@ def with_handler(heard: list[Any], **options: Any) -> Bus:
 async def test_the_first_publication_of_a_client_that_reaches_a_handler_is_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    heard: list[Any] = []
-    bus = with_handler(heard)
+    bus = with_handler(heard := list[Any]())
     async with pair(bus, identity="ann") as ann, pair(bus, identity="ben") as ben:
         await bus.publish("orders.placed", 0)
         await ann.publish("other", 1)
@@ -55,8 +54,7 @@ async def test_the_first_publication_of_a_client_that_reaches_a_handler_is_warne
 @pytest.mark.native
 @bounded
 async def test_clients_behind_a_broker_are_warned_of_and_kept_from_handlers_too(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[Any] = []
-    bus = with_handler(heard)
+    bus = with_handler(heard := list[Any]())
     bus.on("orders.placed", peers=False)(lambda order: heard.append(-order))
     async with (
         Broker("csb+tcp://127.0.0.1:0", "csb+tcp://127.0.0.1:0") as broker,
@@ -86,8 +84,7 @@ async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.L
 async def test_nothing_is_warned_of_where_something_decides_or_nobody_has_a_name(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Any] = []
-    bus = Bus(**{"authenticate": names, **options})
+    heard, bus = list[Any](), Bus(**{"authenticate": names, **options})
     bus.on("orders.placed")(lambda order: heard.append(order))
     async with pair(bus) as ann, ann.subscribe(">"):
         await ann.publish("orders.placed", 1)
@@ -101,17 +98,13 @@ async def test_nothing_is_warned_of_where_something_decides_or_nobody_has_a_name
 async def test_a_handler_with_peers_false_hears_its_own_bus_alone(
     wire: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Any] = []
-    bus, router = Bus(authenticate=names), Router(prefix="orders.")
+    heard, bus, router = list[Any](), Bus(authenticate=names), Router(prefix="orders.")
     name = "//v/a/1/door#Door" if wire == "uprotocol" else "orders.placed"
 
-    async def placed(order: int) -> None:
+    def placed(order: int) -> None:
         heard.append(order)
 
-    async def open_to_all(order: int) -> None:
-        heard.append(-order)
-
-    bus.on(name)(open_to_all)
+    bus.on(name)(lambda order: heard.append(-order))
     if how == "router" and wire != "uprotocol":
         router.on(Subject("placed", int), peers=False)(placed)
         bus.include(router)
@@ -131,13 +124,8 @@ async def test_a_handler_with_peers_false_hears_its_own_bus_alone(
 
 @bounded
 async def test_what_a_bridge_brings_counts_as_the_buss_own() -> None:
-    heard: list[Any] = []
-    left, right = Bus(), Bus()
-
-    @right.on("t.a", peers=False)
-    async def on_right(body: int) -> None:
-        heard.append(body)
-
+    heard, left, right = list[Any](), Bus(), Bus()
+    right.on("t.a", peers=False)(lambda body: heard.append(body))
     async with left, right, bridge(left, right, routes=[Route("t.>", "t.{rest}")]):
         await left.publish("t.a", 1)
         await eventually(lambda: heard == [1])

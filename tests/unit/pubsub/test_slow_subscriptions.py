@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from polybus import Bus, Limits, Route, SlowConsumer, bridge, connect
-from polybus._core.peer.subscription import Subscription
 from polybus.events import SubscriptionSlow
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import bounded, eventually
+from tests.unit.pubsub.reading import bodies, with_barrier
 
 pytestmark = pytest.mark.anyio
 
@@ -34,18 +34,6 @@ class Hours:
         self._bus._services.running._sweep()
 
 
-def bodies(subscription: Subscription) -> list[Any]:
-    return [subscription._source.take().body for _ in range(len(subscription))]
-
-
-def waiting(bus: Bus) -> Bus:
-    @bus.handle("barrier")
-    async def barrier() -> None:
-        pass
-
-    return bus
-
-
 async def publish_all(client: Bus, count: int, subject: str = "x") -> None:
     """So many, and all of them have been taken when this returns."""
     for number in range(count):
@@ -55,8 +43,8 @@ async def publish_all(client: Bus, count: int, subject: str = "x") -> None:
 
 def told(events: Any) -> list[SubscriptionSlow]:
     """What has been told of slow subscriptions, and is not read yet."""
-    waiting_events = [events._queue.popleft() for _ in range(len(events._queue))]
-    return [event for event in waiting_events if isinstance(event, SubscriptionSlow)]
+    unread = [events._queue.popleft() for _ in range(len(events._queue))]
+    return [event for event in unread if isinstance(event, SubscriptionSlow)]
 
 
 # -- who pays ------------------------------------------------------------------------------------------------------------
@@ -67,8 +55,7 @@ def told(events: Any) -> list[SubscriptionSlow]:
 )
 @bounded
 async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_request_on_it(url: str) -> None:
-    server, client = Bus(), Bus()
-    go, asked = anyio.Event(), anyio.Event()
+    server, client, go, asked = Bus(), Bus(), anyio.Event(), anyio.Event()
     heard: list[int] = []
 
     @server.handle("report")
@@ -102,7 +89,7 @@ async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_reques
 
 @bounded
 async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_links_bring() -> None:
-    server, heard, go = waiting(Bus(limits=Limits(queue_bytes=20_000))), [], anyio.Event()
+    server, heard, go = with_barrier(Bus(limits=Limits(queue_bytes=20_000))), [], anyio.Event()
 
     @server.on("x", queue=1, when_full="block")
     async def on_x(body: str) -> None:
@@ -127,7 +114,7 @@ async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_li
 
 @bounded
 async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
-    server = waiting(Bus())
+    server = with_barrier(Bus())
     async with pair(server) as client, server.subscribe("x", queue=2, when_full="block"):
         clock, events = Hours(server), server.events()
         for unread in (2, 11):
@@ -138,8 +125,7 @@ async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
 
 @bounded
 async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_not_the_near_link() -> None:
-    near, far = waiting(Bus(limits=Limits(queue_bytes=200_000))), Bus()
-    go, heard = anyio.Event(), []
+    near, far, go, heard = with_barrier(Bus(limits=Limits(queue_bytes=200_000))), Bus(), anyio.Event(), []
 
     @far.on("door.>", queue=1, when_full="block")
     async def on_door(body: int) -> None:
@@ -160,7 +146,7 @@ async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_no
 
 @bounded
 async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_and_may_be_entered_again() -> None:
-    server = waiting(Bus(limits=Limits(queue_bytes=2_000)))
+    server = with_barrier(Bus(limits=Limits(queue_bytes=2_000)))
     async with pair(server) as client:
         slow = server.subscribe("x", queue=1, when_full="block")
         async with slow:
@@ -190,26 +176,25 @@ async def one_read(server: Bus) -> AsyncIterator[Callable[..., None]]:
         yield read
 
 
-async def read_all(server: Bus, into: list[Any], when_full: Any) -> None:
-    async with server.subscribe("x", queue=10, when_full=when_full) as news:
-        async for message in news:
-            into.append(message.body)  # noqa: PERF401  # each as it comes
-
-
 @pytest.mark.parametrize("when_full", ["drop_oldest", "drop_newest", "latest", "block"])
 @pytest.mark.parametrize("how", ["on", "subscribe"])
 @bounded
 async def test_a_reader_that_keeps_up_loses_nothing_of_what_one_read_brings(how: str, when_full: Any) -> None:
-    server, heard = Bus(), []
+    server, heard = Bus(), list[int]()
+
+    async def on_x(body: int) -> None:
+        heard.append(body)
+
+    async def read_all() -> None:
+        async with server.subscribe("x", queue=10, when_full=when_full) as news:
+            async for message in news:
+                heard.append(message.body)  # each as it comes
+
     if how == "on":
-
-        @server.on("x", queue=10, when_full=when_full)
-        async def on_x(body: int) -> None:
-            heard.append(body)
-
+        server.on("x", queue=10, when_full=when_full)(on_x)
     async with one_read(server) as read, anyio.create_task_group() as group:
         if how == "subscribe":
-            group.start_soon(read_all, server, heard, when_full)
+            group.start_soon(read_all)
         await anyio.wait_all_tasks_blocked()
         events = server.events()
         for first in range(0, 3000, 1500):
@@ -284,7 +269,7 @@ async def test_a_reader_that_is_cancelled_before_its_turn_leaves_no_queue_withou
 
 @bounded
 async def test_a_slow_subscription_is_told_at_half_before_it_loses_anything_and_then_once_a_second() -> None:
-    server = waiting(Bus())
+    server = with_barrier(Bus())
     async with pair(server) as client, server.subscribe("x", queue=100) as slow:
         clock, events, peer = Hours(server), server.events(), server.peers[0]
         await publish_all(client, 49)
@@ -314,7 +299,7 @@ async def test_a_slow_subscription_is_told_at_half_before_it_loses_anything_and_
 
 @bounded
 async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
-    server = waiting(Bus())
+    server = with_barrier(Bus())
     async with pair(server) as client, server.subscribe("x", queue=10) as slow:
         clock, events = Hours(server), server.events()
         for _ in range(3):
@@ -328,7 +313,7 @@ async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
 
 @bounded
 async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
-    server = waiting(Bus(limits=Limits(queue_bytes=100_000)))
+    server = with_barrier(Bus(limits=Limits(queue_bytes=100_000)))
     async with pair(server) as client, server.subscribe("x") as slow:
         events = server.events()
         for _ in range(8):
@@ -341,16 +326,16 @@ async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
 
 @bounded
 async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    server = waiting(Bus())
+    server = with_barrier(Bus())
     async with pair(server) as client, server.subscribe("x", queue=4):
         clock = Hours(server)
         with caplog.at_level(logging.INFO, "polybus"):
             for _ in range(20):
                 await publish_all(client, 10)
                 clock.pass_by(1.1)
-        slow = [record for record in caplog.records if "too slowly" in record.getMessage()]
-        assert [record.levelname for record in slow if record.levelno > logging.INFO] == ["WARNING"]
-        (line,) = [record.getMessage() for record in slow if record.levelno > logging.INFO]
+        slow = [record for record in caplog.records if "too slowly" in record.getMessage() and record.levelno > logging.INFO]
+        assert [record.levelname for record in slow] == ["WARNING"]
+        line = slow[0].getMessage()
         assert "'x'" in line and "queue=4" in line and "dropped" in line and "Read faster" in line
         caplog.clear()
         clock.pass_by(60)
@@ -375,7 +360,7 @@ async def test_a_subscription_that_is_left_before_its_losses_were_told_tells_the
 async def test_the_log_names_the_bound_in_bytes_of_a_queue_that_is_full_with_few_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = waiting(Bus(limits=Limits(queue_bytes=2_000)))
+    server = with_barrier(Bus(limits=Limits(queue_bytes=2_000)))
     async with pair(server) as client, server.subscribe("x", queue=100_000):
         clock = Hours(server)
         for _ in range(10):
@@ -388,7 +373,7 @@ async def test_the_log_names_the_bound_in_bytes_of_a_queue_that_is_full_with_few
 
 @bounded
 async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> None:
-    server, go = waiting(Bus()), anyio.Event()
+    server, go = with_barrier(Bus()), anyio.Event()
 
     @server.on("x")
     async def on_x(body: int) -> None:

@@ -8,18 +8,7 @@ import pytest
 from attrs import frozen
 
 import polybus.sync
-from polybus import (
-    BadReply,
-    Bus,
-    CallNext,
-    Context,
-    Message,
-    NotFound,
-    RemoteError,
-    Route,
-    Subject,
-    bridge,
-)
+from polybus import BadReply, Bus, CallNext, Context, Message, NotFound, RemoteError, Route, Subject, bridge
 from polybus.testing import context, pair
 from tests.support import bounded
 
@@ -46,8 +35,7 @@ def tagging() -> Bus:
     return bus
 
 
-class Nothing:
-    """A class that no decoder makes."""
+class Nothing: ...
 
 
 BOTH = {"etag": "v7", "x-more": "yes"}
@@ -161,8 +149,7 @@ async def test_headers_that_cannot_be_are_a_failure_of_the_handler(
 @pytest.mark.parametrize("convert", [None, lambda body, message: {"id": body["id"] + 1}])
 @bounded
 async def test_only_those_that_a_route_names_cross_a_bridge(convert: Any) -> None:
-    left, right = Bus(), tagging()
-    route = Route("user.get", "user.get", headers=["etag"], reply=convert)
+    left, right, route = Bus(), tagging(), Route("user.get", "user.get", headers=["etag"], reply=convert)
     async with pair(left) as client, pair(right, client=Bus()) as towards, bridge(left, towards, routes=[route]):
         answer = await client.request("user.get", 7, returns=Message[User])
         assert answer.headers == {"etag": "v7"}

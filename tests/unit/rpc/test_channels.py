@@ -35,7 +35,7 @@ from polybus.plugins.extensions import party_of
 from polybus.testing import Faults, pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
-from tests.unit.answering import answering
+from tests.unit.answering import Gated, answering
 
 pytestmark = pytest.mark.anyio
 LOCAL = pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
@@ -64,8 +64,7 @@ class Counting:
 @LOCAL
 @bounded
 async def test_a_stream_ends_at_its_deadline_on_both_sides(local: bool) -> None:
-    bus = Bus()
-    started, stopped = anyio.Event(), anyio.Event()
+    bus, started, stopped = Bus(), anyio.Event(), anyio.Event()
 
     @bus.handle("endless")
     async def endless(ctx: Context) -> AsyncIterator[int]:
@@ -155,9 +154,8 @@ async def test_credits_that_are_no_numbers_are_ignored() -> None:
         await anyio.wait_all_tasks_blocked()
         held = counting.made
         (channel,) = (party_of(bus.peers[0]).channels or {}).values()
-        for odd in (-5, 0, "many", None, 1.5, True, 2**40):
-            if odd is not True:  # True is a 1
-                channel.received_credit(odd)
+        for odd in (-5, 0, "many", None, 1.5, 2**40):
+            channel.received_credit(odd)
         await anyio.wait_all_tasks_blocked()
         assert counting.made == held
 
@@ -268,55 +266,46 @@ async def test_a_handler_that_aborts_chooses_the_error_of_the_other_side() -> No
     async with pair(bus) as client, client.channel("talk") as ch:
         with pytest.raises(RequestError, match="not yet") as caught:
             await anext(ch)
-        assert (caught.value.code, caught.value.reason) == (Code.FAILED_PRECONDITION, "early")
-        assert caught.value.detail == {"wait": 5}
+        error = caught.value
+        assert (error.code, error.reason, error.detail) == (Code.FAILED_PRECONDITION, "early", {"wait": 5})
 
 
 @bounded
 async def test_a_sender_that_waits_for_credit_learns_of_the_end() -> None:
-    bus = Bus()
-    go = anyio.Event()
+    bus, go = Bus(), anyio.Event()
 
     @bus.handle("deaf")
     async def deaf(ch: Channel[int, int]) -> None:
         await go.wait()
         raise RequestError(Code.ABORTED, "enough")
 
-    async with pair(bus) as client, client.channel("deaf") as ch:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_fill, ch)
-            await anyio.wait_all_tasks_blocked()
-            go.set()
-            with pytest.raises(RequestError, match="enough"):
-                await anext(ch)
+    async def fill() -> None:
+        with pytest.raises(RequestError, match="enough"):
+            while True:
+                await ch.send(1)
 
-
-async def _fill(ch: Channel[Any, Any]) -> None:
-    with pytest.raises(RequestError, match="enough"):
-        while True:
-            await ch.send(1)
+    async with pair(bus) as client, client.channel("deaf") as ch, anyio.create_task_group() as group:
+        group.start_soon(fill)
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+        with pytest.raises(RequestError, match="enough"):
+            await anext(ch)
 
 
 @pytest.mark.parametrize("protocol", ["csb", "jrep", "ubre"])
 @pytest.mark.parametrize(
     "error",
-    [
-        BadRequest("no \ud800"),
-        BadRequest("no", reason="\ud800"),
-        BadRequest("no", detail=float("nan")),
-        BadRequest("no", detail=object()),
-        BadRequest("no" * 1_000_000),
-    ],
+    [{"text": "no \ud800"}, {"reason": "\ud800"}, {"detail": float("nan")}, {"detail": object()}, {"text": "no" * 1_000_000}],
     ids=["text", "reason", "nan", "object", "long"],
 )
 @bounded
-async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of_it(protocol: str, error: RequestError) -> None:
+async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of_it(protocol: str, error: Any) -> None:
     bus = Bus()
 
     @bus.handle("fail")
     async def fail() -> AsyncIterator[int]:
         yield 1
-        raise error
+        raise BadRequest(**{"text": "no", **error})
 
     async with pair(bus, protocol=protocol) as client:
         with pytest.raises(BadRequest):
@@ -327,8 +316,7 @@ async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of
 
 @bounded
 async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
-    bus = Bus()
-    over = anyio.Event()
+    bus, over = Bus(), anyio.Event()
 
     @bus.handle("lines")
     async def lines() -> AsyncIterator[int]:
@@ -434,8 +422,7 @@ async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_
 
 @bounded
 async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> None:
-    bus = Bus()
-    cleaned = anyio.Event()
+    bus, cleaned = Bus(), anyio.Event()
 
     @bus.handle("odd")
     async def odd() -> AsyncIterator[Any]:
@@ -445,10 +432,9 @@ async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> N
             cleaned.set()
 
     async with pair(bus) as client:
-        with pytest.raises(RequestError) as caught:
+        with pytest.raises(RequestError, match="INTERNAL"):
             async with client.stream("odd") as items:
                 await anext(items)
-        assert caught.value.code is Code.INTERNAL
         await cleaned.wait()
 
 
@@ -481,17 +467,12 @@ async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
 
 @bounded
 async def test_requests_that_run_and_wait_count_for_streams_too() -> None:
-    bus, asked, go = Bus(limits=Limits(running=2, waiting=1)), list[int](), anyio.Event()
+    bus = Bus(limits=Limits(running=2, waiting=1))
     Counting(bus)
-
-    @bus.handle("slow", inline=False)
-    async def slow(body: int) -> None:
-        asked.append(body)
-        await go.wait()
-
+    slow = Gated(bus, "slow")
     async with pair(bus) as client:
         first = [client.request("slow", 1)]
-        await eventually(lambda: len(asked) == 1)
+        await eventually(lambda: slow.inside == 1)
         async with client.stream("count") as items:
             assert await anext(items) == 1
         await eventually(lambda: bus.stats().running == 1)
@@ -500,31 +481,26 @@ async def test_requests_that_run_and_wait_count_for_streams_too() -> None:
         with pytest.raises(TooManyRequests, match=r"1 of your requests wait \(Limits\.waiting\) behind 2 that run"):
             async with client.stream("count") as items:
                 await anext(items)
-        go.set()
+        slow.go.set()
         for reply in first:
             await reply
 
 
 @bounded
 async def test_streams_that_were_turned_away_do_not_count_as_open() -> None:
-    bus, go, started = Bus(limits=Limits(running=1, channels=2, waiting_bytes=1000)), anyio.Event(), anyio.Event()
+    bus = Bus(limits=Limits(running=1, channels=2, waiting_bytes=1000))
     Counting(bus)
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        started.set()
-        await go.wait()
-
+    slow = Gated(bus, "slow")
     async with pair(bus) as client:
         running = client.request("slow")
-        await started.wait()
+        await eventually(lambda: slow.inside == 1)
         kept = client.request("slow", "x" * 900)
         await eventually(lambda: bus.stats().waiting == 1)
         for _ in range(3):
             with pytest.raises(TooManyRequests, match=r"Limits\.waiting_bytes"):
                 async with client.stream("count", "x" * 900) as items:
                     await anext(items)
-        go.set()
+        slow.go.set()
         await running
         await kept
         async with client.stream("count") as items:
@@ -534,23 +510,17 @@ async def test_streams_that_were_turned_away_do_not_count_as_open() -> None:
 @bounded
 async def test_while_draining_no_channel_is_opened() -> None:
     bus = Bus()
-    started, go = anyio.Event(), anyio.Event()
     Counting(bus)
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        started.set()
-        await go.wait()
-
+    slow = Gated(bus, "slow")
     async with pair(bus) as client, anyio.create_task_group() as group:
         running = client.request("slow")
-        await started.wait()
+        await eventually(lambda: slow.inside == 1)
         group.start_soon(bus.drain)
         await eventually(lambda: not bus.ready)
         with pytest.raises(Unavailable):
             async with client.stream("count") as items:
                 await anext(items)
-        go.set()
+        slow.go.set()
         await running
 
 
@@ -642,11 +612,9 @@ async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> N
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
     bus = answering()
     async with pair(bus) as client:
-        from polybus import Message
-
-        peer = client.peers[0]
+        party = party_of(client.peers[0])
         for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
-            party_of(peer).link.answer(Message(kind, "", "made-up-1", body=1), party_of(peer))
+            party.link.answer(Message(kind, "", "made-up-1", body=1), party)
         assert await client.request("echo", 1) == 1
         assert len(bus.peers) == 1
 
@@ -801,9 +769,8 @@ async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None
             async with client.channel("deaf") as ch:
                 await eventually(lambda: bus.stats().running == 1)
                 party_of(peer)._send_cancel(ch.id, "deaf")
-                with pytest.raises(RequestError) as caught:
+                with pytest.raises(RequestError, match="CANCELLED"):
                     await anext(ch)
-                assert caught.value.code is Code.CANCELLED
         assert not party_of(bus.peers[0]).channels
         assert not party_of(peer).channels
 

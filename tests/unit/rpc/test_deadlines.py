@@ -23,6 +23,7 @@ from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import bounded, eventually
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,6 @@ class World:
 
     @property
     def link(self) -> Link:
-        """The client's."""
         return self.peer.link
 
     @property
@@ -221,17 +221,11 @@ async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: 
                 raise RuntimeError("a mistake of ours")
             return math.inf
 
-    bus = Bus()
-
-    @bus.handle("never")
-    async def never() -> None:
-        await anyio.sleep_forever()
-
-    async with bus:
+    async with answering() as bus:
         runtime, failing = bus._services.running, Failing()
         runtime.watch(failing, runtime.time())
         with pytest.raises(DeadlineExceeded):
-            await bus.request("never", timeout=0.01)
+            await bus.request("endless", timeout=0.01)
         await eventually(lambda: failing not in runtime.timed)
         assert failing.failed == 3
     assert "it is tried again" in caplog.text
@@ -246,12 +240,12 @@ async def early(ctx: Context) -> None:
     raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
 
 
-async def asked(bus: Bus, timeout: float) -> None:
-    await asyncio.gather(*[bus.request("early", timeout=timeout).wait() for _ in range(3)])
+async def asked(bus: Bus, timeout: float, retry: Retry | None = None) -> None:
+    await asyncio.gather(*[bus.request("early", timeout=timeout, retry=retry).wait() for _ in range(3)])
 
 
 async def asked_with_patience(bus: Bus, timeout: float) -> None:
-    await asyncio.gather(*[bus.request("early", timeout=timeout, retry=Retry(attempts=3)).wait() for _ in range(3)])
+    await asked(bus, timeout, Retry(attempts=3))
 
 
 async def asked_in_a_task_group(bus: Bus, timeout: float) -> None:

@@ -97,8 +97,7 @@ async def test_no_attempt_is_begun_for_which_there_is_no_time_and_the_last_error
 
 
 async def test_the_deadline_of_all_attempts_is_the_one_timeout() -> None:
-    bus = Bus()
-    calls: list[int] = []
+    bus, calls = Bus(), list[int]()
 
     @bus.handle("work")
     async def work() -> None:
@@ -111,9 +110,8 @@ async def test_the_deadline_of_all_attempts_is_the_one_timeout() -> None:
         begun = anyio.current_time()
         with pytest.raises(DeadlineExceeded, match=r"after 5\.\d+ s.*\(asked 2 times\)") as caught:
             await client.request("work", timeout=5, retry=Retry(backoff=(3,)))
-        assert anyio.current_time() - begun == pytest.approx(5, abs=0.1)
+        assert [anyio.current_time() - begun, caught.value.elapsed] == pytest.approx([5, 5], abs=0.1)
     assert isinstance(caught.value.__cause__, Unavailable)
-    assert caught.value.elapsed == pytest.approx(5, abs=0.1)
 
 
 async def test_a_scope_around_the_call_bounds_every_attempt() -> None:
@@ -168,11 +166,7 @@ async def test_what_a_handler_may_have_seen_is_repeated_only_where_it_is_idempot
 async def test_what_was_never_sent_is_asked_again() -> None:
     """There is no link at first; the next attempt goes the way that there is then."""
     server, client = Bus(), Bus()
-
-    @server.handle("work")
-    async def work() -> str:
-        return "done"
-
+    server.handle("work", inline=True)(lambda: "done")
     async with client, server.serve("ubre+memory://retried"):
         async with client.connect("ubre+memory://retried"):
             pass
@@ -184,13 +178,8 @@ async def test_what_was_never_sent_is_asked_again() -> None:
 
 
 async def test_a_full_outbox_is_asked_again() -> None:
-    bus = Bus()
-
-    @bus.handle("work")
-    async def work(number: int) -> int:
-        return number
-
-    client = Bus(limits=Limits(outbox=1))
+    bus, client = Bus(), Bus(limits=Limits(outbox=1))
+    bus.handle("work", inline=True)(lambda number: number)
     slowly = Backoff(initial=5, maximum=5, jitter=False)
     async with bus.serve("ubre+memory://full") as listener, client.connect(listener.url, backoff=slowly):
         await bus.peers[0].aclose("a hiccup")
@@ -203,9 +192,7 @@ async def test_a_full_outbox_is_asked_again() -> None:
 
 
 async def test_a_cancelled_reply_is_not_asked_again_and_its_handler_stops() -> None:
-    bus = Bus()
-    stopped = anyio.Event()
-    calls: list[int] = []
+    bus, stopped, calls = Bus(), anyio.Event(), list[int]()
 
     @bus.handle("work")
     async def work() -> None:
@@ -254,8 +241,7 @@ async def test_misuse_is_raised_by_the_call() -> None:
 
 
 async def test_every_party_can_be_asked_again_and_the_answer_is_typed() -> None:
-    bus = Bus(authenticate=lambda handshake: polybus.Identity("ann", key="ann"))
-    times = dict[str, int]()
+    bus, times = Bus(authenticate=lambda handshake: polybus.Identity("ann", key="ann")), dict[str, int]()
     ask = Subject("ask", str, int)
 
     @bus.handle(ask)

@@ -154,8 +154,7 @@ async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_in_threa
 
 @bounded
 async def test_the_first_requests_to_a_handler_that_waits_for_all_of_them_begin_after_a_moment() -> None:
-    bus = Bus()
-    inside, full = 0, anyio.Event()
+    bus, inside, full = Bus(), 0, anyio.Event()
 
     @bus.handle("meet")
     async def meet() -> str:
@@ -205,8 +204,7 @@ async def test_who_asks_too_much_of_a_handler_that_has_not_answered_yet_is_told_
 
 @bounded
 async def test_a_handler_that_has_not_answered_yet_begins_beside_others_that_wait_before_large_answers() -> None:
-    bus = Bus()
-    inside, go = 0, anyio.Event()
+    bus, inside, go = Bus(), 0, anyio.Event()
 
     @bus.handle("wait")
     async def wait(body: bool) -> str:
@@ -230,8 +228,7 @@ async def test_a_handler_that_has_not_answered_yet_begins_beside_others_that_wai
 
 @bounded
 async def test_what_is_set_aside_for_calls_that_wait_is_what_an_answer_of_their_handler_shows() -> None:
-    bus = Bus()
-    inside, go, some = 0, anyio.Event(), anyio.Event()
+    bus, inside, go, some = Bus(), 0, anyio.Event(), anyio.Event()
 
     @bus.handle("wait")
     async def wait(body: int) -> str:
@@ -256,8 +253,7 @@ async def test_what_is_set_aside_for_calls_that_wait_is_what_an_answer_of_their_
 async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expected_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bus = Bus(limits=Limits(running=3))
-    inside, go = 0, anyio.Event()
+    bus, inside, go = Bus(limits=Limits(running=3)), 0, anyio.Event()
 
     @bus.handle("page")
     async def page(body: int) -> str:
@@ -284,8 +280,7 @@ async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expec
 @bounded
 async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_in_which_it_has_asked() -> None:
     bus = Bus()
-    library = Library(bus)
-    begun: list[int] = []
+    library, begun = Library(bus), list[int]()
 
     @bus.handle("number")
     async def number(body: int) -> str:

@@ -22,8 +22,7 @@ SCOPES = st.lists(st.tuples(st.sampled_from([math.inf, 100.0, 200.0, 300.0]), st
 
 
 async def test_it_says_what_anyio_says_whatever_scopes_are_around(anyio_backend: Any) -> None:
-    deadline = effective_deadline(running_loop())
-    now = anyio.current_time()
+    deadline, now = effective_deadline(running_loop()), anyio.current_time()
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(SCOPES)
@@ -40,8 +39,7 @@ async def test_it_says_what_anyio_says_whatever_scopes_are_around(anyio_backend:
 
 
 async def test_it_sees_the_scopes_of_a_task_group(anyio_backend: Any) -> None:
-    deadline = effective_deadline(running_loop())
-    seen: list[float] = []
+    deadline, seen = effective_deadline(running_loop()), list[float]()
 
     async def child() -> None:
         seen.append(deadline())
@@ -89,8 +87,7 @@ async def test_trio_itself_is_walked_over(anyio_backend: Any) -> None:
 
 @pytest.mark.native
 def test_a_request_from_another_loop_of_the_same_thread_is_told_so() -> None:
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    paired = pair(Bus())
+    first, second, paired = asyncio.new_event_loop(), asyncio.new_event_loop(), pair(Bus())
 
     async def ask() -> None:
         _ = client.request("echo")

@@ -37,12 +37,7 @@ def elsewhere(self: Any) -> None: ...
 
 @pytest.mark.parametrize(
     ("function", "variables"),
-    [
-        (Users().first, {T: bytes}),
-        (Users.first, {}),
-        (elsewhere, {}),
-        (MethodType(elsewhere, Users()), {}),
-    ],
+    [(Users().first, {T: bytes}), (Users.first, {}), (elsewhere, {}), (MethodType(elsewhere, Users()), {})],
     ids=["a method", "of no object", "a function", "bound to an object of a class that has it not"],
 )
 def test_the_variables_of_a_method_come_from_its_object(function: Any, variables: dict[Any, Any]) -> None:

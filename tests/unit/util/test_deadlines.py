@@ -42,8 +42,7 @@ def enter(deadlines: Deadlines, table: dict[int, Waiting], key: int, deadline: f
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_is_found_once_as_soon_as_it_is_due_and_never_before(seed: int) -> None:
-    rng, deadlines = random.Random(seed), Deadlines()
-    table: dict[int, Waiting] = {}
+    rng, deadlines, table = random.Random(seed), Deadlines(), dict[int, Waiting]()
     now, key, longest = 0.0, 0, rng.choice((1, 10, 1000))
     for _ in range(150):
         for _ in range(rng.choice((0, 1, 1, 5, 150))):
@@ -84,8 +83,7 @@ def test_what_waits_is_looked_at_a_few_times_however_much_else_waits() -> None:
 
 
 def test_short_deadlines_behind_a_long_one_are_not_all_remembered() -> None:
-    deadlines = Deadlines()
-    table: dict[int, Waiting] = {}
+    deadlines, table = Deadlines(), dict[int, Waiting]()
     enter(deadlines, table, 0, 3600.0)
     for key in range(1, 10_000):
         enter(deadlines, table, key, 30.0 + key / 1000)
@@ -98,8 +96,7 @@ def test_short_deadlines_behind_a_long_one_are_not_all_remembered() -> None:
 
 
 def test_what_raises_while_others_are_due_as_well_costs_these_nothing() -> None:
-    deadlines = Deadlines()
-    table: dict[int, Waiting] = {}
+    deadlines, table = Deadlines(), dict[int, Waiting]()
     for key in range(3):
         enter(deadlines, table, key, 1.0 + key)
     due: Any = deadlines.due(5.0, table)

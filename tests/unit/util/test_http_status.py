@@ -91,9 +91,8 @@ async def test_a_page_that_cannot_be_made_is_an_error_of_its_own_and_the_others_
 
 
 async def test_who_only_knocks_holds_up_nobody() -> None:
-    async with pages() as server:
-        async with await anyio.connect_tcp("127.0.0.1", server.port):
-            assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with pages() as server, await anyio.connect_tcp("127.0.0.1", server.port):
+        assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
 async def test_who_does_not_read_its_page_holds_up_nobody() -> None:
