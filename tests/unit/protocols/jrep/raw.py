@@ -36,6 +36,11 @@ class Peer:
         await self.say({"ToSubject": "ServerBus", "CommandType": "Associate", "RemoteServices": services, **parts})
         return await self.hear("FinishAssociation")
 
+    async def finish_association(self, services: str) -> None:
+        """The answer of a server to `associate`."""
+        parts = {"RemoteServices": services, "CapabilitiesFlags": "LongPolling"}
+        await self.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **parts})
+
     async def hear(self, command: str | None = None) -> dict[str, Any]:
         """The next message; with `command` the next one that is this."""
         with anyio.fail_after(BOUND):

@@ -4,7 +4,7 @@ import enum
 import json
 import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -17,8 +17,9 @@ from polybus._core.runtime.services import Services
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, JavaTypes, Jrep, Parts, RemoteInterface, bus_states
+from polybus.protocols.jrep.handshake import Dialect
 from polybus.testing import pair
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 
 from .raw import Peer, raw
 
@@ -38,6 +39,25 @@ def make_bus(**options: Any) -> Bus:
         return body
 
     return bus
+
+
+@asynccontextmanager
+async def federated(server: Bus, client: Bus | None = None, **options: Any) -> AsyncIterator[Bus]:
+    """Two of our buses over J.REP in memory."""
+    url = f"jrep+memory://federated-{id(server)}"
+    with anyio.fail_after(BOUND):
+        async with server.serve(url), connect(url, bus=client, **options) as connected:
+            yield connected
+
+
+@asynccontextmanager
+async def foreign_server(serve: Callable[[Any], Awaitable[None]]) -> AsyncIterator[str]:
+    """The URL of a server by hand; it ends with the block."""
+    with anyio.fail_after(BOUND):
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+            group.start_soon(listener.serve, serve)
+            yield f"jrep+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+            group.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -112,11 +132,13 @@ async def test_a_foreign_client_is_told_only_of_what_it_may_use(later: bool) -> 
             assert told == {"ServerBus", "ServerEchoService", "barrier", "echo", "open.later"}
 
 
-async def test_a_foreign_client_asks_and_is_answered_in_marked_values() -> None:
+async def test_a_foreign_client_asks_and_is_answered_in_marked_values_and_by_the_echo_service() -> None:
     async with served(make_bus()) as (peer,):
         value = {"^EncodedType": "java.util.ArrayList", "^ObjectID": "1", "^Value": ["a", None]}
         await peer.say({"ToSubject": "echo", "Value": value, "ReplyTo": "echo:1:RespondTo:RPC", "ErrorTo": "ClientBusErrors"})
         assert await peer.hear() == {"ToSubject": "echo:1:RespondTo:RPC", "Value": value}
+        await peer.say({"ToSubject": "ServerEchoService", "ReplyTo": "SSEAgent"})
+        assert await peer.hear() == {"ToSubject": "SSEAgent"}
 
 
 async def test_any_reply_subject_may_be_used_and_several_times_at_once() -> None:
@@ -150,16 +172,14 @@ async def test_an_error_has_all_that_an_errai_client_looks_for_and_no_stack() ->
     async with served(bus) as (peer,):
         await peer.say({"ToSubject": "fail", "Value": "x", "ReplyTo": "f:1:RespondTo:RPC", "ErrorTo": "f:1:Errors:RPC"})
         error = await peer.hear()
-        assert error["ToSubject"] == "f:1:Errors:RPC"
-        assert error["ErrorMessage"] == "twice"
+        assert (error["ToSubject"], error["ErrorMessage"]) == ("f:1:Errors:RPC", "twice")
         assert error["AdditionalDetails"] == "FAILED_PRECONDITION (double)"
-        assert error["Throwable"]["^EncodedType"] == "java.lang.RuntimeException"
-        assert error["Throwable"]["message"] == "twice"
-        assert error["Throwable"]["stackTrace"]["^Value"] == []
+        thrown = error["Throwable"]
+        assert (thrown["^EncodedType"], thrown["message"]) == ("java.lang.RuntimeException", "twice")
+        assert thrown["stackTrace"]["^Value"] == []
         await peer.say({"ToSubject": "fail", "Value": "secret", "ReplyTo": "f:2:RespondTo:RPC", "ErrorTo": "f:2:Errors:RPC"})
         text = json.dumps(await peer.hear())
-        assert "hunter2" not in text
-        assert "Traceback" not in text
+        assert "hunter2" not in text and "Traceback" not in text
         await peer.say({"ToSubject": "fail", "Value": "x", "ReplyTo": "f:3:RespondTo:RPC"})
         assert (await peer.hear())["ToSubject"] == "ClientBusErrors", "without ErrorTo the client's bus is told"
 
@@ -180,8 +200,7 @@ async def test_without_reply_to_it_goes_to_listeners_and_to_the_handler() -> Non
     async with served(bus) as (peer,):
         await peer.say({"ToSubject": "job", "Value": "v"})
         assert await peer.nothing_more() == []
-        while len(heard) < 2:
-            await anyio.lowlevel.checkpoint()
+        await eventually(lambda: len(heard) == 2)
     assert sorted(heard) == [("handle", "v"), ("on", "v")]
 
 
@@ -200,15 +219,8 @@ async def test_priority_comes_first_within_a_payload() -> None:
             {"ToSubject": "job", "Value": "4", "PriorityProcessing": 5},
         )
         await peer.nothing_more()
-        while len(heard) < 4:
-            await anyio.lowlevel.checkpoint()
+        await eventually(lambda: len(heard) == 4)
     assert heard == ["2", "4", "1", "3"]
-
-
-async def test_the_echo_service_answers() -> None:
-    async with served(make_bus()) as (peer,):
-        await peer.say({"ToSubject": "ServerEchoService", "ReplyTo": "SSEAgent"})
-        assert await peer.hear() == {"ToSubject": "SSEAgent"}
 
 
 async def test_an_unterminated_map_key_and_a_quote_in_a_key_are_survived() -> None:
@@ -225,8 +237,7 @@ async def test_an_unterminated_map_key_and_a_quote_in_a_key_are_survived() -> No
 
 
 async def test_a_client_cannot_reach_what_only_another_one_serves() -> None:
-    bus = make_bus()
-    async with served(bus, 2) as (ann, bob):
+    async with served(make_bus(), 2) as (ann, bob):
         await bob.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "private"})
         await bob.nothing_more()
         await ann.say({"ToSubject": "private", "Value": "x"})
@@ -235,11 +246,10 @@ async def test_a_client_cannot_reach_what_only_another_one_serves() -> None:
 
 
 async def test_a_client_cannot_disconnect_another_one_or_listen_to_the_buses() -> None:
-    bus = make_bus()
-    async with served(bus, 2) as (ann, bob):
+    async with served(make_bus(), 2) as (ann, bob):
         await ann.say({"ToSubject": "ClientBus", "CommandType": "Disconnect", "Reason": "spoof"})
-        await ann.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "ServerBus"})
-        await ann.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "echo"})
+        for subject in ("ServerBus", "echo"):
+            await ann.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": subject})
         complaints = await ann.nothing_more()
         assert {complaint["ToSubject"] for complaint in complaints} == {"ClientBusErrors"}
         await bob.say({"ToSubject": "echo", "Value": "secret", "ReplyTo": "e:1:RespondTo:RPC"})
@@ -316,8 +326,7 @@ async def test_hubs_in_a_ring_pass_a_message_once() -> None:
                 async with connect("jrep+memory://ring-0") as client:
                     await client.publish("chat.room", 1)
                     await client.publish("chat.room", 2)
-                    while len(heard) < 2:
-                        await anyio.lowlevel.checkpoint()
+                    await eventually(lambda: len(heard) >= 2)
                     for _ in range(5):
                         await client.request("barrier")
     assert heard == [1, 2]
@@ -327,55 +336,45 @@ async def test_hubs_in_a_ring_pass_a_message_once() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
-async def test_two_of_ours_federate_in_every_dialect(dialect: str) -> None:
+async def test_two_of_ours_federate_in_every_dialect(dialect: Dialect) -> None:
     bus = make_bus()
-    with anyio.fail_after(BOUND):
-        async with bus.serve(f"jrep+memory://own?dialect={dialect}") as listener, connect(listener.url) as client:
-            async with client.subscribe("news.*") as news:
-                await bus.publish("news.today", Parts(Value=[1, b"x"], Nick="Ann"))
-                message = await anext(news)
-                assert (message.body, message.attributes["Nick"]) == ([1, b"x"], "Ann")
-            assert await client.request("echo", {5: {1.5}}) == {5: {1.5}}
+    async with pair(bus, protocol=Jrep(dialect=dialect)) as client:
+        async with client.subscribe("news.*") as news:
+            await bus.publish("news.today", Parts(Value=[1, b"x"], Nick="Ann"))
+            message = await anext(news)
+            assert (message.body, message.attributes["Nick"]) == ([1, b"x"], "Ann")
+        assert await client.request("echo", {5: {1.5}}) == {5: {1.5}}
 
 
 async def test_a_foreign_server_is_bare_and_says_so_at_once() -> None:
-    client = make_bus()
-    with anyio.fail_after(BOUND):
-        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
-            port = listener.extra(anyio.abc.SocketAttribute.local_port)
-            seen: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
 
-            async def serve(stream: Any) -> None:
-                peer = Peer(stream)
-                try:
-                    while stream is not None:
-                        message = await peer.hear()
-                        seen.append(message)
-                        if message.get("CommandType") == "Associate":
-                            services = {"RemoteServices": "ServerBus,echo", "CapabilitiesFlags": "LongPolling"}
-                            await peer.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **services})
-                        elif "ReplyTo" in message:
-                            await peer.say(
-                                {"ToSubject": message["ErrorTo"], "ErrorMessage": "no", "AdditionalDetails": "<pre>"}
-                            )
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    await stream.aclose()
+    async def serve(stream: Any) -> None:
+        peer = Peer(stream)
+        try:
+            while stream is not None:
+                message = await peer.hear()
+                seen.append(message)
+                if message.get("CommandType") == "Associate":
+                    await peer.finish_association("ServerBus,echo")
+                elif "ReplyTo" in message:
+                    await peer.say({"ToSubject": message["ErrorTo"], "ErrorMessage": "no", "AdditionalDetails": "<pre>"})
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            await stream.aclose()
 
-            group.start_soon(listener.serve, serve)
-            async with connect(f"jrep+tcp://127.0.0.1:{port}", bus=client):
-                with pytest.raises(RemoteError, match="no") as caught:
-                    await client.request("far", 1)
-                assert caught.value.code is Code.UNKNOWN
-                async with client.subscribe("exact"):
-                    pass
-                with pytest.raises(Unsupported, match="exact subjects"):
-                    async with client.subscribe("pattern.*"):
-                        pass
-                with pytest.raises(Unsupported):
-                    async with client.stream("lines"):
-                        pass
-                await client.notify("told", 1)
-            group.cancel_scope.cancel()
+    async with foreign_server(serve) as url, connect(url, bus=make_bus()) as client:
+        with pytest.raises(RemoteError, match="no") as caught:
+            await client.request("far", 1)
+        assert caught.value.code is Code.UNKNOWN
+        async with client.subscribe("exact"):
+            pass
+        with pytest.raises(Unsupported, match="exact subjects"):
+            async with client.subscribe("pattern.*"):
+                pass
+        with pytest.raises(Unsupported):
+            async with client.stream("lines"):
+                pass
+        await client.notify("told", 1)
     names = [message.get("CommandType", message["ToSubject"]) for message in seen]
     assert names[0] == "Associate"
     assert "_polybus.hello" not in names
@@ -418,28 +417,23 @@ async def test_a_server_that_stops_in_the_middle_costs_a_handshake_s_time(dialec
                     return
 
     client = make_bus(limits=Limits(handshake_timeout=0.2))
-    with anyio.fail_after(BOUND):
-        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
-            port = listener.extra(anyio.abc.SocketAttribute.local_port)
-            group.start_soon(listener.serve, serve)
-            with pytest.raises(ConnectFailed, match="did not complete in 0.2 s"):
-                async with connect(f"jrep+tcp://127.0.0.1:{port}?dialect={dialect}", bus=client):
-                    pass
-            group.cancel_scope.cancel()
+    async with foreign_server(serve) as url:
+        with pytest.raises(ConnectFailed, match="did not complete in 0.2 s"):
+            async with connect(f"{url}?dialect={dialect}", bus=client):
+                pass
 
 
 async def test_reserved_subjects_are_refused_by_the_call() -> None:
-    with anyio.fail_after(BOUND):
-        async with make_bus().serve("jrep+memory://reserved"), connect("jrep+memory://reserved") as client:
-            for name in ("ServerBus", "clientbus", "ClientBusErrors"):
-                with pytest.raises(ReservedSubject):
-                    _ = client.request(name)
-                with pytest.raises(ReservedSubject):
-                    await client.publish(name, 1)
+    async with federated(make_bus()) as client:
+        for name in ("ServerBus", "clientbus", "ClientBusErrors"):
             with pytest.raises(ReservedSubject):
-                async with client.subscribe("ServerBus"):
-                    pass
-            assert await client.request("echo", "still here") == "still here"
+                _ = client.request(name)
+            with pytest.raises(ReservedSubject):
+                await client.publish(name, 1)
+        with pytest.raises(ReservedSubject):
+            async with client.subscribe("ServerBus"):
+                pass
+        assert await client.request("echo", "still here") == "still here"
 
 
 async def test_a_reserved_name_that_a_bus_listens_to_does_not_break_its_links(caplog: pytest.LogCaptureFixture) -> None:
@@ -448,8 +442,8 @@ async def test_a_reserved_name_that_a_bus_listens_to_does_not_break_its_links(ca
     @client.on("ServerBus")
     async def on_bus(body: Any) -> None: ...
 
-    with anyio.fail_after(BOUND), caplog.at_level(logging.WARNING):
-        async with make_bus().serve("jrep+memory://listening"), connect("jrep+memory://listening", bus=client):
+    with caplog.at_level(logging.WARNING):
+        async with federated(make_bus(), client):
             assert await client.peers[0].request("echo", 1) == 1
     assert "gets no subscription to 'ServerBus'" in caplog.text
 
@@ -461,54 +455,44 @@ async def test_subjects_that_begin_with_local_stay_here() -> None:
     async def on_local(body: Any) -> None:
         heard.append(body)
 
-    with anyio.fail_after(BOUND):
-        async with server.serve("jrep+memory://local"), connect("jrep+memory://local", bus=client):
-            async with server.subscribe("local:x") as there:
-                await client.publish("local:x", 1)
-                await client.peers[0].request("barrier")
-                assert heard == [1]
-                assert len(there) == 0
-            with pytest.raises(ReservedSubject, match="belongs to"):
-                async with client.subscribe("local:y"):
-                    pass
-            assert client.peers[0].connected
+    async with federated(server, client):
+        async with server.subscribe("local:x") as there:
+            await client.publish("local:x", 1)
+            await client.peers[0].request("barrier")
+            assert (heard, len(there)) == ([1], 0)
+        with pytest.raises(ReservedSubject, match="belongs to"):
+            async with client.subscribe("local:y"):
+                pass
+        assert client.peers[0].connected
+
+
+def send_from(server: Bus, payload: bytes) -> None:
+    (link,) = server._services.running.links
+    assert link.transport is not None
+    link.transport.send(payload)
 
 
 async def test_a_session_that_has_expired_is_made_anew_with_its_subscriptions() -> None:
-    server, client = make_bus(), Bus()
-    with anyio.fail_after(BOUND):
-        async with server.serve("jrep+memory://expiry"):
-            async with connect("jrep+memory://expiry", bus=client, backoff=Backoff(initial=0.001)):
-                async with client.subscribe("news") as news:
-                    events = client.events()
-                    (link,) = server._services.running.links
-                    assert link.transport is not None
-                    link.transport.send(b'[{"ToSubject":"ClientBus","CommandType":"SessionExpired"}]')
-                    async for event in events:
-                        if isinstance(event, LinkUp):
-                            assert event.again
-                            break
-                    await client.request("barrier")
-                    await server.publish("news", 1)
-                    assert (await anext(news)).body == 1
+    server = make_bus()
+    async with federated(server, backoff=Backoff(initial=0.001)) as client, client.subscribe("news") as news:
+        events = client.events()
+        send_from(server, b'[{"ToSubject":"ClientBus","CommandType":"SessionExpired"}]')
+        assert (await next_event(events, LinkUp)).again
+        await client.request("barrier")
+        await server.publish("news", 1)
+        assert (await anext(news)).body == 1
 
 
 async def test_a_complaint_of_the_server_is_heard_by_whoever_listens() -> None:
     server, client, heard = make_bus(), Bus(), list[Any]()
-    seen = anyio.Event()
 
     @client.on("ClientBusErrors")
     async def on_error(ctx: Context) -> None:
         heard.append(ctx.message.attributes["ErrorMessage"])
-        seen.set()
 
-    with anyio.fail_after(BOUND):
-        async with server.serve("jrep+memory://complaint"), connect("jrep+memory://complaint", bus=client):
-            (link,) = server._services.running.links
-            assert link.transport is not None
-            link.transport.send(b'[{"ToSubject":"ClientBusErrors","ErrorMessage":"out of order"}]')
-            await seen.wait()
-    assert heard == ["out of order"]
+    async with federated(server, client):
+        send_from(server, b'[{"ToSubject":"ClientBusErrors","ErrorMessage":"out of order"}]')
+        await eventually(lambda: heard == ["out of order"])
     assert client.stats().malformed == 0
 
 
@@ -615,13 +599,10 @@ async def test_the_five_states_follow_a_link() -> None:
                 group.start_soon(watch)
                 await started.wait()
                 async with client.connect("jrep+memory://states", backoff=Backoff(initial=0.001)):
-                    while BusState.CONNECTED not in seen:
-                        await anyio.lowlevel.checkpoint()
+                    await eventually(lambda: BusState.CONNECTED in seen)
                     await server.peers[0].aclose("a hiccup")
-                    while seen.count(BusState.CONNECTED) < 2:
-                        await anyio.lowlevel.checkpoint()
-                while seen[-1] is not BusState.LOCAL_ONLY:
-                    await anyio.lowlevel.checkpoint()
+                    await eventually(lambda: seen.count(BusState.CONNECTED) == 2)
+                await eventually(lambda: seen[-1] is BusState.LOCAL_ONLY)
     assert seen[:2] == [BusState.LOCAL_ONLY, BusState.CONNECTED]
     assert BusState.CONNECTION_INTERRUPTED in seen
     assert seen[-2:] == [BusState.LOCAL_ONLY, BusState.UNINITIALIZED]
@@ -640,13 +621,10 @@ async def test_the_state_is_local_only_again_when_a_link_is_left_that_is_down() 
             async with AsyncExitStack() as serving:
                 await serving.enter_async_context(make_bus().serve("jrep+memory://left-down"))
                 async with client.connect("jrep+memory://left-down", backoff=Backoff(initial=60)):
-                    while BusState.CONNECTED not in seen:
-                        await anyio.lowlevel.checkpoint()
+                    await eventually(lambda: BusState.CONNECTED in seen)
                     await serving.aclose()
-                    while BusState.CONNECTION_INTERRUPTED not in seen:
-                        await anyio.lowlevel.checkpoint()
-            while seen[-1] is not BusState.LOCAL_ONLY:
-                await anyio.lowlevel.checkpoint()
+                    await eventually(lambda: BusState.CONNECTION_INTERRUPTED in seen)
+            await eventually(lambda: seen[-1] is BusState.LOCAL_ONLY)
             group.cancel_scope.cancel()
 
 
@@ -665,8 +643,7 @@ async def test_what_is_published_while_an_expired_session_still_ends_waits_for_t
         async with stream:
             peer = Peer(stream)
             await peer.hear("Associate")
-            services = {"RemoteServices": "ServerBus,big,kept", "CapabilitiesFlags": "LongPolling"}
-            await peer.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **services})
+            await peer.finish_association("ServerBus,big,kept")
             if not expire.is_set():
                 await expire.wait()
                 await peer.say({"ToSubject": "ClientBus", "CommandType": "SessionExpired"})

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,15 +16,10 @@ from tests.doubles.driven import Driven
 
 DIALECTS: tuple[Dialect, ...] = ("auto", "v3", "legacy")
 ROLES: tuple[Role, ...] = ("client", "server")
+COMMON = [FederationState.CONNECTED, FederationState.CLOSED]
 STATES_OF: dict[Role, list[FederationState]] = {
-    "client": [
-        FederationState.ASSOCIATING,
-        FederationState.TRYING,
-        FederationState.QUEUEING,
-        FederationState.CONNECTED,
-        FederationState.CLOSED,
-    ],
-    "server": [FederationState.LISTENING, FederationState.SYNCING, FederationState.CONNECTED, FederationState.CLOSED],
+    "client": [FederationState.ASSOCIATING, FederationState.TRYING, FederationState.QUEUEING, *COMMON],
+    "server": [FederationState.LISTENING, FederationState.SYNCING, *COMMON],
 }
 
 
@@ -37,6 +33,14 @@ def command(bus: str, verb: str, **parts: Any) -> bytes:
     return json.dumps([{"ToSubject": bus, "CommandType": verb, **parts}]).encode()
 
 
+def carry(one: Driven, other: Driven) -> int:
+    """Take what one session has to send to the other: how many frames."""
+    frames = one.frames_to_send()
+    for frame in frames:
+        other.receive(frame, 0.0)
+    return len(frames)
+
+
 def said(one: Driven) -> list[dict[str, Any]]:
     return [message for frame in one.frames_to_send() for message in json.loads(frame)]
 
@@ -47,13 +51,7 @@ def shaken(client: Jrep, server: Jrep) -> tuple[Driven, Driven]:
     here.start(0.0)
     there.start(0.0)
     for turn in range(10):
-        frames = here.frames_to_send()
-        for frame in frames:
-            there.receive(frame, 0.0)
-        answers = there.frames_to_send()
-        for frame in answers:
-            here.receive(frame, 0.0)
-        if not frames and not answers:
+        if not carry(here, there) + carry(there, here):
             if here.federation.state is FederationState.CONNECTED:
                 break
             here.tick(float(turn))
@@ -74,29 +72,22 @@ def test_every_state_has_an_answer_to_every_verb(role: Role, dialect: Dialect) -
             )
 
 
+PARTS: list[dict[str, Any]] = [{}, {"Subject": "a"}, {"RemoteServices": "a,b"}, {"CapabilitiesFlags": "x"}]
+
+
 @pytest.mark.parametrize("verb", [*VERBS, "Dance"])
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Dialect, verb: str) -> None:
-    for state in STATES_OF[role]:
-        for parts in (
-            {},
-            {"Subject": "a"},
-            {"RemoteServices": "a,b"},
-            {"CapabilitiesFlags": "x"},
-            {"Reason": "r"},
-            {"PolybusInterval": 5},
-        ):
-            one = session(role, dialect)
-            one.frames_to_send()
-            one.federation.state = state
-            one.receive(command("ServerBus" if role == "server" else "ClientBus", verb, **parts), 1.0)
-            step = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
-            refused = [event for event in one.events() if isinstance(event, Refused)]
-            assert one.federation.state is step.then or refused
-            if step.action in ("refuse", "violate", "expired"):
-                assert len(refused) == 1
-            one.frames_to_send()
+    for state, parts in product(STATES_OF[role], [*PARTS, {"Reason": "r"}, {"PolybusInterval": 5}]):
+        one = session(role, dialect)
+        one.federation.state = state
+        one.receive(command("ServerBus" if role == "server" else "ClientBus", verb, **parts), 1.0)
+        step = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
+        refused = [event for event in one.events() if isinstance(event, Refused)]
+        assert one.federation.state is step.then or refused
+        if step.action in ("refuse", "violate", "expired"):
+            assert len(refused) == 1
 
 
 @pytest.mark.parametrize("client", DIALECTS)
@@ -108,10 +99,9 @@ def test_two_of_ours_find_a_common_dialect_where_there_is_one(client: Dialect, s
         assert there.federation.state is FederationState.LISTENING
     else:
         assert here.federation.state is there.federation.state is FederationState.CONNECTED
-        assert here.federation.ours
-        assert there.federation.ours
-        assert [event for event in here.events() if isinstance(event, Ready)] == [Ready()]
-        assert [event for event in there.events() if isinstance(event, Ready)] == [Ready()]
+        for one in (here, there):
+            assert one.federation.ours
+            assert [event for event in one.events() if isinstance(event, Ready)] == [Ready()]
 
 
 def test_the_words_of_v3_are_those_of_errai() -> None:
@@ -147,32 +137,28 @@ def test_the_words_of_the_document_come_in_its_order() -> None:
     assert json.loads(connect)[0]["CommandType"] == "ConnectToQueue"
     server.receive(connect, 0.0)
     (greeting,) = server.frames_to_send()
-    assert [message["CommandType"] for message in json.loads(greeting)] == [
-        "RemoteSubscribe",
-        "CapabilitiesNotice",
-        "FinishStateSync",
-    ]
+    words = ["RemoteSubscribe", "CapabilitiesNotice", "FinishStateSync"]
+    assert [message["CommandType"] for message in json.loads(greeting)] == words
     assert server.events() == []
     client.receive(greeting, 0.0)
     (rest,) = client.frames_to_send()
-    assert [message["CommandType"] for message in json.loads(rest)] == ["RemoteSubscribe", "FinishStateSync"]
+    assert [message["CommandType"] for message in json.loads(rest)] == [words[0], words[2]]
     server.receive(rest, 0.0)
     assert client.events() == server.events() == [Ready()]
 
 
-def test_a_client_falls_back_after_an_empty_answer_and_after_silence() -> None:
-    for nothing in (True, False):
-        client = session("client")
-        client.frames_to_send()
-        if nothing:
-            client.receive(b"[]", 0.1)
-        else:
-            due = client.next_tick()
-            assert due == 1.0
-            client.tick(due)
-        assert [word["CommandType"] for word in said(client)] == ["ConnectToQueue"]
-        client.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 2.0)
-        assert client.federation.state is FederationState.CONNECTED  # it was only slow
+@pytest.mark.parametrize("nothing", [True, False], ids=["an empty answer", "silence"])
+def test_a_client_falls_back_after_an_empty_answer_and_after_silence(nothing: bool) -> None:
+    client = session("client")
+    client.frames_to_send()
+    if nothing:
+        client.receive(b"[]", 0.1)
+    else:
+        assert client.next_tick() == 1.0
+        client.tick(1.0)
+    assert [word["CommandType"] for word in said(client)] == ["ConnectToQueue"]
+    client.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 2.0)
+    assert client.federation.state is FederationState.CONNECTED  # it was only slow
 
 
 def test_an_associate_without_remote_services_is_answered_with_an_error_at_once() -> None:
@@ -187,20 +173,15 @@ def test_an_associate_without_remote_services_is_answered_with_an_error_at_once(
 def test_a_second_associate_tells_everything_anew() -> None:
     server = session("server")
     server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus,a,b"), 0.0)
-    assert [(event.kind, event.subject) for event in server.events() if isinstance(event, Message)] == [
-        (Kind.SUBSCRIBE, "a"),
-        (Kind.SUBSCRIBE, "b"),
-    ]
+    told = [(event.kind, event.subject) for event in server.events() if isinstance(event, Message)]
+    assert told == [(Kind.SUBSCRIBE, "a"), (Kind.SUBSCRIBE, "b")]
     server.send(Message(Kind.SUBSCRIBE, "news"), 0.0)
     server.frames_to_send()
     server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus,b,c"), 0.0)
     events = server.events()
     assert not any(isinstance(event, Ready) for event in events)
-    assert [(event.kind, event.subject) for event in events if isinstance(event, Message)] == [
-        (Kind.UNSUBSCRIBE, "a"),
-        (Kind.SUBSCRIBE, "b"),
-        (Kind.SUBSCRIBE, "c"),
-    ]
+    told = [(event.kind, event.subject) for event in events if isinstance(event, Message)]
+    assert told == [(Kind.UNSUBSCRIBE, "a"), (Kind.SUBSCRIBE, "b"), (Kind.SUBSCRIBE, "c")]
     (finish,) = said(server)
     assert finish["RemoteServices"] == "ServerBus,ServerEchoService,news"
 
@@ -256,20 +237,14 @@ def test_disconnect_says_why_in_both_directions() -> None:
     client, server = shaken(Jrep(), Jrep())
     client.close(1000, "bye", 1.0)
     (word,) = said(client)
-    assert (word["ToSubject"], word["CommandType"], word["Reason"], word["PolybusCode"]) == (
-        "ServerBus",
-        "Disconnect",
-        "bye",
-        1000,
-    )
+    assert word == {"ToSubject": "ServerBus", "CommandType": "Disconnect", "Reason": "bye", "PolybusCode": 1000}
     server.events()
     server.receive(json.dumps([word]).encode(), 1.0)
     assert server.events() == [CloseWanted(1000, "bye")]
     client, server = shaken(Jrep(), Jrep())
     client.events()
     server.close(4401, "expired", 1.0)
-    for frame in server.frames_to_send():
-        client.receive(frame, 1.0)
+    carry(server, client)
     (event,) = client.events()
     assert isinstance(event, CloseWanted)
     assert (event.code, type(event.error)) == (4401, Unauthorized)
@@ -288,8 +263,7 @@ def test_a_peer_that_says_how_often_it_beats_is_held_to_it_and_others_are_not() 
     (beat,) = client.frames_to_send()
     server.events()
     server.receive(beat, 10.0)
-    due = server.next_tick()
-    assert due == 40.0
+    assert server.next_tick() == 40.0
     server.tick(39.0)
     assert server.events() == []
     server.tick(41.0)
@@ -347,12 +321,8 @@ def test_every_state_of_a_bus_has_an_answer_to_every_event() -> None:
     [[str(number) for number in range(50_000)], ["a"] * 100_000, ["ServerBus" + "\u200b" * number for number in range(400)]],
 )
 def test_of_a_handshake_that_lists_any_number_of_services_no_more_are_taken_than_a_peer_may_have(names: list[str]) -> None:
-    asked: tuple[tuple[Role, str, str], ...] = (
-        ("server", "ServerBus", "Associate"),
-        ("client", "ClientBus", "FinishAssociation"),
-    )
-    for role, bus, verb in asked:
-        one = Driven(Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1)))
+    for role, bus, verb in (("server", "ServerBus", "Associate"), ("client", "ClientBus", "FinishAssociation")):
+        one = Driven(Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1)))  # type: ignore[arg-type]
         one.start(0.0)
         one.receive(command(bus, verb, RemoteServices=",".join(names)), 0.0)
         assert one.federation.state is FederationState.CONNECTED

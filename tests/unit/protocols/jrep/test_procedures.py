@@ -43,10 +43,8 @@ def bared(node: Any) -> Any:
     ("kind", "value", "wire"),
     [
         (int, 5, ("Integer", 5)),
-        ("int", 5, ("Integer", 5)),
-        ("java.lang.Integer", 5, ("Integer", 5)),
-        ("long", 5, ("Long", "5")),
-        ("java.lang.Long", 5, ("Long", "5")),
+        *((name, 5, ("Integer", 5)) for name in ("int", "java.lang.Integer")),
+        *((name, 5, ("Long", "5")) for name in ("long", "java.lang.Long", "Long")),
         ("java.lang.Long", -(2**63), ("Long", str(-(2**63)))),
         ("short", 5, ("Short", 5)),
         ("java.lang.Short", -(2**15), ("Short", -(2**15))),
@@ -73,15 +71,14 @@ def bared(node: Any) -> Any:
         ("float[]", [1.5], ("[F", [("Float", 1.5)])),
         ("char[]", ["a", "b"], ("[C", [("Character", "a"), ("Character", "b")])),
         ("boolean[]", [True], ("[Z", [("Boolean", True)])),
-        ("byte[]", b"\x01\xff", ("[B", [1, -1])),
-        ("byte[]", [1, -1], ("[B", [1, -1])),
-        (bytes, b"\x01\xff", ("[B", [1, -1])),
+        *(
+            (kind, value, ("[B", [1, -1]))
+            for kind, value in (("byte[]", b"\x01\xff"), ("byte[]", [1, -1]), (bytes, b"\x01\xff"))
+        ),
         ("String[]", ["a", None], ("[Ljava.lang.String;", ["a", None])),
         ("[Ljava.lang.String;", ["a"], ("[Ljava.lang.String;", ["a"])),
-        ("Long", 5, ("Long", "5")),
-        ("Long[]", [1, None], ("[Ljava.lang.Long;", [("Long", "1"), None])),
         ("Map<String, List<Short>>", {"k": [1]}, ("java.util.LinkedHashMap", {"k": ("java.util.ArrayList", [("Short", 1)])})),
-        ("java.lang.Long[]", [1, None], ("[Ljava.lang.Long;", [("Long", "1"), None])),
+        *((name, [1, None], ("[Ljava.lang.Long;", [("Long", "1"), None])) for name in ("Long[]", "java.lang.Long[]")),
         ("int[]", None, None),
         ("java.util.List<java.lang.Long>", [1], ("java.util.ArrayList", [("Long", "1")])),
         (list["java.lang.Long"], [1], ("java.util.ArrayList", [("Long", "1")])),  # type: ignore[name-defined]  # noqa: F821
@@ -91,8 +88,7 @@ def bared(node: Any) -> Any:
             {"^k": [1]},
             ("java.util.LinkedHashMap", {"^k": ("java.util.ArrayList", [("Long", "1")])}),
         ),
-        (list, [1], ("java.util.ArrayList", [("Integer", 1)])),
-        (list[int], [1], ("java.util.ArrayList", [("Integer", 1)])),
+        *((kind, [1], ("java.util.ArrayList", [("Integer", 1)])) for kind in (list, list[int])),
         ("com.acme.Point", {"x": 1}, ("java.util.LinkedHashMap", {"x": ("Integer", 1)})),
         ("long", "no number", "no number"),
         ("int[]", "no list", "no list"),
@@ -161,29 +157,37 @@ def test_what_is_no_java_type_is_said_so(text: str) -> None:
         SERVICE.method("m", text)
 
 
-@pytest.mark.anyio
-async def test_a_function_answers_for_primitives_and_for_their_classes() -> None:
+ADD = SERVICE.method("add", int, int)
+
+
+def adding() -> Bus:
     bus = Bus()
 
     @SERVICE.handle(bus)
     async def add(left: int, right: int) -> int:
         return left + right
 
+    return bus
+
+
+@pytest.mark.anyio
+async def test_a_function_answers_for_primitives_and_for_their_classes() -> None:
+    bus = adding()
     with anyio.fail_after(BOUND):
         async with bus.serve("jrep+memory://procedures"), connect("jrep+memory://procedures") as client:
-            assert await client.request(SERVICE.method("add", int, int), [2, 3]) == 5
+            assert await client.request(ADD, [2, 3]) == 5
             assert await client.request(SERVICE.method("add", "java.lang.Integer", "java.lang.Integer"), [2, 3]) == 5
-            assert await client.peers[0].request(SERVICE.method("add", int, int), (2, 3)) == 5
-            await client.notify(SERVICE.method("add", int, int), [2, 3])
+            assert await client.peers[0].request(ADD, (2, 3)) == 5
+            await client.notify(ADD, [2, 3])
             with pytest.raises(EncodeError, match="argument 1"):
-                _ = client.request(SERVICE.method("add", int, int), [2**40, 3])
+                _ = client.request(ADD, [2**40, 3])
             assert await SERVICE.call(client, "add", 2, 3, returns=int) == 5
             with pytest.raises(NoHandler):
                 await SERVICE.call(client, "add", "x", "y")
             with pytest.raises(RequestError, match="argument 2"):
-                await client.request(SERVICE.method("add", int, int), [1, "x"])
+                await client.request(ADD, [1, "x"])
         async with bus:
-            assert await bus.request(SERVICE.method("add", int, int), [2, 3]) == 5  # its own
+            assert await bus.request(ADD, [2, 3]) == 5  # its own
 
 
 @pytest.mark.anyio
@@ -202,16 +206,11 @@ async def test_what_an_annotation_says_of_an_argument_is_checked() -> None:
 
 @pytest.mark.anyio
 async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() -> None:
-    bus = Bus()
-
-    @SERVICE.handle(bus)
-    async def add(left: int, right: int) -> int:
-        return left + right
-
+    bus = adding()
     with anyio.fail_after(BOUND):
         for url in ("jrep+memory://plain?values=plain", "ubre+memory://plain"):
             async with bus.serve(url), connect(url) as client:
-                assert await client.request(SERVICE.method("add", int, int), [2, 3]) == 5
+                assert await client.request(ADD, [2, 3]) == 5
 
 
 # -- what cannot be a method ---------------------------------------------------------------------------------------------
@@ -220,11 +219,7 @@ async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() ->
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (
-            lambda: RemoteInterface(""),
-            ValueError,
-            r"^name='': that of an interface in Java, for example 'com\.acme\.Calculator'",
-        ),
+        (lambda: RemoteInterface(""), ValueError, r"^name='': that of an interface in Java, .* 'com\.acme\.Calculator'"),
         (lambda: RemoteInterface("com acme"), ValueError, r"^name='com acme': that of an interface"),
         (lambda: RemoteInterface(5), TypeError, r"^name=5: that of an interface in Java, not int"),  # type: ignore[arg-type]
         (lambda: RemoteInterface("a.B", {}), TypeError, r"^java={}: JavaTypes, not dict"),  # type: ignore[arg-type]

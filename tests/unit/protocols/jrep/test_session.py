@@ -31,6 +31,14 @@ def carry(one: Driven, other: Driven) -> None:
         other.receive(frame, 0.0)
 
 
+def hear(one: Driven, *messages: dict[str, Any]) -> None:
+    one.receive(json.dumps(messages).encode(), 0.0)
+
+
+def said(one: Driven) -> list[dict[str, Any]]:
+    return [message for frame in one.frames_to_send() for message in json.loads(frame)]
+
+
 def messages(one: Driven) -> list[Message]:
     events = one.events()
     assert all(isinstance(event, Message) for event in events), events
@@ -68,8 +76,8 @@ def test_an_answer_that_nobody_asked_for_is_refused(id: str) -> None:
     client, _ = pair()
     key = str(client.send(Message(Kind.REQUEST, "a"), 0.0))
     forged = id.replace("PREFIX", key.removesuffix("1"))
-    client.receive(json.dumps([{"ToSubject": f"a:{forged}:RespondTo:RPC"}]).encode(), 0.0)
-    client.receive(json.dumps([{"ToSubject": f"a:{forged}:Errors:RPC", "ErrorMessage": "x"}]).encode(), 0.0)
+    hear(client, {"ToSubject": f"a:{forged}:RespondTo:RPC"})
+    hear(client, {"ToSubject": f"a:{forged}:Errors:RPC", "ErrorMessage": "x"})
     assert reasons(client) == ["unknown_id", "unknown_id"]
 
 
@@ -87,9 +95,7 @@ def test_a_peer_cannot_open_a_channel_under_a_name_of_ours() -> None:
     carry(client, server)
     (opened,) = messages(server)
     assert opened.id == key
-    client.receive(
-        json.dumps([{"ToSubject": "a", "PolybusVerb": "open", "PolybusId": key, "PolybusMode": "stream"}]).encode(), 0.0
-    )
+    hear(client, {"ToSubject": "a", "PolybusVerb": "open", "PolybusId": key, "PolybusMode": "stream"})
     assert reasons(client) == ["invalid_id"]
 
 
@@ -97,7 +103,7 @@ def test_nobody_may_be_asked_or_answered_under_a_reserved_name() -> None:
     _, server = pair()
     server.receive(b'[{"ToSubject":"a","ReplyTo":"ServerBus","ErrorTo":"e"},{"ToSubject":"clientBUS ","Value":1}]', 0.0)
     assert reasons(server) == ["reserved_subject", "reserved_subject"]
-    (told,) = [message for frame in server.frames_to_send() for message in json.loads(frame)]
+    (told,) = said(server)
     assert told["ToSubject"] == "e"
 
 
@@ -108,7 +114,7 @@ ANSWERS = ["x:RespondTo:RPC", "x:1:Errors:RPC", "x:Errors:RPC.m", "x:RPC.m:Respo
 @pytest.mark.parametrize("subject", RESERVED + ANSWERS)
 def test_a_notification_to_the_buses_is_refused(subject: str) -> None:
     _, server = pair()
-    server.receive(json.dumps([{"ToSubject": subject, "PolybusVerb": "notify", "Value": 1}]).encode(), 0.0)
+    hear(server, {"ToSubject": subject, "PolybusVerb": "notify", "Value": 1})
     assert reasons(server) == ["reserved_subject"]
 
 
@@ -130,8 +136,7 @@ def test_a_call_under_the_name_of_an_answer_is_refused() -> None:
 def test_subscriptions_to_answers_are_neither_kept_nor_an_offence() -> None:
     _, server = pair()
     for verb in ("RemoteSubscribe", "RemoteUnsubscribe"):
-        command = {"ToSubject": "ServerBus", "CommandType": verb, "SubjectsList": ["a:7:RespondTo:RPC", "b"]}
-        server.receive(json.dumps([command]).encode(), 0.0)
+        hear(server, {"ToSubject": "ServerBus", "CommandType": verb, "SubjectsList": ["a:7:RespondTo:RPC", "b"]})
     assert [message.subject for message in messages(server)] == ["b", "b"]
 
 
@@ -141,10 +146,9 @@ def test_subscriptions_to_answers_are_neither_kept_nor_an_offence() -> None:
 def test_nobody_is_told_of_errors_under_a_reserved_name(name: str, more: dict[str, str], role: Role) -> None:
     client, server = pair()
     one = server if role == "server" else client
-    one.receive(json.dumps([{"ToSubject": "a", "ReplyTo": "r", "ErrorTo": name, **more}]).encode(), 0.0)
+    hear(one, {"ToSubject": "a", "ReplyTo": "r", "ErrorTo": name, **more})
     assert reasons(one) == ["invalid_part" if more else "reserved_subject"]
-    told = [message["ToSubject"] for frame in one.frames_to_send() for message in json.loads(frame)]
-    assert told == ["ClientBusErrors"] * (role == "server")
+    assert [told["ToSubject"] for told in said(one)] == ["ClientBusErrors"] * (role == "server")
 
 
 def test_a_client_may_name_its_own_bus_s_errors() -> None:
@@ -152,17 +156,16 @@ def test_a_client_may_name_its_own_bus_s_errors() -> None:
     server.receive(b'[{"ToSubject":"a","ReplyTo":"r","ErrorTo":"ClientBusErrors"}]', 0.0)
     (asked,) = messages(server)
     server.send(Message(Kind.ERROR, "a", asked.id, code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
-    assert [message["ToSubject"] for frame in server.frames_to_send() for message in json.loads(frame)] == ["ClientBusErrors"]
+    assert [told["ToSubject"] for told in said(server)] == ["ClientBusErrors"]
 
 
 @pytest.mark.parametrize("priority", ["+-5", "--1", "", "٣x", "9" * 401, 10**400, -(10**400), None, True, [1]])
 def test_a_priority_that_is_no_number_is_refused_alone(priority: Any) -> None:
     _, server = pair()
-    server.receive(json.dumps([{"ToSubject": "e", "PriorityProcessing": priority}, {"ToSubject": "f"}]).encode(), 0.0)
+    hear(server, {"ToSubject": "e", "PriorityProcessing": priority}, {"ToSubject": "f"})
     refused, good = server.events()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Refused) and isinstance(good, Message)
     assert refused.error.reason in ("invalid_part", "malformed")
-    assert isinstance(good, Message)
     assert good.subject == "f"
 
 
@@ -177,7 +180,7 @@ def test_the_answers_to_one_payload_leave_in_as_few_payloads_as_the_limit_allows
     client, server = pair()
     server.session._max_frame = 500
     asked = [{"ToSubject": "ServerEchoService", "ReplyTo": f"n{number}:RespondTo:RPC", "Value": "x"} for number in range(20)]
-    server.receive(json.dumps(asked).encode(), 0.0)
+    hear(server, *asked)
     frames = server.frames_to_send()
     assert 1 < len(frames) < 20
     assert all(len(frame) <= 500 for frame in frames)
@@ -204,7 +207,7 @@ def test_an_error_without_error_to_goes_to_a_client_s_bus_only() -> None:
     client, server = pair()
     for one, expected in ((server, ["ClientBusErrors"]), (client, [])):
         one.send(Message(Kind.ERROR, "a", ("reply", None), code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
-        assert [message["ToSubject"] for frame in one.frames_to_send() for message in json.loads(frame)] == expected
+        assert [told["ToSubject"] for told in said(one)] == expected
 
 
 def test_a_lost_connection_forgets_what_was_not_sent() -> None:
@@ -218,9 +221,7 @@ def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:
     _, server = pair()
     for start in range(0, 5000, 500):
         subjects = [f"s{number}" for number in range(start, start + 500)]
-        server.receive(
-            json.dumps([{"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "SubjectsList": subjects}]).encode(), 0.0
-        )
+        hear(server, {"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "SubjectsList": subjects})
     assert len(server.federation.wanted) == Limits().subscriptions
     assert len(server.events()) == 5000, "the bus counts and refuses the rest"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from polybus import Message, RemoteProtocolError
 from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 
 HI = "Ci90eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5wcm90b2J1Zi5TdHJpbmdWYWx1ZRIECgJoaQ=="
 """``StringValue("hi")`` in an ``Any``."""
@@ -85,6 +86,17 @@ BAD: dict[str, dict[str, Any]] = {
     "data and data_base64": {**PUBLISH, "data": "x"},
 }
 """Events that no reader takes."""
+
+
+def in_protobuf(event: dict[str, Any], data: bytes | None = None) -> bytes:
+    """An event of strings and integers in the protobuf format, written by the generated class."""
+    made = cloud_event_classes()[0](id=event["id"], source=event["source"], spec_version="1.0", type=event["type"])
+    for name, value in event.items():
+        if name not in ("id", "source", "specversion", "type", "data", "data_base64"):
+            setattr(made.attributes[name], "ce_integer" if isinstance(value, int) else "ce_string", value)
+    if data is not None:
+        made.binary_data = data
+    return bytes(made.SerializeToString())
 
 
 def decode(event: Any, **options: Any) -> Message:

@@ -23,7 +23,7 @@ from polybus.plugins.extensions import party_of
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import IdFactory
 from polybus.testing import pair
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 from tests.unit.protocols.uprotocol.support import REQUEST
 
 pytestmark = pytest.mark.anyio
@@ -36,20 +36,6 @@ async def joined(server: Bus, client: Bus | None = None, **options: Any) -> Asyn
     with anyio.fail_after(BOUND):
         async with pair(server, protocol=UProtocol(**options), client=client, reconnect=True) as bus:
             yield bus
-
-
-async def take_until(events: AsyncIterator[Any], kind: type) -> AsyncIterator[Any]:
-    async for event in events:
-        yield event
-        if isinstance(event, kind):
-            return
-
-
-async def until(bus: Bus, kind: type) -> Any:
-    async for event in bus.events():
-        if isinstance(event, kind):
-            return event
-    raise AssertionError
 
 
 # -- addresses -----------------------------------------------------------------------------------------------------------
@@ -75,11 +61,8 @@ async def test_a_client_that_says_nothing_of_entities_reaches_a_server_with_a_na
             assert (message.subject, message.attributes["source"]) == ("news.today", f"{VCU}/news.today#Message")
             # By now the client knows who it talks to.
             assert (await client.request("UpdateDoor", 2))[2] == f"{VCU}/rpc.UpdateDoor"
-            assert await client.request("up://vcu.vin/body.access/1/rpc.UpdateDoor", 3) == [
-                3,
-                "/polybus/1/rpc.response",
-                "up://vcu.vin/body.access/1/rpc.UpdateDoor",
-            ]
+            method = "up://vcu.vin/body.access/1/rpc.UpdateDoor"
+            assert await client.request(method, 3) == [3, "/polybus/1/rpc.response", method]
 
 
 async def test_an_entity_stands_in_the_url() -> None:
@@ -179,11 +162,11 @@ async def test_a_request_that_ends_in_a_queue_never_reaches_its_handler_and_is_t
         events = server.events()
         with pytest.raises(DeadlineExceeded):
             await client.request("work", "second", timeout=0.05)
-        letters = [event async for event in take_until(events, DeadLettered)]
+        letter = await next_event(events, DeadLettered)
         go.set()
         assert await first == "first"
         assert reached == ["first"]
-        assert (letters[-1].code, letters[-1].subject) == (Code.DEADLINE_EXCEEDED, "work")
+        assert (letter.code, letter.subject) == (Code.DEADLINE_EXCEEDED, "work")
 
 
 async def test_a_server_whose_clock_is_ahead_says_that_the_request_has_expired() -> None:
@@ -226,12 +209,9 @@ async def test_a_request_whose_answer_has_expired_waits_on_to_its_own_end_and_th
                 with pytest.raises(DeadlineExceeded) as caught:
                     await client.request("work", timeout=0.2)
                 assert caught.value.where == "local"
-                said = (
-                    r"no answer on 'work' after .*: an answer came and was not taken, expired: made 20.* s ago with a ttl of .*"
-                )
-                assert re.fullmatch(f"{said}; where clocks differ.*", str(caught.value))
-                letter = [event async for event in take_until(events, DeadLettered)][-1]
-                assert isinstance(letter, DeadLettered)
+                said = "no answer on 'work' after .*: an answer came and was not taken, expired: made 20.* s ago with a ttl of"
+                assert re.fullmatch(f"{said} .*; where clocks differ.*", str(caught.value))
+                letter = await next_event(events, DeadLettered)
                 assert (letter.code, letter.subject, letter.reason.split(":")[0]) == (Code.DEADLINE_EXCEEDED, "work", "expired")
                 assert (client.stats().dropped, client.stats().late) == (1, 0)
                 assert await client.request("work", timeout=60) == "done"
@@ -269,8 +249,7 @@ async def test_a_publication_that_ends_in_a_queue_is_not_read() -> None:
     async with joined(bus) as client, bus.subscribe("a") as queue:
         await client.publish("a", 1)
         await client.publish("a", 2)
-        while len(queue) < 2:  # there is nothing to wait for
-            await anyio.lowlevel.checkpoint()
+        await eventually(lambda: len(queue) == 2)
         queue._source._queue[0].expires = anyio.current_time() - 1
         assert (await anext(queue)).body == 2
         assert bus.stats().dropped == 1
@@ -290,10 +269,9 @@ async def test_behind_a_link_that_is_down_the_urgent_go_first_and_nobody_starves
             done.set()
 
     async with joined(server, priorities={"log.>": "CS0", "door.>": "CS6"}) as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(until, client, LinkDown)
-            await anyio.wait_all_tasks_blocked()
-            await server.peers[0].aclose("a hiccup")
+        events = client.events()
+        await server.peers[0].aclose("a hiccup")
+        await next_event(events, LinkDown)
         for number in range(400):
             client.publish_nowait("log.x", number)  # in one turn: the link is down all the while
         for number in range(40):
@@ -324,8 +302,7 @@ async def test_of_requests_that_wait_the_urgent_run_first() -> None:
         blocking = client.request("first")
         replies = [client.request("slow.x", f"slow{number}") for number in range(3)]
         replies += [client.request("fast.x", f"fast{number}") for number in range(3)]
-        while server.stats().waiting < 6:  # there is nothing to wait for
-            await anyio.lowlevel.checkpoint()
+        await eventually(lambda: server.stats().waiting == 6)
         go.set()
         await blocking
         for reply in replies:

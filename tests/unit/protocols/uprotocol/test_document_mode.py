@@ -16,11 +16,10 @@ from polybus.plugins import Refused
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import pack
 from polybus.protocols.uprotocol.http import Form, frames_of, from_http, http_of
-from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.rules import RULES, TOLERATED, Violation
 from tests.doubles.driven import Driven
 
-from .support import HI, PUBLISH, REQUEST, decode
+from .support import HI, PUBLISH, REQUEST, decode, in_protobuf
 
 # Section 4 of the document, byte for byte but for the comments that stand there for data.
 DOOR, STATUS = StringValue(value="hi").SerializeToString(), b"\x08\x05\x12\x04gone"
@@ -71,18 +70,6 @@ def quoted(data: bytes) -> bytes:
     return b'"' + base64.b64encode(data) + b'"'
 
 
-def in_protobuf(event: bytes, data: bytes) -> bytes:
-    """The same in the protobuf format."""
-    given = json.loads(event)
-    made = cloud_event_classes()[0](id=given["id"], source=given["source"], spec_version="1.0", type=given["type"])
-    for name, value in given.items():
-        if name in ("id", "source", "specversion", "type", "data"):
-            continue
-        setattr(made.attributes[name], "ce_integer" if isinstance(value, int) else "ce_string", value)
-    made.binary_data = data
-    return bytes(made.SerializeToString())
-
-
 def in_headers(event: bytes) -> dict[str, str]:
     given = json.loads(event)
     named = {name: str(value) for name, value in given.items() if name not in ("data", "datacontenttype")}
@@ -91,8 +78,8 @@ def in_headers(event: bytes) -> dict[str, str]:
 
 def all_forms(event: bytes, data: bytes) -> dict[str, Any]:
     """How to read an event in every form, with the mode of the reader."""
-    whole, proto, headers = event % quoted(data), in_protobuf(event % b"0", data), in_headers(event % b"0")
-    json_type, proto_type = "application/cloudevents+json", "application/cloudevents+protobuf"
+    whole, proto, headers = event % quoted(data), in_protobuf(json.loads(event % b"0"), data), in_headers(event % b"0")
+    json_type, proto_type, batch_type = (f"application/cloudevents{it}" for it in ("+json", "+protobuf", "-batch+json"))
 
     def first(found: Any) -> Message:
         if isinstance(found[0], RemoteProtocolError):
@@ -114,9 +101,7 @@ def all_forms(event: bytes, data: bytes) -> dict[str, Any]:
         "structured": lambda mode: first(from_http({"content-type": json_type}, whole, mode=mode)),
         "structured protobuf": lambda mode: first(from_http({"content-type": proto_type}, proto, mode=mode)),
         "binary": lambda mode: first(from_http(headers, data, mode=mode)),
-        "batch": lambda mode: first(
-            from_http({"content-type": "application/cloudevents-batch+json"}, b"[" + whole + b"]", mode=mode)
-        ),
+        "batch": lambda mode: first(from_http({"content-type": batch_type}, b"[" + whole + b"]", mode=mode)),
         "binary, a server of json": through(headers, data, "json"),
         "binary, a server of protobuf": through(headers, data, "protobuf"),
         "structured, a server of json": through({"content-type": json_type}, whole, "json"),
@@ -179,9 +164,8 @@ def test_what_keeps_the_rules_has_no_mark_and_nobody_else_can_set_it() -> None:
             decode({**REQUEST, TOLERATED: value})
     with pytest.raises(Violation):
         from_http({**in_headers(json.dumps(PUBLISH).encode()), f"ce-{TOLERATED}": "x", "content-type": "text/plain"}, b"")
-    assert {rule.name for rule in RULES if rule.tolerated == 1} == {
-        "id.version", "reqid.version", "source.authority", "sink.authority", "plevel.name",
-    }  # fmt: skip
+    tolerated = {"id.version", "reqid.version", "source.authority", "sink.authority", "plevel.name"}
+    assert {rule.name for rule in RULES if rule.tolerated == 1} == tolerated
 
 
 def test_what_was_read_leniently_is_written_without_the_mark() -> None:
@@ -195,14 +179,12 @@ def test_what_was_read_leniently_is_written_without_the_mark() -> None:
 
 def test_an_id_without_time_never_expires_and_one_with_a_time_does() -> None:
     late = UProtocol(clock=lambda: (1_700_000_000_000 + 10**9) * 1_000_000)
-    for id, expected in (("5b9fe861-8c1c-4899-9b07-ad1cde652e10", "kept"), (PUBLISH["id"], "expired")):
-        session = Driven(late.session("server"))
+    session = Driven(late.session("server"))
+    for id in ("5b9fe861-8c1c-4899-9b07-ad1cde652e10", PUBLISH["id"]):
         session.receive(json.dumps({**PUBLISH, "id": id}).encode(), 0.0)
-        (event,) = session.events()
-        kept = isinstance(event, Message)
-        assert kept is (expected == "kept")
-        if isinstance(event, Message):
-            assert (event.expires, event.ttl, event.attributes["ttl"]) == (None, None, 10000)
+    kept, expired = session.events()
+    assert isinstance(kept, Message) and not isinstance(expired, Message)
+    assert (kept.expires, kept.ttl, kept.attributes["ttl"]) == (None, None, 10000)
 
 
 @pytest.mark.anyio

@@ -25,10 +25,8 @@ from polybus.protocols.uprotocol.names import UriError, parse_uri, read_uri
 def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
     uri = parse_uri(text)
     assert (uri.authority, uri.ue, uri.version, uri.resource, uri.instance, uri.message) == parts
-
-
-def test_the_resource_of_a_short_address_is_a_number() -> None:
-    assert [parse_uri(text).number for text in ("up://192.0.2.17/4/1/3", "/4/1/32769")] == [3, 32769]
+    if uri.resource.isdigit():
+        assert uri.number == int(uri.resource)
 
 
 def test_scheme_and_authority_are_equal_in_any_case() -> None:
@@ -51,26 +49,17 @@ def test_an_authority_is_read_with_user_and_port_in_lower_case(text: str, author
 
 
 @pytest.mark.parametrize(
-    ("text", "method", "response", "topic"),
+    ("text", "kind"),
     [
-        ("/a/1/rpc.Get", True, False, False),
-        ("/a/1/rpc.response", False, True, False),
-        ("/a/1/rpc.user.get", True, False, False),
-        ("/a/1/rpc", False, False, False),
-        ("/a/1/rpc.", False, False, False),
-        ("/a/1/door#Door", False, False, True),
-        ("/a/1/door.front#Door", False, False, True),
-        ("/a/1/door", False, False, False),
-        ("/a/1/rpc.Get#Door", False, False, False),
-        ("/a/1", False, False, False),
-        ("/4/1/3", True, False, False),
-        ("/4/1/0", False, True, False),
-        ("/4/1/32768", False, False, True),
+        *((text, "method") for text in ("/a/1/rpc.Get", "/a/1/rpc.user.get", "/4/1/3")),
+        *((text, "response") for text in ("/a/1/rpc.response", "/4/1/0")),
+        *((text, "topic") for text in ("/a/1/door#Door", "/a/1/door.front#Door", "/4/1/32768")),
+        *((text, "") for text in ("/a/1/rpc", "/a/1/rpc.", "/a/1/door", "/a/1/rpc.Get#Door", "/a/1")),
     ],
 )
-def test_methods_topics_and_the_place_for_answers_are_told_apart(text: str, method: bool, response: bool, topic: bool) -> None:
+def test_methods_topics_and_the_place_for_answers_are_told_apart(text: str, kind: str) -> None:
     uri = parse_uri(text)
-    assert (uri.is_method, uri.is_response, uri.is_topic) == (method, response, topic)
+    assert (uri.is_method, uri.is_response, uri.is_topic) == (kind == "method", kind == "response", kind == "topic")
 
 
 @pytest.mark.parametrize(("version", "good"), [("1", True), ("1.2", True), ("1.2.3", False), ("", False), ("v1", False)])
@@ -81,28 +70,9 @@ def test_a_version_has_major_perhaps_minor_and_no_patch(version: str, good: bool
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "//",
-        "climate.seat/1/rpc.SetHeat",
-        "https://cgw.veh7/climate.seat/1/rpc.SetHeat",
-        "/4/1/heater",
-        "/70000/1/3",
-        "up:///a/1/x",
-        "///a",
-        "/a/1/x/y",
-        "/a/1/x y",
-        "/a/1/x#",
-        "/a/1/x#A#B",
-        "/a/1/x?q=1",
-        "/a/../x",
-        "/a/%2e%2E/x",
-        "//a b/c/1",
-        "//host:x/c/1",
-        "//2001:db8::1/4/1/3",
-        "/a/1/gr\u00fcn",
-        "/a/1/%zz",
-        "//host/4/1/3",
-        "/4/1/70000",
+        *("", "//", "climate.seat/1/rpc.SetHeat", "https://cgw.veh7/climate.seat/1/rpc.SetHeat", "up:///a/1/x", "///a"),
+        *("/4/1/heater", "/70000/1/3", "/4/1/70000", "/a/1/x/y", "/a/1/x y", "/a/1/x#", "/a/1/x#A#B", "/a/1/x?q=1", "/a/../x"),
+        *("/a/%2e%2E/x", "//a b/c/1", "//host:x/c/1", "//2001:db8::1/4/1/3", "/a/1/gr\u00fcn", "/a/1/%zz", "//host/4/1/3"),
     ],
 )
 def test_what_breaks_the_grammar_is_refused_with_the_text_in_view(text: str) -> None:
