@@ -163,10 +163,6 @@ def _read_form(data: bytes) -> dict[str, Any]:
     return form
 
 
-def _write_base64(value: Any) -> bytes:
-    return binascii.b2a_base64(OCTETS.encode(value), newline=False)
-
-
 def _read_base64(data: bytes) -> bytes:
     try:
         return binascii.a2b_base64(data, strict_mode=True)
@@ -176,7 +172,9 @@ def _read_base64(data: bytes) -> bytes:
 
 FORM_FORMAT: Final = CsbPayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
 """A dict of texts, with lists for repeated keys."""
-BASE64_FORMAT: Final = CsbPayloadFormat("application/base64", _write_base64, _read_base64)
+BASE64_FORMAT: Final = CsbPayloadFormat(
+    "application/base64", lambda value: binascii.b2a_base64(OCTETS.encode(value), newline=False), _read_base64
+)
 """Bytes as base64 text (RFC 4648 section 4, with padding, without line breaks)."""
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON_FORMAT, OCTETS, TEXT, FORM_FORMAT, BASE64_FORMAT)
 BY_NAME: Final[Mapping[str, BodyFormat]] = {

@@ -330,7 +330,9 @@ def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[F
         if at < 0:
             return
     if len(frame) > at:
-        yield FrameField(at, len(frame) - at, "payload", _shown_payload(frame[at:], encoding))
+        part, octets = frame[at : at + _SHOWN], encoding == wire.BINARY or encoding not in _WORDS
+        shown = part.hex(" ") if octets else part.decode(errors="replace")
+        yield FrameField(at, len(frame) - at, "payload", shown)
 
 
 def _result_word(kind: int, result: int) -> str:
@@ -369,10 +371,3 @@ def _subject_fields(frame: bytes, at: int, more: bool) -> Generator[FrameField, 
             return -1
         at += size
     return at
-
-
-def _shown_payload(payload: bytes, encoding: int) -> str:
-    shown = payload[:_SHOWN]
-    if encoding == wire.BINARY or encoding not in _WORDS:
-        return shown.hex(" ")
-    return shown.decode(errors="replace")

@@ -169,7 +169,7 @@ class MessageReader:
         except (ValueError, RecursionError) as error:
             apart = told_apart(frame) if len(frame) <= self._long else None  # otherwise `cut` has tried it
             if apart is not None:
-                return self._read_apart(apart, self._depth - 1)
+                return [self._read_safely(element, index, self._depth - 1) for index, element in enumerate(apart)]
             refused = refuse_json(error)
             if isinstance(error, msgspec.ValidationError):
                 refused.reason = "not_array"
@@ -195,18 +195,15 @@ class MessageReader:
         messages: list[Message | RemoteProtocolError] = []
         bad = 0
         for part in parts:
-            read = self._read_part(part)
+            try:
+                read = self.read(part)
+            except RemoteProtocolError as error:
+                read = [error]
             messages += read
             bad += sum(isinstance(message, RemoteProtocolError) for message in read)
             if bad > self._limits.bad_messages:
                 break
         return messages
-
-    def _read_part(self, part: bytes) -> Sequence[Message | RemoteProtocolError]:
-        try:
-            return self.read(part)
-        except RemoteProtocolError as error:
-            return [error]
 
     def _check(self, frame: bytes) -> None:
         if len(frame) > self._limits.message:  # a single message, or it would have been split
@@ -274,9 +271,6 @@ class MessageReader:
             return []  # activity, as for the real server (notes section 1.1)
         elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
         return [self._read_safely(bytes(element), index) for index, element in enumerate(elements)]
-
-    def _read_apart(self, elements: list[bytes], depth: int) -> list[Message | RemoteProtocolError]:
-        return [self._read_safely(element, index, depth) for index, element in enumerate(elements)]
 
     def _read_safely(self, raw: bytes, index: int, depth: int | None = None) -> Message | RemoteProtocolError:
         try:

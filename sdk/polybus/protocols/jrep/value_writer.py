@@ -71,18 +71,15 @@ def write_integer(value: int, ids: object) -> bytes:
 
 
 def write_big_integer(value: int) -> bytes:
-    return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % _digits(value)
+    try:
+        digits = str(value).encode()
+    except ValueError as error:  # CPython's limit of 4,300 digits
+        raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
+    return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % digits
 
 
 def write_marked(java: str, value: bytes) -> bytes:
     return b'{"^EncodedType":"%b","^ObjectID":"-1","^NumVal":%b}' % (java.encode(), value)
-
-
-def _digits(value: int) -> bytes:
-    try:
-        return str(value).encode()
-    except ValueError as error:  # CPython's limit of 4,300 digits
-        raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
 
 
 def write_double(value: float, ids: object) -> bytes:
@@ -105,10 +102,6 @@ def write_date(value: datetime.datetime, ids: object) -> bytes:
     if value.tzinfo is None:
         raise EncodeError("a datetime without a time zone: java.util.Date is a moment; give it one, for example datetime.UTC")
     return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
-
-
-def write_java_enum(value: JavaEnum, ids: object) -> bytes:
-    return enum_constant(value.type, value.name)
 
 
 def constants_writer(java: str) -> Callable[[Any, Any], bytes]:
@@ -261,7 +254,8 @@ class _Declared:
     def _array(self, value: Any, element: JavaType) -> bytes:
         if element.element is not None:
             raise EncodeError("Errai has no marshaller for arrays of arrays")
-        name = _array_name(element.name)
+        letter = _PRIMITIVES.get(element.name, ("", ""))[1]
+        name = f"[{letter}" if letter else f"[L{element.name};"
         if isinstance(value, (bytes, bytearray, memoryview)) and name == "[B":
             value = array("b", bytes(value))
         if not isinstance(value, (list, tuple, array)):
@@ -341,11 +335,6 @@ def _floating(value: float, marker: str, name: str) -> bytes:
     return write_marked(marker, number(made))
 
 
-def _array_name(element: str) -> str:
-    letter = _PRIMITIVES.get(element, ("", ""))[1]
-    return f"[{letter}" if letter else f"[L{element};"
-
-
 # -- values of any type ---
 
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
@@ -375,7 +364,7 @@ class ValueWriter:
             datetime.datetime: write_date,
             decimal.Decimal: write_decimal,
             JavaObject: self._java_object,
-            JavaEnum: write_java_enum,
+            JavaEnum: lambda value, ids: enum_constant(value.type, value.name),
             Arguments: lambda value, ids: write_arguments(value, ids, self._value),
         }
 

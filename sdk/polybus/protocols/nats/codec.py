@@ -50,10 +50,6 @@ def _deadline_block(ttl: float) -> bytes:
     return b"NATS/1.0\r\n%b: %d\r\n\r\n" % (TTL.encode(), milliseconds(ttl))
 
 
-def looks_like_json(payload: bytes) -> bool:
-    return not payload or payload[0] in _JSON_BEGINS
-
-
 @frozen(eq=False, kw_only=True)
 class NatsCodec:
     """One operation per frame. The session uses `reader` and writing methods; `decode` and `encode` implement the plugin."""
@@ -190,7 +186,7 @@ class NatsCodec:
             )
         payload, own = self.payload(message)
         own += mark
-        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
+        block = self.block(message, own)
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
@@ -203,7 +199,7 @@ class NatsCodec:
             if not own and not message.headers:
                 return write_publication(subject, inbox, self.deadlines[message.ttl], payload)
             own.append((TTL, str(milliseconds(message.ttl))))
-        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
+        block = self.block(message, own)
         return write_publication(subject, inbox, block, payload)
 
     def answer(self, message: Message, inbox: str, mark: Sequence[tuple[str, str]] = ()) -> bytes:
@@ -212,22 +208,22 @@ class NatsCodec:
         else:
             payload, own = failure(message)
         own += mark
-        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
+        block = self.block(message, own)
         return write_publication(inbox, None, block, payload)
+
+    def block(self, message: Message, own: list[tuple[str, str]]) -> bytes:
+        return write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
 
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
         """A message's body and the header fields that describe it. May raise `EncodeError`."""
         raw = message.raw
         if raw is not None and raw is message.checked and message.format is JSON:
             return raw, []
-        raw = message.encoded(self.formats, self._format_of)
+        raw = message.encoded(self.formats, lambda value: self.format_for(value, ""))
         if raw is None:
             return b"", []
-        octets = message.format is OCTETS and looks_like_json(raw)
-        return raw, [(BODY, "bytes")] if octets and raw else []
-
-    def _format_of(self, value: Any) -> BodyFormat:
-        return self.format_for(value, "")
+        octets = message.format is OCTETS and raw and raw[0] in _JSON_BEGINS
+        return raw, [(BODY, "bytes")] if octets else []
 
     def _inbox(self, id: Any) -> str:
         fault = fault_in_name(id, self.limits.subject)

@@ -410,10 +410,6 @@ TYPES: Final = {
 MAX_TTL: Final = 2**32 - 1
 
 
-def _no_level(subject: str | int) -> str | None:
-    return None
-
-
 @frozen(eq=False, kw_only=True)
 class UpCodec:
     """Converts between frames and messages. After reading, `Message.attributes` has all attributes, and the subject is an
@@ -422,7 +418,7 @@ class UpCodec:
 
     limits: Limits = field(factory=Limits)
     texts: bool = False  # True to send str as plain text, not as JSON
-    level_of: Callable[[str | int], str | None] = _no_level  # Returns the configured priority of a subject, or None
+    level_of: Callable[[str | int], str | None]  # Returns the configured priority of a subject, or None
     formats: tuple[BodyFormat, ...] = FORMATS
     reads: frozenset[Literal["text", "binary"]] = frozenset({"binary"})
     writes: Literal["text", "binary"] = "binary"

@@ -124,10 +124,6 @@ is_id: Final = re.compile(USUAL_ID).fullmatch
 EVENT_FIELDS: Final = frozenset(UsualEvent.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
 
 
-def event_of(attributes: dict[str, Any]) -> UsualEvent:
-    return UsualEvent("1.0", **{name: value for name, value in attributes.items() if name in EVENT_FIELDS})
-
-
 NAMES: Final = {
     kind: f"polybus.{kind.value}.v1"
     for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL, Kind.OPEN, Kind.ITEM, Kind.CREDIT, Kind.END)
@@ -390,9 +386,8 @@ class Envelope:
         else:
             message = Message(_KINDS[kind], attributes["source"], None, raw, format, None, seconds)
         del attributes["specversion"]
-        made = EventMessage(
-            message.kind, str(message.subject), message.id, message.raw, message.format, message.ttl, event_of(attributes)
-        )
+        event = UsualEvent("1.0", **{name: value for name, value in attributes.items() if name in EVENT_FIELDS})
+        made = EventMessage(message.kind, str(message.subject), message.id, message.raw, message.format, message.ttl, event)
         made.code = message.code
         made.extras = {**attributes, **(message.extras or {})}
         made.headers = read_headers(made.attributes, self._limits.headers)
@@ -409,8 +404,11 @@ class Envelope:
         if attributes.get("type") != "req.v1" or not all(isinstance(part, str) for part in found):
             return None
         id, source, sink = map(str, found)
+        version = id_version(id)
+        if version is None or (version not in (6, 7, 8) and self.leniency is Leniency.STRICT):
+            return None
         try:
-            if not self._can_answer(id) or not read_uri(source).is_response or not read_uri(sink).is_method:
+            if not read_uri(source).is_response or not read_uri(sink).is_method:
                 return None
         except UriError:
             return None
@@ -420,10 +418,6 @@ class Envelope:
         if any(rule.counts(self.leniency) for rule, _ in violations(answer, _ADDRESS_RULES)):
             return None  # the answer would break rules, too
         return return_address(UsualEvent("1.0", id, source, "req.v1", sink, "CS4", 0))
-
-    def _can_answer(self, id: str) -> bool:
-        version = id_version(id)
-        return version in (6, 7, 8) or (version is not None and self.leniency > Leniency.STRICT)
 
 
 def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:

@@ -118,12 +118,8 @@ class KnownHandlers:
         self._wide.pop(pattern, None)
 
 
-def bounded_list(patterns: Iterable[str]) -> list[str]:
-    """Limit patterns to the number and size that a node announces."""
-    return list(_bounded(patterns))
-
-
 def _bounded(patterns: Iterable[Any]) -> Iterable[str]:
+    """Limit patterns to the number and size that a node announces."""
     rest = TOLD_CHARACTERS
     for number, pattern in enumerate(patterns):
         if number >= TOLD:
@@ -211,7 +207,7 @@ class ClusterNodes:
         options = self._connection.options
         facts: dict[str, Any] = {word: self._subjects.node, "bus": options.member, "name": options.client, "host": options.host}
         if word == "hello" and self._handled:
-            facts["handles"] = bounded_list(self._handled)
+            facts["handles"] = list(_bounded(self._handled))
         self._connection.frames.append(write_publication(subject, reply, b"", _encode(facts)))
 
     def greet_all(self) -> None:

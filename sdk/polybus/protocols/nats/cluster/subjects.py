@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from attrs import define, field
 
-from ....errors import LocalProtocolError, RemoteProtocolError
+from ....errors import LocalProtocolError
 from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
 from ..._shared import Memo
 from ..checks import is_answerable, refuse
@@ -216,9 +216,5 @@ def is_node(name: Any) -> TypeGuard[str]:
 def split_key(rest: str) -> tuple[str, str]:
     key, dot, subject = rest.partition(".")
     if not dot:
-        raise _no_subject(rest)
+        raise refuse(f"{rest[:60]!r} has no key, or no subject", "invalid_subject")
     return unescape_token(key), subject
-
-
-def _no_subject(rest: str) -> RemoteProtocolError:
-    return refuse(f"{rest[:60]!r} has no key, or no subject", "invalid_subject")
