@@ -56,12 +56,9 @@ class UrlOptions:
     def url_options(self) -> Mapping[str, str]:
         """Return the options that differ from the defaults, as written in the query of a URL."""
         kind: Any = type(self)
-        given = {one.name: getattr(self, one.name) for one in fields(kind) if getattr(self, one.name) != one.default}
-        return {
-            name: f"{given[name]:g}" if isinstance(given[name], float) else str(given[name])
-            for name in self.option_names
-            if name in given
-        }
+        defaults = {one.name: one.default for one in fields(kind)}
+        given = {name: getattr(self, name) for name in self.option_names if getattr(self, name) != defaults[name]}
+        return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in given.items()}
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
@@ -155,11 +152,8 @@ def opening_facts(message: Message) -> tuple[str, int, int]:
 
 def error_facts(text: Any, reason: Any, detail: Any) -> dict[str, Any]:
     """Return the attributes of an incoming error. A text or reason that is not a string is dropped."""
-    return {
-        "text": text if isinstance(text, str) else "",
-        "reason": reason if isinstance(reason, str) else None,
-        "detail": detail,
-    }
+    text, reason = text if isinstance(text, str) else "", reason if isinstance(reason, str) else None
+    return {"text": text, "reason": reason, "detail": detail}
 
 
 def refusal(error: RemoteProtocolError, id: Any) -> Message:

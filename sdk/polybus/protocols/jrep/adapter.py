@@ -82,12 +82,8 @@ def make_codec(limits: Limits, types: JavaTypes, plain: bool, strict: bool) -> J
     marked = ErraiFormat(types, strict, limits.depth)
     values: BodyFormat = JSON if plain else marked
     parts = PartsFormat(values)
-    return JrepCodec(
-        reader=MessageReader(limits, marked),
-        writer=MessageWriter(limits, values, parts),
-        limits=limits,
-        formats=(values, parts),
-    )
+    reader, writer = MessageReader(limits, marked), MessageWriter(limits, values, parts)
+    return JrepCodec(reader=reader, writer=writer, limits=limits, formats=(values, parts))
 
 
 _LIMITS: Final = Limits()

@@ -35,19 +35,6 @@ class JrepSession:
     Ids of this side, in ReplyTo and ErrorTo, are ``<token>-<n>``. An answer with another id is refused.
     """
 
-    __slots__ = (
-        "_bad",
-        "_count",
-        "_max_frame",
-        "_prefix",
-        "_serial",
-        "_unanswered",
-        "_write",
-        "capabilities",
-        "codec",
-        "federation",
-    )
-
     def __init__(
         self, codec: JrepCodec, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
     ) -> None:

@@ -534,17 +534,13 @@ class ValueWriter:
             given = ids.seen.get(id(target))
             if given is not None:
                 return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (json_text(name), given)
-            if (
-                len(node) == 2 and getattr(target, "node", None) is not node
-            ):  # a reference to an object that was not written yet
+            if len(node) == 2 and getattr(target, "node", None) is not node:  # refers to an object that was not written yet
                 return self._value(target, ids)
             given = ids.add(target)
-        return b"{%b}" % b",".join(
-            [
-                b"%b:%b" % (json_text(key), b'"%d"' % given if key == "^ObjectID" and given else self._node(item, table, ids))
-                for key, item in node.items()
-            ]
-        )
+        members = {key: self._node(item, table, ids) for key, item in node.items() if key != "^ObjectID" or not given}
+        if given:
+            members = {key: members.get(key, b'"%d"' % given) for key in node}
+        return b"{%b}" % b",".join([b"%b:%b" % (json_text(key), item) for key, item in members.items()])
 
     # -- the rest --------------------------------------------------------------------------------------------------------
 

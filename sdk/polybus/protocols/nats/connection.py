@@ -215,11 +215,8 @@ class NatsConnection:
         """Queue a frame for the other members of a group: this side leaves the group around it. Raises as `queue`."""
         self.queue(frame)
         members = [(pattern, sid) for pattern in patterns if (sid := self.subscriptions.sid(pattern, queue)) is not None]
-        self.frames[-1:] = [
-            *(write_unsubscription(sid) for _, sid in members),
-            frame,
-            *(write_subscription(pattern, queue, sid) for pattern, sid in members),
-        ]
+        again = [write_subscription(pattern, queue, sid) for pattern, sid in members]
+        self.frames[-1:] = [*(write_unsubscription(sid) for _, sid in members), frame, *again]
 
     def answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
         self.frames.append(self.codec.answer(refusal(error, reply), reply))

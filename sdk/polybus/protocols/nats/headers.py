@@ -236,31 +236,27 @@ def quoted(text: str) -> str:
 
 NO_RESPONDERS: Final = 503  # Status of an empty message from the server: the request's subject has no subscriber
 
-_STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
-    400: (Code.INVALID_ARGUMENT, None),
-    401: (Code.UNAUTHENTICATED, None),
-    403: (Code.PERMISSION_DENIED, None),
-    404: (Code.NOT_FOUND, None),
-    405: (Code.UNIMPLEMENTED, "not_implemented"),
-    408: (Code.DEADLINE_EXCEEDED, None),
-    409: (Code.ABORTED, None),
-    410: (Code.NOT_FOUND, None),
-    412: (Code.FAILED_PRECONDITION, None),
-    413: (Code.RESOURCE_EXHAUSTED, "too_large"),
-    415: (Code.INVALID_ARGUMENT, None),
-    422: (Code.INVALID_ARGUMENT, None),
-    429: (Code.RESOURCE_EXHAUSTED, None),
-    499: (Code.CANCELLED, None),
-    500: (Code.INTERNAL, None),
-    501: (Code.UNIMPLEMENTED, "not_implemented"),
-    503: (Code.UNAVAILABLE, None),
-    504: (Code.DEADLINE_EXCEEDED, None),
+_CODES: Final = {
+    Code.INVALID_ARGUMENT: (400, 415, 422),
+    Code.UNAUTHENTICATED: (401,),
+    Code.PERMISSION_DENIED: (403,),
+    Code.NOT_FOUND: (404, 410),
+    Code.UNIMPLEMENTED: (405, 501),
+    Code.DEADLINE_EXCEEDED: (408, 504),
+    Code.ABORTED: (409,),
+    Code.FAILED_PRECONDITION: (412,),
+    Code.RESOURCE_EXHAUSTED: (413, 429),
+    Code.CANCELLED: (499,),
+    Code.INTERNAL: (500,),
+    Code.UNAVAILABLE: (503,),
 }
+_STATUSES: Final = {number: code for code, numbers in _CODES.items() for number in numbers}
+_REASONS: Final = {405: "not_implemented", 501: "not_implemented", 413: "too_large"}
 """Numbers of foreign services, by custom HTTP status codes. Numbers 1 to 16 are polybus codes."""
 
 
 def code_of_status(number: Any) -> Code:
-    return _STATUSES.get(number, (Code.UNKNOWN, None))[0] if type(number) is int else Code.UNKNOWN
+    return _STATUSES.get(number, Code.UNKNOWN) if type(number) is int else Code.UNKNOWN
 
 
 def is_failure(headers: HeaderBlock | None) -> bool:
@@ -279,8 +275,7 @@ def error_message(id: Any, headers: HeaderBlock, payload: bytes) -> Message:
     if 1 <= number <= 16:
         code, reason = Code(number), headers.reason
     else:
-        code, reason = _STATUSES.get(number, (Code.UNKNOWN, None))
-        reason = headers.reason or reason
+        code, reason = _STATUSES.get(number, Code.UNKNOWN), headers.reason or _REASONS.get(number)
         detail = {"status": number or given, **({} if detail is None else {"body": detail})}
     return Message(Kind.ERROR, "", id, code=code, attributes={"text": headers.text, "reason": reason, "detail": detail})
 

@@ -179,12 +179,9 @@ class NativeDialect(NatsDialect):
         if sid == INBOX_SID:
             error.reply_id = subject.removeprefix(self._inbox)
         subscription = self._connection.subscriptions.by_sid.get(sid)
-        if (
-            subscription is not None
-            and subscription.tag is _READER
-            and self.give_unreadable(subscription, subject, error, frame)
-        ):
-            return
+        if subscription is not None and subscription.tag is _READER:
+            if self.give_unreadable(subscription, subject, error, frame):
+                return
         self._connection.events.append(Refused(error))
         reply = error.answer_id
         if reply is not None and is_answerable(reply) and subscription is not None and subscription.tag is _HANDLER:

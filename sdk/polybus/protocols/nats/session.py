@@ -76,6 +76,7 @@ TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
 _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True, many_senders=True)
 _CLUSTER: Final = replace(_NATIVE, extensions=True, built_in=True, numbers=True)
 _MESSAGES: Final = (b"MSG ", b"HMSG ")
+_CONNECT: Final = {"verbose": False, "pedantic": False, "lang": "python-polybus", "protocol": 1}
 _HANDSHAKE: Final = 0  # Key of the PING that completes the handshake
 _RETIRED: Final = -1  # Key of the PING after the last UNSUB: its PONG confirms that no more messages come
 _QUIET: Final = 2.0
@@ -250,19 +251,9 @@ class NatsSession:
         return self._dialect.asked()
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
-        options = self._connection.options
-        return {
-            "verbose": False,
-            "pedantic": False,
-            "tls_required": info.tls_required,
-            "lang": "python-polybus",
-            "name": options.client,
-            "protocol": 1,
-            "echo": self._dialect.echo,
-            "headers": info.headers,
-            "no_responders": info.headers,
-            **self._connection.credentials.members(info.nonce),
-        }
+        able = {"echo": self._dialect.echo, "headers": info.headers, "no_responders": info.headers}
+        known = {"tls_required": info.tls_required, "name": self._connection.options.client}
+        return {**_CONNECT, **known, **able, **self._connection.credentials.members(info.nonce)}
 
     def _ping(self, key: int | None) -> None:
         self._pings.append((key, self._connection.subscriptions.leaving()))

@@ -50,18 +50,9 @@ from .wire import (
 )
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON, ANY, OCTETS, TEXT)
-_READ: Final[Mapping[int, BodyFormat]] = {
-    PayloadFormat.PROTOBUF_IN_ANY: ANY,
-    PayloadFormat.JSON: JSON,
-    PayloadFormat.TEXT: TEXT,
-}
+_READ: Mapping[int, BodyFormat] = {PayloadFormat.PROTOBUF_IN_ANY: ANY, PayloadFormat.JSON: JSON, PayloadFormat.TEXT: TEXT}
 """Other formats are bytes, with the format in ``message.attributes``: a bare protobuf message does not carry its type."""
-_WRITTEN: Final[Mapping[int, int]] = {
-    id(JSON): PayloadFormat.JSON,
-    id(ANY): PayloadFormat.PROTOBUF_IN_ANY,
-    id(OCTETS): PayloadFormat.RAW,
-    id(TEXT): PayloadFormat.TEXT,
-}
+_WRITTEN: Final = {id(OCTETS): int(PayloadFormat.RAW), **{id(format): int(number) for number, format in _READ.items()}}
 _JSON: Final = int(PayloadFormat.JSON)
 _decode: Final = msgspec.json.Decoder().decode
 _NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES) if number not in _READ}
@@ -164,14 +155,6 @@ def shape_of(given: Attributes) -> MessageShape:
     ms, text = given.ttl or 0, str(source)
     ttl = ms / 1000 if ms else None
     return MessageShape(template, kind, subject, text, text.encode(), source.authority, format, ttl, ms, headers, answer)
-
-
-_KINDS: Final = {
-    int(MessageType.PUBLISH): Kind.PUBLISH,
-    int(MessageType.NOTIFICATION): Kind.NOTIFY,
-    int(MessageType.REQUEST): Kind.REQUEST,
-    int(MessageType.RESPONSE): Kind.RESPONSE,
-}
 
 
 class UpReturnAddress(tuple[bytes, MessageShape]):
@@ -400,13 +383,8 @@ def _status(payload: bytes, format: int) -> bytes | None:
     return None
 
 
-TYPES: Final = {
-    Kind.PUBLISH: MessageType.PUBLISH,
-    Kind.NOTIFY: MessageType.NOTIFICATION,
-    Kind.REQUEST: MessageType.REQUEST,
-    Kind.RESPONSE: MessageType.RESPONSE,
-    Kind.ERROR: MessageType.RESPONSE,
-}
+_KINDS: Final = {1: Kind.PUBLISH, 2: Kind.REQUEST, 3: Kind.RESPONSE, 4: Kind.NOTIFY}  # By `MessageType`
+TYPES: Final = {**{kind: MessageType(number) for number, kind in _KINDS.items()}, Kind.ERROR: MessageType.RESPONSE}
 MAX_TTL: Final = 2**32 - 1
 
 

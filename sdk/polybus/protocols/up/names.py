@@ -249,11 +249,8 @@ def _entity(text: str) -> UUri:
     except UUriError as error:
         entity = text.rpartition("/")[0] if _WITH_RESOURCE.fullmatch(text) else text
         raise LocalProtocolError(f"to={no_entity(entity, error)}", protocol=NAME) from error
-    if uri.is_pattern or not uri.authority:
-        what = (
-            "has wildcards: a notification goes to a single entity"
-            if uri.is_pattern
-            else "has no authority, as in //device1/10AB/3"
-        )
-        raise LocalProtocolError(f"to={text[:100]!r} {what}", protocol=NAME)
+    if uri.is_pattern:
+        raise LocalProtocolError(f"to={text[:100]!r} has wildcards: a notification goes to a single entity", protocol=NAME)
+    if not uri.authority:
+        raise LocalProtocolError(f"to={text[:100]!r} has no authority, as in //device1/10AB/3", protocol=NAME)
     return uri

@@ -183,14 +183,12 @@ def _counted(data: bytes, at: int, what: str) -> bytes:
     return data[at:]
 
 
-DIALECTS: Final = {
-    dialect.name: dialect
-    for dialect in (
-        Dialect("spec"),
-        Dialect("cpp-1.0", whole_entity=True, serialized=True),
-        Dialect("rust-0.6", whole_entity=True),
-    )
-}
+_DIALECTS: Final = (
+    Dialect("spec"),
+    Dialect("cpp-1.0", whole_entity=True, serialized=True),
+    Dialect("rust-0.6", whole_entity=True),
+)
+DIALECTS: Final = {dialect.name: dialect for dialect in _DIALECTS}
 
 
 # -- filters: what Zenoh delivers to this side -----------------------------------------------------------------------------

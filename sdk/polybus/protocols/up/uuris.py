@@ -54,11 +54,8 @@ class UUri:
 
     @property
     def is_pattern(self) -> bool:
-        return (
-            self.authority == ANY_AUTHORITY
-            or ANY_PART in (self.type, self.instance, self.resource)
-            or self.version == ANY_VERSION
-        )
+        any_number = self.version == ANY_VERSION or ANY_PART in (self.type, self.instance, self.resource)
+        return any_number or self.authority == ANY_AUTHORITY
 
     @property
     def is_method(self) -> bool:

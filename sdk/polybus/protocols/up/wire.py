@@ -46,12 +46,7 @@ class PayloadFormat(IntEnum):
     SHARED_MEMORY = 8
 
 
-TYPE_NAMES: Final[Mapping[int, str]] = {
-    MessageType.PUBLISH: "up-pub.v1",
-    MessageType.REQUEST: "up-req.v1",
-    MessageType.RESPONSE: "up-res.v1",
-    MessageType.NOTIFICATION: "up-not.v1",
-}
+TYPE_NAMES: Final[Mapping[int, str]] = {1: "up-pub.v1", 2: "up-req.v1", 3: "up-res.v1", 4: "up-not.v1"}
 """Names as in the bindings to CloudEvents and MQTT."""
 USUAL_PRIORITY: Final = 2  # CS1, also the meaning of 0. The number on the wire is the class's number plus one.
 REQUEST_PRIORITY: Final = 5
@@ -170,45 +165,33 @@ _RESPONSE: Final = MessageType.RESPONSE
 _ALL: Final = frozenset((MessageType.PUBLISH, MessageType.REQUEST, MessageType.RESPONSE, MessageType.NOTIFICATION))
 _FORMATS: Final = range(PayloadFormat.SHARED_MEMORY + 1)
 _TABLE: Final[Sequence[tuple[str, Callable[[Attributes], bool], str]]] = (
-    ("id", lambda given: is_v7(given.id), "the id is a UUID of version 7"),
-    ("type", lambda given: given.type in _ALL, "the type is publish, request, response or notification"),
-    ("source", lambda given: given.source is not None, "a message has a source"),
-    ("priority", lambda given: 0 <= given.priority <= LAST_PRIORITY, "the priority is CS0 to CS6, or none"),
-    ("payload_format", lambda given: given.payload_format in _FORMATS, "the payload format is 1 to 8, or none"),
-    (
-        "publish.source",
-        lambda given: _is_topic(given.source),
-        "a publication comes from a topic: its resource is 8000 to FFFE",
-    ),
+    ("id", lambda its: is_v7(its.id), "the id is a UUID of version 7"),
+    ("type", lambda its: its.type in _ALL, "the type is publish, request, response or notification"),
+    ("source", lambda its: its.source is not None, "a message has a source"),
+    ("priority", lambda its: 0 <= its.priority <= LAST_PRIORITY, "the priority is CS0 to CS6, or none"),
+    ("payload_format", lambda its: its.payload_format in _FORMATS, "the payload format is 1 to 8, or none"),
+    ("publish.source", lambda its: _is_topic(its.source), "a publication comes from a topic: its resource is 8000 to FFFE"),
     (
         "publish.sink",
-        lambda given: _is_stream_sink(given.sink),
+        lambda its: _is_stream_sink(its.sink),
         "a publication has no sink, except a streamer's: an authority with only wildcards",
     ),
     (
         "notification.source",
-        lambda given: _is_topic(given.source),
+        lambda its: _is_topic(its.source),
         "a notification comes from a topic: its resource is 8000 to FFFE",
     ),
-    ("notification.sink", lambda given: _is_entity(given.sink), "a notification goes to an entity: its sink has resource 0"),
-    ("request.source", lambda given: _is_entity(given.source), "the source of a request is for the answer: it has resource 0"),
-    ("request.sink", lambda given: _is_method(given.sink), "a request goes to a method: its resource is 1 to 7FFF"),
-    ("request.priority", lambda given: given.priority >= REQUEST_PRIORITY, "a request has priority CS4 or more"),
-    ("request.ttl", lambda given: bool(given.ttl), "a request has a ttl above 0"),
-    (
-        "response.source",
-        lambda given: _is_method(given.source),
-        "a response comes from the method: its resource is 1 to 7FFF",
-    ),
-    (
-        "response.sink",
-        lambda given: _is_entity(given.sink),
-        "a response goes to the source of its request: resource 0",
-    ),
-    ("response.reqid", lambda given: is_v7(given.reqid), "a response has the id of its request"),
+    ("notification.sink", lambda its: _is_entity(its.sink), "a notification goes to an entity: its sink has resource 0"),
+    ("request.source", lambda its: _is_entity(its.source), "the source of a request is for the answer: it has resource 0"),
+    ("request.sink", lambda its: _is_method(its.sink), "a request goes to a method: its resource is 1 to 7FFF"),
+    ("request.priority", lambda its: its.priority >= REQUEST_PRIORITY, "a request has priority CS4 or more"),
+    ("request.ttl", lambda its: bool(its.ttl), "a request has a ttl above 0"),
+    ("response.source", lambda its: _is_method(its.source), "a response comes from the method: its resource is 1 to 7FFF"),
+    ("response.sink", lambda its: _is_entity(its.sink), "a response goes to the source of its request: resource 0"),
+    ("response.reqid", lambda its: is_v7(its.reqid), "a response has the id of its request"),
     (
         "response.priority",
-        lambda given: given.priority == 0 or given.priority >= REQUEST_PRIORITY,
+        lambda its: its.priority == 0 or its.priority >= REQUEST_PRIORITY,
         "a response has the priority of its request, which is CS4 or more",
     ),
 )

@@ -221,12 +221,8 @@ class ClusterNodes:
 
     def greet(self, node: str) -> None:
         """Greet a node that is present but unknown: it was silent for too long, or its hello was lost."""
-        if (
-            node not in self._nodes
-            and node != self._subjects.node
-            and node not in self._greeted
-            and len(self._greeted) < _NODES
-        ):
+        known = node in self._nodes or node == self._subjects.node
+        if not known and node not in self._greeted and len(self._greeted) < _NODES:
             self._greeted.add(node)
             self.say(self._subjects.of_node(node, "h"), "hello", reply=f"{self._subjects.mine}h")
 
