@@ -23,7 +23,9 @@ _RENEWED: Final = 0.8
 _LONGEST_TIME: Final = 10**15
 """Maximal milliseconds until an identity expires: no date of Python is later. A larger number is ignored."""
 _SOONEST: Final = 1.0
-"""Minimal seconds between two new tokens."""
+"""Minimal seconds before a client shows a new token."""
+_PAUSE: Final = 0.5
+"""Seconds after `authenticate` in which a server ignores the next token of the same connection."""
 
 
 class Renewal(Struct, eq=False):
@@ -32,6 +34,8 @@ class Renewal(Struct, eq=False):
     _peer: PeerParty
     busy: bool = False
     """True while the client waits to show a new token, or `authenticate` checks one of the peer."""
+    _next: float = 0.0
+    """Time from which the server takes the next token."""
 
     def plan(self, expires_in: Any, dialer: LinkDialer, send: Callable[[dict[str, Any]], Any]) -> None:
         """Show the next token in time. `expires_in` comes from the server, in milliseconds."""
@@ -48,10 +52,11 @@ class Renewal(Struct, eq=False):
             send(facts)
 
     def token(self, given: Any) -> str | None:
-        """Return a new token for `check`, or None if there is none, or `authenticate` still checks another one."""
-        if self.busy or not isinstance(given, str):
+        """Return a new token for `check`; None without one, while `authenticate` checks another one, or soon after that."""
+        runtime = self._peer.link.runtime
+        if self.busy or not isinstance(given, str) or runtime.time() < self._next:
             return None
-        fits = len(given) <= self._peer.link.runtime.limits.headers and _TOKEN.fullmatch(given)
+        fits = len(given) <= runtime.limits.headers and _TOKEN.fullmatch(given)
         return given if fits else None
 
     async def check(self, token: str) -> bool:
@@ -62,6 +67,7 @@ class Renewal(Struct, eq=False):
             outcome = await link.services.access.renew(link.admission, token)
         finally:
             self.busy = False
+            self._next = link.runtime.time() + _PAUSE
         if not peer.connected:
             return False
         if isinstance(outcome, (Unauthorized, Forbidden)):
