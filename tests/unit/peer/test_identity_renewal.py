@@ -116,7 +116,7 @@ async def test_of_many_tokens_a_server_looks_at_two_a_second() -> None:
     async with served(door).serve("ubre+memory://renewal") as listener, connect(listener.url, headers=door.headers) as bus:
         assert await bus.peers[0].extended()
         for number in range(200):
-            bus.peers[0]._party.negotiation._send({"token": str(number)})
+            _ = bus.peers[0]._party.negotiation._send({"token": str(number)})
             await anyio.sleep(0.01)
         assert await bus.request("who") == {"token": door.shown[-1]}
     assert 3 <= len(door.shown) - 1 <= 5
