@@ -283,7 +283,7 @@ def _ended(taken: list[IngestResult]) -> set[str]:
 
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
-_VERSION: Final = 5
+_VERSION: Final = 6
 """Version of the metrics; older ones are computed again."""
 
 

@@ -208,10 +208,12 @@ class _BatchDecoder:
     def read_mark(self, row: int, decoder: FrameDecoder) -> None:
         try:
             mark = json.loads(decoder.options)[MARK]
-            fields = EventFields("open")
-            if mark["state"] != "open":
+            opens, source = mark["state"] == "open", mark.get("who")
+            fields = EventFields("open", source=source if isinstance(source, str) else None)
+            if not opens:
                 data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
-                fields = EventFields("close", datacontenttype="application/json", data=data, code_name=str(mark.get("code")))
+                more: Any = {"datacontenttype": "application/json", "data": data, "code_name": str(mark.get("code"))}
+                fields = EventFields("close", source=fields.source, **more)
         except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "the row has no frame, and is not about a gap or a connection", None))
             return

@@ -295,8 +295,9 @@ class Recorder(Protocol):
         """Figures so far."""
         ...
 
-    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> Tap:
-        """Start recording a connection of a protocol; `opened` is true if this side opened it."""
+    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None = None) -> Tap:
+        """Start recording a connection of a protocol. `opened` is true if this side opened it, `who` is the key of the other
+        end's identity."""
         ...
 
 

@@ -33,6 +33,7 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "tunnel": [word, word],
     }
     frame = {**hop, "kind": "request", "carries": False, "nbytes": size, "seq": size, "hop": 0}
+    message = {"time_ns": BEGIN, "direction": 1, "kind": word, "subject": word, "code_name": word, "nbytes": size, "body": None}
     return {
         "capture": f"/srv/{word}/captures",
         "begin_ns": BEGIN,
@@ -62,6 +63,11 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "throughput": [{"window_ns": BEGIN + n * SECOND, "subject": wide["subject"], "n": size} for n in range(3)],
         "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
         "errors": [{**wide, "code": 4, "code_name": "DEADLINE_EXCEEDED", "n": size}],
+        "asks": [
+            {**wide, "asker": word, "answerer": "here", "direction": 1, "n": size, "not_ok": size, "p95_ns": size},
+            {**wide, "asker": "here", "answerer": word, "direction": 0, "n": size, "not_ok": 0, "p95_ns": None},
+        ],
+        "followed": [{**wide, "peer": word, "who": word, "closed": word, "messages": [{**message, "body": word}, message]}],
         "topics": [{**wide, "direction": 0, "n": size, "nbytes": size}],
         "unheard": [{**wide, "n": size}],
         "clocks": [{"capture_id": word, "n": size, "stepped_ns": SECOND, "ahead_ns": SECOND}],
@@ -125,7 +131,7 @@ async def test_no_number_and_no_word_is_wider_than_its_tile(chromium: Browser, t
         for width in (320, 360, 768, 1280):
             await tab.resize(width, 800)
             found = await tab.run(NARROW)
-            assert found["tiles"] == 13
+            assert found["tiles"] == (13 if size else 3)
             assert (width, found["wider"], found["page"]) == (width, [], False)
     finally:
         await tab.aclose()
@@ -182,14 +188,18 @@ ZOOMED = """
   }
   for (const [name, ms] of [['pointerdown', begin + 1900], ['pointerup', begin + 1200]])
     plot.dispatchEvent(new PointerEvent(name, {clientX: pixel(ms)}))
-  const zoomed = [told(), form.elements.from.value.slice(0, 20), form.elements.to.value.slice(0, 20)]
+  const tiles = () => [...document.querySelectorAll('.tile.live')].map((tile) => tile.innerText.replace('\\n', ' '))
+  const zoomed = [told(), form.elements.from.value.slice(0, 20), form.elements.to.value.slice(0, 20), tiles()]
   form.reset()
-  const found = ['c-1', 'NOBODY'].map((id) => {
-    form.elements.id.value = id
-    form.dispatchEvent(new Event('input'))
-    return [document.querySelectorAll('#exchanges tr[data-id]:not([hidden])').length, told()]
+  return new Promise((done) => setTimeout(done)).then(() => {
+    const whole = tiles()
+    const found = ['c-1', 'NOBODY'].map((id) => {
+      form.elements.id.value = id
+      form.dispatchEvent(new Event('input'))
+      return [document.querySelectorAll('#exchanges tr[data-id]:not([hidden])').length, told()]
+    })
+    return {zoomed, whole, found}
   })
-  return {zoomed, found}
 })()
 """
 
@@ -198,14 +208,17 @@ async def test_a_stretch_of_a_plot_has_its_own_numbers_and_an_id_or_connection_i
     chromium: Browser, tmp_path: Path
 ) -> None:
     made = metrics(10, "x")
+    made["totals"]["events"] = 30
     made["rows"] = [{**made["rows"][0], "correlation_id": f"c-{number}", "subject": f"s{number}"} for number in range(3)]
     report = tmp_path / "report.html"
     report.write_text(render(made), encoding="utf-8")
     tab = await chromium.tab(report.as_uri())
     try:
         found = await tab.run(ZOOMED)
-        said, begin, end = found["zoomed"]
-        assert "in this time 10 messages, 10 requests, 1 not ok" in said
+        said, begin, end, tiles = found["zoomed"]
+        assert "in this time 10 messages, 10 requests, 1 not ok, p95 up to 0.01 ms" in said
+        assert tiles == ["10 messages", "10 exchanges", "9 ok"]
+        assert found["whole"] == ["30 messages", "10 exchanges", "10 ok"]
         assert (begin, end) == ("2025-11-22T08:26:41.", "2025-11-22T08:26:41.")
         assert found["found"][0][0] == 1
         assert found["found"][1][0] == 0 and "polybus journey --id" in found["found"][1][1]

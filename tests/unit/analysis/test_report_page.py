@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -136,6 +137,45 @@ def test_the_page_stays_small_however_many_subjects_and_however_long_names_there
     again.ask(1, "other", GOOD)
     for metrics in (done.metrics, again.analysed(tmp_path / "again", before=done.out).metrics):
         assert len(page.render(metrics).encode()) < 2_000_000
+
+
+def test_the_map_tells_who_asks_whom_by_name_and_without_the_ports_of_clients(tmp_path: Path) -> None:
+    day = Day()
+    day.say(None, 0, conn_id="c-3", peer="10.0.0.7:50001", options='{"link":{"state":"open","who":"kitchen"}}')
+    clients = {"c-1": "10.0.0.5:50001", "c-2": "10.0.0.5:50002", "c-3": "10.0.0.7:50001"}
+    for number, (conn_id, peer) in enumerate(clients.items()):
+        day.say(f'{{"request":"tank.get","id":"{number}"}}', 1, conn_id=conn_id, peer=peer)
+        day.say((BAD if number else GOOD).replace("ID", str(number)), 0, conn_id=conn_id, peer=peer)
+    day.say('{"request":"stock.get","id":"9"}', 0, conn_id="s-1", peer="10.0.0.9:9000")
+    day.say('{"success":"9"}', 1, conn_id="s-1", peer="10.0.0.9:9000")
+    done = day.analysed(tmp_path)
+    assert [[row[name] for name in ("asker", "answerer", "subject", "n", "not_ok")] for row in done.metrics["asks"]] == [
+        ["10.0.0.5", "here", "tank.get", 2, 1],
+        ["here", "10.0.0.9:9000", "stock.get", 1, 0],
+        ["kitchen", "here", "tank.get", 1, 1],
+    ]
+    [drawn] = re.findall(r'<svg class="plot" role="img" aria-label="Who asks whom".*?</svg>', Path(done.report).read_text())
+    assert [name for name in re.findall(r">([^<>]+)<", drawn) if "p95" not in name] == [
+        *("here", "10.0.0.5", "10.0.0.5", "2, 1 not ok", "kitchen", "kitchen", "1, 1 not ok"),
+        *("10.0.0.9:9000", "10.0.0.9:9000", "1"),
+    ]
+
+
+def test_the_last_messages_of_a_broken_connection_are_there_with_their_bodies_cut(tmp_path: Path) -> None:
+    day = Day()
+    day.ask(0, "tank.get", GOOD)
+    for number in range(30):
+        day.say(json.dumps({"publish": f"door.{number}", "body": number}), 1, conn_id="link-1")
+    day.say(None, 0, conn_id="link-1", options='{"link":{"state":"close","code":1006,"reason":""}}')
+    day.say(json.dumps({"publish": "door.late", "body": "x" * 1000}), 1, conn_id="link-1")
+    done = day.analysed(tmp_path)
+    followed, *_ = done.metrics["followed"]
+    assert (followed["conn_id"], followed["closed"], len(followed["messages"])) == ("link-1", "1006", 20)
+    kinds = [message["kind"] for message in followed["messages"]]
+    assert kinds == [*["publish"] * 18, "close", "publish"]
+    assert followed["messages"][0]["body"] == "12"
+    assert followed["messages"][-1]["body"] == '"' + 299 * "x" + "…"
+    assert "<code>12</code>" in Path(done.report).read_text()
 
 
 @pytest.mark.parametrize("moment_ns", [2**63 - 1, -(2**63)])

@@ -10,13 +10,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import websockets
 
+from polybus import Bus, Identity
+from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.report.page import render
 from polybus.analysis.report.tables import MANY
 from polybus.analysis.report.verdict import _broke, verdict
 from polybus.cli.analyse import results_of
 from polybus.cli.app import run
+from tests.support import eventually
 
 from .days import BAD, GOOD, SUBJECTS, Day
 
@@ -181,3 +186,20 @@ def test_a_connection_that_broke_off_is_counted_where_the_list_has_no_room_for_i
             day.say(None, 0, conn_id=f"good-{number}", options=end % 1000)
     day.say(None, 0, conn_id="bad", options=end % 1006)
     assert run(["analyse", str(day.write(tmp_path / "capture")), "--fail-on", "broke"]) == 1
+
+
+@pytest.mark.anyio
+async def test_a_broken_connection_is_named_by_the_identity_of_its_peer(tmp_path: Path) -> None:
+    server = Bus(authenticate=lambda handshake: Identity("Ann", key="user-ann"))
+    with anyio.fail_after(20):
+        async with server.record(tmp_path / "capture"), server.serve("ubre+ws://127.0.0.1:0") as listener:
+            socket = await websockets.connect(listener.url.removeprefix("ubre+"), proxy=None)
+            await socket.send('{"publish":"door.open","body":1}')
+            await eventually(lambda: server.peers)
+            socket.transport.abort()
+            await eventually(lambda: not server.peers)
+    with DuckEngine(threads=1) as engine:
+        metrics = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out").metrics
+    assert [row["who"] for row in metrics["sessions"]] == ["user-ann"]
+    [broke] = [one["text"] for one in metrics["verdict"] if one["about"] == "broke"]
+    assert "user-ann, ubre: no close message, 1006 (1)" in broke

@@ -164,7 +164,8 @@ class Link(LinkFlow):
         """Record every frame of this connection from now on; not while handling a frame."""
         if self.session is not None and self.transport is not None:
             taps = self.taps = self.taps or Taps(self.session, self.transport)
-            if taps.add(recorder, self.adapter, self.transport, opened=self.opened):
+            who = None if self.admission is None else self.admission.identity.key
+            if taps.add(recorder, self.adapter, self.transport, opened=self.opened, who=who):
                 self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:

@@ -192,11 +192,11 @@ class Taps(Struct, eq=False):
     _transport: Transport
     _taps: list[Tap] = []
 
-    def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> bool:
+    def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None) -> bool:
         """Start recording; False if this recorder already does."""
         if any(tap.recorder is recorder for tap in self._taps):
             return False
-        self._taps.append(recorder.tap(adapter, transport, opened=opened))
+        self._taps.append(recorder.tap(adapter, transport, opened=opened, who=who))
         return True
 
     def remove(self, recorder: Recorder) -> bool:

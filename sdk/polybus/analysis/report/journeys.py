@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
@@ -31,7 +31,7 @@ from ..results import Output
 from .names import Names, by_name, is_for
 from .sums import Spans, Sums, by_latency, in_order, meets
 from .tables import DEFECTS
-from .views import SLACK_NS, TIES, clocks_of, told_apart
+from .views import SLACK_NS, TIES, USERS, clocks_of, told_apart
 
 Row = dict[str, Any]
 
@@ -292,14 +292,64 @@ def choose(rows: Iterable[Row]) -> Rows:
     return chosen
 
 
+_FOLLOWED: Final = 6
+"""Connections with their last messages."""
+_BODY: Final = 300
+_LAST: Final = f"""
+    select * exclude (nth) from (
+        select capture_id, conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes, data[1:{_BODY + 1}] as data,
+            row_number() over (partition by capture_id, conn_id order by seq desc, sub desc) as nth
+        from {{events}} semi join {{wanted}} as wanted using (capture_id, conn_id)
+        where kind != 'heartbeat' and {USERS}
+    ) as numbered
+    where nth <= 20 order by seq, sub
+"""
+_LINK: Final = pa.schema([EVENTS.field(name) for name in ("capture_id", "conn_id")])
+_ENDED: Final = ("protocol", "peer", "who", "closed", "n", "last_ns")
+_BEFORE_NS: Final = 30_000_000_000
+"""Time before the end of a connection in which its last messages are looked for."""
+
+
+def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Rows) -> Rows:
+    """Return the last messages of some connections, those that broke off first, with the begin of each body as recorded."""
+    some = [{name: row[name] for name in (*_LINK.names, *_ENDED)} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
+    known = {tuple(row[name] for name in _LINK.names): row for row in sums.now.followed}
+    found = [known.get(tuple(row[name] for name in _LINK.names), row) for row in some]
+    found = [old if old["n"] == row["n"] else row for old, row in zip(found, some, strict=True)]
+    if new := [row for row in found if "messages" not in row]:
+        with _on_driver(engine) as here:
+            events = sums.near(here, output, "events", _joined((row["last_ns"], _BEFORE_NS) for row in new))
+            wanted = here.hand(pa.Table.from_pylist([{name: row[name] for name in _LINK.names} for row in new], _LINK))
+            messages = here.rows(here.sql(_LAST, events=events, wanted=wanted)).to_pylist()
+        for message in messages:
+            message["body"] = _as_text(message.pop("data"))
+        for row in new:
+            row["messages"] = [one for one in messages if all(one[name] == row[name] for name in _LINK.names)]
+    sums.now.followed = found
+    return found
+
+
+def _as_text(data: bytes | None) -> str | None:
+    """Return the begin of a body, as text if it is text, else in hexadecimal."""
+    if not data:
+        return None
+    text = data[:_BODY].decode(errors="ignore")
+    whole = "\N{REPLACEMENT CHARACTER}" not in data.decode(errors="replace")[:-1] and text.replace("\n", " ").isprintable()
+    return (text if whole else data[:_BODY].hex(" ")) + ("…" if len(data) > _BODY else "")
+
+
+def _on_driver(engine: Engine) -> AbstractContextManager[Engine]:
+    """Return DuckDB: a cluster would take ten jobs for a few rows."""
+    return nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine()
+
+
 def told(engine: Engine, output: Output, sums: Sums) -> Rows:
     """Return the journeys of the most important exchanges, from records of about the same time."""
     clocks, chosen = sums.now.clocks, choose(sums.shown_rows)
     ahead = {0, *(clocks or {}).values()}
     spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
     if sums.now.told[:1] != [chosen] or any(meets(span, spans) for span in sums.fresh):
-        # A cluster would take ten jobs for these few rows.
-        with nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine() as here:
+        with _on_driver(engine) as here:
             sums.now.told = [chosen, _told(here, output, sums, chosen, spans) if chosen else []]
     return sums.now.told[1]
 

@@ -18,9 +18,9 @@ from ..clocks import LAST_NS
 from ..engine import Engine
 from ..ingest import RunCounts
 from ..results import Output
-from .journeys import told
+from .journeys import follow_connections, told
 from .names import Names, is_for
-from .sums import PARTS, STORE_NUMBERS, Sums, as_parquet, by_latency, grouped, in_order
+from .sums import PARTS, STORE_NUMBERS, WHO, Sums, as_parquet, by_latency, grouped, in_order
 from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED, broke_off
 
 SHOWN_BYTES: Final = 48
@@ -37,7 +37,7 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     tables = _Tables(sums, names)
     found = {name: shaped(name, rows) for name, rows in tables.all().items()}
     write_tables(output, found)
-    journeys = told(engine, output, sums)
+    journeys, followed = told(engine, output, sums), follow_connections(engine, output, sums, found["sessions"])
     sums.keep(output.storage)
     times = [row[name] for row in found["kinds"] for name in ("first_ns", "last_ns") if row[name] is not None]
     last = output.last
@@ -53,6 +53,7 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
         | {"orphans": pc.sum(sums.shown["orphans"]["n"]).as_py() or 0, "broke": tables.broke},
         **found,
         "journeys": journeys,
+        "followed": followed,
         "gaps": last.gaps if last is not None else [],
         "losses": last.losses if last is not None else [],
     }
@@ -106,6 +107,7 @@ class _Tables:
             **self._exchanges(requests),
             "orphans": _most(self._parts["orphans"], "protocol subject"),
             "sessions": self._sessions(),
+            "asks": self._asks(),
             "topics": _most(topics, "protocol subject direction", sizes),
             "unheard": self._unheard(topics),
             "clocks": self._clocks(),
@@ -167,14 +169,15 @@ class _Tables:
         for key, rows in _alike(self._parts["links"], " ".join(names)):
             own = [row for row in rows if row["own"]]
             opens, closes = ([row for row in own if row["kind"] == kind] for kind in ("open", "close"))
-            named = {one[name] for one in rows for name in ("first_who", "last_who")} - {None}
+            # An identity is known from both ends of a connection.
+            named, known = ({one[name] for one in some for name in WHO} - {None} for some in (rows, [*opens, *closes]))
             codes = [one["closed"] for one in closes if one["closed"] != "closed"]
             found.append(
                 {
                     **dict(zip(names, key, strict=True)),
                     **{name: _last(rows, name) for name in ("transport", "peer")},
                     **{name: sum(one[name] for one in rows) for name in ("n", "nbytes")},
-                    "who": named.pop() if len(named) == 1 else None,
+                    "who": next((some.pop() for some in (known, named) if len(some) == 1), None),
                     **{"first_ns": _least(rows, "first_ns"), "last_ns": _last(rows, "last_ns"), "length_ns": _length(rows)},
                     "handshake_ns": _length(opens) if sum(one["n"] for one in opens) > 1 else None,
                     "heartbeats": sum(one["n"] for one in rows if one["kind"] == "heartbeat"),
@@ -184,6 +187,17 @@ class _Tables:
         found.sort(key=lambda row: (not broke_off(row), -row["n"], *in_order(row, names)))
         self.broke = sum(map(broke_off, found))
         return found[:MANY]
+
+    def _asks(self) -> Rows:
+        """Return who asks whom by subject; the recorded program is `here`."""
+        table, keys = self._of("asks", kind="request"), "capture_id direction who protocol subject".split()
+        classes, alone, found = _classes(table, *keys), len(pc.unique(table["capture_id"])) == 1, []
+        for row in grouped(table, keys, {"n": "sum", "not_ok": "sum"}).to_pylist():
+            here = "here" if alone else (row["capture_id"] or "")[-8:]
+            ends = [row["who"] or "unknown peer", here][:: 1 if row["direction"] else -1]
+            p95 = _percentiles(classes.get(tuple(row[name] for name in keys), ()))["p95_ns"]
+            found.append({**row, "asker": ends[0], "answerer": ends[1], "p95_ns": p95})
+        return _first(found, "asker answerer protocol subject")
 
     def _unheard(self, topics: pa.Table) -> Rows:
         """Return publications that arrived without a subscription, and were not forwarded; recordings may share them."""

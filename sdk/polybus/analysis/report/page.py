@@ -30,10 +30,18 @@ _NUMBERS: Final = frozenset(
     (
         "n nbytes answered code seq size segment offset batch frames n_before failed failed_before lost lost_before late "
         "late_before request_seq kept duplicates refused unanswered sent_again publications redelivered most_attempts handled "
-        "again ended unsettled items ok error cancelled"
+        "again ended unsettled items ok error cancelled not_ok"
     ).split()
 )
-_HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection", "n_before": "before"}
+_HEADINGS: Final = {
+    "n": "count",
+    "nbytes": "bytes",
+    "code_name": "name",
+    "conn_id": "connection",
+    "n_before": "before",
+    "asker": "who",
+    "answerer": "asks whom",
+}
 
 
 def render(metrics: dict[str, Any]) -> str:
@@ -76,14 +84,14 @@ def render(metrics: dict[str, Any]) -> str:
 
 
 def _windows(metrics: dict[str, Any]) -> list[list[float]]:
-    """Return start (ms), messages, requests and unsuccessful requests of each time window."""
+    """Return start (ms), messages, requests, unsuccessful requests and p95 (ms) of each time window."""
     found: dict[int, list[float]] = {}
-    for table, names in (("throughput", {"n": 1}), ("latency_over_time", {"n": 2, "not_ok": 3})):
+    for table, names in (("throughput", {"n": 1}), ("latency_over_time", {"n": 2, "not_ok": 3, "p95_ns": 4})):
         for row in metrics[table]:
             if (begin := row["window_ns"]) is not None:
-                numbers = found.setdefault(begin, [begin / 1e6, 0, 0, 0])
+                numbers = found.setdefault(begin, [begin / 1e6, 0, 0, 0, 0])
                 for name, place in names.items():
-                    numbers[place] += row[name]
+                    numbers[place] += round((row[name] or 0) / 1e6, 3) if place == 4 else row[name]
     return list(found.values())
 
 
@@ -96,6 +104,7 @@ def templates() -> jinja2.Environment:
         "moment": moment,
         "shortened": shortened,
         "cut": _cut,
+        "middle_out": _middle_out,
         "number": "{:,}".format,
         "way": _way,
         "offset": lambda ns: ("-" if ns < 0 else "+") + duration(abs(ns)),
@@ -103,7 +112,7 @@ def templates() -> jinja2.Environment:
     limits = {name: getattr(comparison, name) for name in ("ENOUGH", "TIMES", "LEAST_NS", "ERRORS", "EXPECTED")}
     made.globals |= limits | {"FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
     made.globals |= {"columns_of": _columns_of, "by_kind": _by_kind, "bars": _bars}
-    made.globals |= {"connection": _connection, "drawing": _drawing}
+    made.globals |= {"connection": _connection, "drawing": _drawing, "who_asks_whom": _who_asks_whom}
     return made
 
 
@@ -189,6 +198,39 @@ def _condition(column: str, value: Any) -> str:
     # A peer's text must not affect the shell where this query is pasted.
     said = f"'{cut}'" if _PLAIN.fullmatch(cut) else f"decode(unhex('{cut.encode().hex()}'))"
     return f"starts_with({column}, {said})" if len(value) > _LONGEST else f"{column} = {said}"
+
+
+# -- who asks whom -----------------------------------------------------------------------------------------------------------
+
+_SIDE: Final = 8
+"""Peers on a side of the map; the others are combined."""
+_STEP: Final = 40
+
+
+def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
+    """Return the map: askers on the left, recorded programs in the middle, and on the right whom they ask."""
+    sides: tuple[dict[str, dict[str, list[int]]], ...] = ({}, {})
+    programs: dict[str, None] = {}
+    for row in rows:
+        side = sides[row["direction"] == 0]
+        other, here = (row["answerer"], row["asker"]) if row["direction"] == 0 else (row["asker"], row["answerer"])
+        programs.setdefault(here)
+        sums = side.setdefault(other if other in side or len(side) < _SIDE else "others", {}).setdefault(here, [0, 0, 0])
+        sums[:] = sums[0] + row["n"], sums[1] + row["not_ok"], max(sums[2], row["p95_ns"] or 0)
+    height = _STEP * max(len(sides[0]), len(sides[1]), len(programs))
+    most = max((sums[0] for side in sides for links in side.values() for sums in links.values()), default=0) or 1
+    middle = {name: round(height * (nth + 0.5) / len(programs)) for nth, name in enumerate(programs)}
+    peers, lines = [], []
+    for right, side in enumerate(sides):
+        for nth, (name, links) in enumerate(side.items()):
+            y = round(height * (nth + 0.5) / len(side))
+            numbers = list(zip(*links.values(), strict=True))
+            n, bad, p95 = sum(numbers[0]), sum(numbers[1]), max(numbers[2])
+            said = f"{n:,}" + (f", {bad:,} not ok" if bad else ""), f"p95 {duration(p95)}" if p95 else ""
+            peers.append((name, *said, y, right))
+            for here, sums in links.items():
+                lines.append((y, middle[here], right, 1 + 5 * sums[0] / most, sums[1] * 20 >= sums[0]))
+    return {"height": height, "peers": peers, "programs": middle.items(), "lines": lines}
 
 
 # -- journeys ----------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ WINDOWS: Final = 120
 SUMS: Final = "_sums"
 _NOW: Final = f"{SUMS}/now.json"
 _OURS: Final = re.compile(rf"{SUMS}/[0-9a-f]{{12}}")
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.decimal128(38, 0)
 
@@ -104,30 +104,32 @@ _LINK_KEYS: Final = _LINK | {"kind": _TEXT, "direction": pa.int8(), "own": _TRUT
 _SPAN: Final = dict.fromkeys(("first_ns", "first_mono_ns", "least_ns"), "min") | dict.fromkeys(
     ("last_ns", "last_mono_ns", "most_ns"), "max"
 )
-_WHO: Final = {"first_who": "min", "last_who": "max"}
+WHO: Final = {"first_who": "min", "last_who": "max"}
 _BY: Final = {"kind": _TEXT, "protocol": _TEXT, "subject": _TEXT, "outcome": _TEXT, "code": _SHORT, "code_name": _TEXT}
 _HOW: Final = {"match_quality": _TEXT, "direction": pa.int8(), "views": _SHORT, "class": _WHOLE}
 _ENDS: Final = dict.fromkeys(("n", "summed", "duplicates", "repeats", "way", "ways", "items"), "sum") | {"value": "max"}
 _STORED: Final = {"stored": _TEXT, "store": _TEXT, "durable": _TEXT, "reason": _TEXT, "letter": _WHOLE}
+_ASKS: Final = {"capture_id": _TEXT, "direction": pa.int8(), "who": _TEXT, "kind": _TEXT, "protocol": _TEXT, "subject": _TEXT}
 STORE_NUMBERS: Final = dict.fromkeys(
     "n kept had refused unanswered repeats firsts redelivered handled again ended".split(), "sum"
 ) | {"most_attempts": "max"}
 PARTS: Final = {
-    "links": Part(_LINK_KEYS, _SIZES | _SPAN | _WHO, ("conn_id", "peer")),
+    "links": Part(_LINK_KEYS, _SIZES | _SPAN | WHO, ("conn_id", "peer")),
     "subjects": Part(
         {"capture_id": _TEXT, "protocol": _TEXT, "subject": _TEXT, "topic": _TEXT, "direction": pa.int8()}, _SIZES, ("subject",)
     ),
     "windows": Part({"window_ns": _WHOLE, "subject": _TEXT}, _SIZES, ("subject",)),
     "exchanges": Part(_BY | _HOW, _ENDS, ("subject",)),
     "paces": Part({"window_ns": _WHOLE, "class": _WHOLE}, {"n": "sum", "not_ok": "sum", "value": "max"}, ("class",)),
+    "asks": Part(_ASKS | {"class": _WHOLE}, {"n": "sum", "not_ok": "sum", "value": "max"}, ("who",)),
     "stores": Part(_STORED, STORE_NUMBERS, ("letter",)),
     "orphans": Part({"protocol": _TEXT, "subject": _TEXT}, {"n": "sum"}, ("subject",)),
     "quarantine": Part({"protocol": _TEXT, "reason": _TEXT}, {"n": "sum"}, ()),
 }
-"""Connections, subjects of publications and subscriptions, messages by time; exchanges, exchanges by time, stores; answers
-without a request, and unreadable frames.
+"""Connections, subjects of publications and subscriptions, messages by time; exchanges, exchanges by time and by peer, stores;
+answers without a request, and unreadable frames.
 """
-_OF_EXCHANGES: Final = ("exchanges", "paces", "stores")
+_OF_EXCHANGES: Final = ("exchanges", "paces", "asks", "stores")
 LISTED: Final = METRICS["rows"][1].remove(METRICS["rows"][1].get_field_index("alike"))
 
 
@@ -140,7 +142,7 @@ _MESSAGES: Final = f"""
         min(who) as first_who, max(who) as last_who
     from (
         select capture_id, conn_id, protocol, transport, peer, kind, direction, nbytes, time_ns, mono_ns, own,
-            case when direction = 1 and source != peer and own then source end as who,
+            case when own and source != peer and (direction = 1 or nbytes = 0 and source != capture_id) then source end as who,
             case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
             case when kind in ('publish', 'subscribe') and {USERS} then kind end as topic,
             case when kind in ('publish', 'subscribe') and {USERS} then subject end as told,
@@ -156,12 +158,14 @@ _MESSAGES: Final = f"""
     )
 """
 _SETTLED: Final = "latency_ns is not null and code_name"
+# Clients have a new port each time: such ports are left out of the names of peers.
 _CLASS: Final = f"""latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > {DIGITS}
     then length(cast(latency_ns as string)) - {DIGITS} else 0 end) as bigint)"""
 _EXCHANGES: Final = f"""
-    select case when grouping(outcome) = 0 then 'exchanges' when grouping(stored) = 0 then 'stores' else 'paces' end as part,
+    select case when grouping(outcome) = 0 then 'exchanges' when grouping(stored) = 0 then 'stores'
+            when grouping(who) = 0 then 'asks' else 'paces' end as part,
         settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class, window_ns, timed,
-        stored, store, durable, reason, letter,
+        capture_id, who, stored, store, durable, reason, letter,
         count(*) as n, cast(sum(cast(latency_ns as decimal(20, 0))) as decimal(38, 0)) as summed, max(latency_ns) as value,
         sum(duplicates) as duplicates, sum(attempts - 1) as repeats,
         cast(sum(cast(way_ns as decimal(20, 0))) as decimal(38, 0)) as way, count(way_ns) as ways, sum(items) as items,
@@ -171,12 +175,18 @@ _EXCHANGES: Final = f"""
         count_if({_SETTLED} = 'OK') as handled, count_if({_SETTLED} = 'NAK') as again, count_if({_SETTLED} = 'TERM') as ended
     from (
         select *, kind = 'request' as timed, case when kind = 'request' then at_ns - at_ns % {{width}} end as window_ns,
-            case when stored = '{DEAD_LETTER}' then store_seq end as letter, {_CLASS} as class
-        from {{counted}}
+            case when stored = '{DEAD_LETTER}' then store_seq end as letter, {_CLASS} as class,
+            case when direction = 1 and identity_key != peer then identity_key when first_who is not null then first_who
+                else regexp_replace(peer, ':(3[2-9]|[4-6][0-9])[0-9][0-9][0-9]$', '') end as who
+        from (
+            select /*+ broadcast(known) */ counted.*, known.first_who from {{counted}} as counted left join {{known}} as known
+            on counted.capture_id = known.capture_id and counted.conn_id = known.conn_id
+        ) as named
     ) as classed
     group by grouping sets (
         (settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class),
-        (settled, timed, window_ns, class), (settled, stored, store, durable, reason, letter)
+        (settled, timed, window_ns, class), (settled, stored, store, durable, reason, letter),
+        (settled, capture_id, direction, who, kind, protocol, subject, class)
     )
 """
 _ORDER: Final = f"latency_ns desc nulls first, request_time_ns, {TIES}"
@@ -231,6 +241,8 @@ class Now(msgspec.Struct):
     """Names of subjects that differ from the tables."""
     told: list[list[dict[str, Any]]] = []
     """Exchanges for journeys, and these journeys."""
+    followed: list[dict[str, Any]] = []
+    """Connections with their last messages."""
     clocks: dict[str, int] | None = None
     """Recordings with clocks that are ahead, in ns; None with only one recording."""
 
@@ -403,7 +415,9 @@ class Sums:
             settled, wanted = f"last_ns < {_by_kind(until)}", f"last_ns >= {_by_kind(now.since)}"
         with told_apart(engine, named, now.clocks) as views:
             counted = engine.sql(f"select *, {settled} as settled from {{views}} where view = 1 and {wanted}", views=views)
-            summed = self._sum(engine, _EXCHANGES, counted=counted)
+            links = self.shown["links"]
+            known = grouped(links.filter(pc.is_valid(links["first_who"])), ["capture_id", "conn_id"], {"first_who": "max"})
+            summed = self._sum(engine, _EXCHANGES, counted=counted, known=engine.hand(known))
             some = pc.fill_null(summed["settled"], False)
             for name in _OF_EXCHANGES:
                 self._add(summed.filter(some), name)

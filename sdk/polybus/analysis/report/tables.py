@@ -36,6 +36,12 @@ def broke_off(session: dict[str, Any]) -> bool:
     return code.isdecimal() and code not in _ORDERLY
 
 
+def host_of(peer: str | None) -> str:
+    """Return an address without the port, which changes each time."""
+    host, mark, port = (peer or "").rpartition(":")
+    return host if mark and port.isdecimal() else peer or ""
+
+
 _STORE, _DURABLE, _WHY = map(EXCHANGES.field, ("store", "durable", "reason"))
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
 
@@ -66,6 +72,7 @@ _CODE = _column("code", _SHORT, "google.rpc.Code of the answer.")
 _CODE_NAME = _column("code_name", _TEXT, "Name of the code.")
 _MESSAGES = _column("n", _WHOLE, "Number of messages.")
 _REQUESTS = _column("n", _WHOLE, "Number of requests.")
+_NOT_OK = _column("not_ok", _WHOLE, "Number with another outcome than ok.")
 _DUPLICATES = _column("duplicates", _WHOLE, "Number of further answers.")
 _NBYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
 _BEGIN = _ns("window_ns", "Begin of the time window, ns since 1970 UTC; metrics.json has the length as window_ns.")
@@ -162,7 +169,7 @@ METRICS: Final = {
         "Requests by time.",
         _BEGIN,
         _REQUESTS,
-        _column("not_ok", _WHOLE, "Number with another outcome than ok."),
+        _NOT_OK,
         *map(_share, (50, 95)),
     ),
     "latency_histogram": _table(
@@ -191,7 +198,7 @@ METRICS: Final = {
         _PROTOCOL,
         _column("transport", _TEXT, "tcp, ws, memory, ..."),
         _PEER,
-        _column("who", _TEXT, "Name that the other end gives itself in all its messages."),
+        _column("who", _TEXT, "Key of the other end's identity, or the name that it gives itself in all its messages."),
         _MESSAGES,
         _NBYTES,
         _ns("first_ns", "Time of its first message, ns since 1970 UTC."),
@@ -203,6 +210,12 @@ METRICS: Final = {
         ),
         _column("heartbeats", _WHOLE, "Number of heartbeats."),
         _column("closed", _TEXT, "Close code; null if not recorded."),
+    ),
+    "asks": _table(
+        "Requests by who asks whom and subject; the 1000 most frequent.",
+        _column("asker", _TEXT, "Name or address of who asks: `here` is the recording program; of several, the recording."),
+        _column("answerer", _TEXT, "Name or address of who is asked."),
+        *(_PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _share(95)),
     ),
     "topics": _table(
         "Publications by subject; the 1000 most frequent.",

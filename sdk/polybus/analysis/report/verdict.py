@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...plugins.tools import counted
 from .comparison import Finding, changed
-from .tables import DEFECTS, MANY, broke_off
+from .tables import DEFECTS, MANY, broke_off, host_of
 from .words import duration, moment, part_of, shortened
 
 Rows = Sequence[dict[str, Any]]
@@ -202,9 +202,8 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _whose(session: dict[str, Any]) -> str:
-    """Return the name of the other end, else its address without the port, which changes each time."""
-    host, mark, port = (session["peer"] or "").rpartition(":")
-    return session.get("who") or (host if mark and port.isdecimal() else session["peer"]) or "unknown peer"
+    """Return the name of the other end, else its host."""
+    return session.get("who") or host_of(session["peer"]) or "unknown peer"
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:

@@ -177,10 +177,10 @@ class CaptureRecorder:
 
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
-    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> ConnectionTap:
-        """Record a connection, `opened` if this side has dialled."""
+    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None = None) -> ConnectionTap:
+        """Record a connection, `opened` if this side has dialled, `who` is the key of the other end's identity."""
         self._connections += 1
-        return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
+        return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened, who)
 
     def wake(self) -> None:
         """Wake the thread: a batch is full."""

@@ -34,8 +34,11 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
 
 
 class ConnectionTap:
-    def __init__(self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
+    def __init__(
+        self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, opened: bool, who: str | None
+    ) -> None:
         self.recorder: CaptureRecorder = recorder
+        self._who = who
         # Decoding needs these options; they contain no secrets.
         self._options: dict[str, Any] = dict(adapter.url_options)
         if actions := ProtocolFeatures.of(adapter).actions:
@@ -48,7 +51,8 @@ class ConnectionTap:
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
-        options = json.dumps({**self._options, "link": what}, separators=(",", ":"))
+        named = what if self._who is None else {**what, "who": self._who}
+        options = json.dumps({**self._options, "link": named}, separators=(",", ":"))
         self.recorder.take((evolve(self._outgoing, options=options), monotonic_ns(), None, None))
 
     def over(self, why: Closed) -> None:

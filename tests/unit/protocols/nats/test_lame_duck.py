@@ -379,7 +379,7 @@ async def test_a_second_connection_that_is_of_no_use_says_why(happens: Any, why:
 async def test_a_recorder_of_a_link_records_the_connection_that_it_moves_to_and_the_old_one_to_its_end() -> None:
     began, over = list[Any](), list[Any]()
 
-    def tap(adapter: Any, transport: Any, *, opened: bool) -> Any:
+    def tap(adapter: Any, transport: Any, **given: Any) -> Any:
         began.append(transport)
         return SimpleNamespace(
             recorder=recorder, around=lambda *both: both, over=lambda why: over.append((transport, why.reason[:15]))

@@ -3,6 +3,12 @@
   const told = form.querySelector('output')
   const named = ['subject', 'peer', 'id', 'outcome']
   const windows = JSON.parse(form.dataset.windows), width = Number(form.dataset.width)
+  // The tiles with numbers by time; the others stay those of the whole recording.
+  const tiles = Object.entries({messages: (sum) => sum(1), exchanges: (sum) => sum(2), ok: (sum) => sum(2) - sum(3)}).map(([name, part]) => {
+    const place = document.querySelector(`[data-metric="${name}"]`)
+    place.closest('.tile').classList.add('live')
+    return [place, place.textContent, part]
+  })
   const value = (name) => form.elements[name].value.trim().toLowerCase()
   const moment = (name) => form.elements[name].value ? Date.parse(form.elements[name].value + 'Z') : NaN
   const fits = (data) => {
@@ -27,8 +33,16 @@
     const number = (n, what) => n.toLocaleString('en') + ' ' + what
     const within = windows.filter(([at]) => !(at + width <= moment('from')) && !(at > moment('to')))
     const sum = (place) => within.reduce((n, one) => n + one[place], 0)
+    const zoomed = Boolean(moment('from') || moment('to'))
+    document.body.classList.toggle('zoomed', zoomed)
+    for (const [tile, whole, part] of tiles)
+      tile.textContent = zoomed ? part(sum).toLocaleString('en') : whole
     const said = shown === all ? [] : [number(shown, 'of ') + number(all, 'rows')]
-    if (moment('from') || moment('to')) said.push('in this time ' + number(sum(1), 'messages'), number(sum(2), 'requests'), number(sum(3), 'not ok'))
+    if (zoomed) {
+      const p95 = Math.max(0, ...within.map((one) => one[4]))
+      said.push('in this time ' + number(sum(1), 'messages'), number(sum(2), 'requests'), number(sum(3), 'not ok'))
+      if (p95) said.push('p95 up to ' + number(p95, 'ms'))
+    }
     if (value('id') && !document.querySelector('#exchanges tr[data-id]:not([hidden]), #journeys [data-id]:not([hidden])'))
       said.push('the page has only a few exchanges of each kind: polybus journey --id finds the others')
     told.textContent = said.join(', ')
