@@ -30,6 +30,16 @@ def with_clients(*numbers: int) -> Driven:
     return session
 
 
+@pytest.fixture
+def session() -> Driven:
+    return with_clients(7)
+
+
+def said(session: Driven, frame: str, payload: bytes = b"") -> list[Any]:
+    session.receive(bytes.fromhex(frame) + payload, 0.0)
+    return session.events()
+
+
 def sent(session: Driven) -> list[str]:
     return [frame.hex() for frame in session.frames_to_send()]
 
@@ -38,9 +48,7 @@ def test_without_an_id_nothing_but_the_documents_bytes_go_out() -> None:
     session = session_of()
     assert isinstance(session.events()[0], Ready)
     assert sent(session) == []
-    session.receive(bytes.fromhex("00000007 d0000000 00000000"), 0.0)
-    [opened] = session.events()
-    assert opened == PeerOpened(7, "client 7", {})
+    assert said(session, "00000007 d0000000 00000000") == [PeerOpened(7, "client 7", {})]
     session.close(4401, "no", 0.0, 7)
     assert sent(session) == ["00000007" + "f0000000" + "00000000"]
 
@@ -51,26 +59,21 @@ def test_with_an_id_it_introduces_itself_and_learns_who_its_clients_are() -> Non
     [frame] = session.frames_to_send()
     assert frame[:12] == bytes.fromhex("00000000 12000000 ffff0000")
     assert json.loads(frame[12:]) == {"v": 1, "server": "A", "instance": "i1"}
-    session.receive(bytes.fromhex("00000000 22000000 ffff0000") + b'{"v":1}', 0.0)
-    assert isinstance(session.events()[0], Ready)
+    assert isinstance(said(session, "00000000 22000000 ffff0000", b'{"v":1}')[0], Ready)
     facts = b'{"address":"10.0.0.1:5","params":{"path":"/game","n":1}}'
-    session.receive(bytes.fromhex("00000007 d2000000 00000000") + facts, 0.0)
-    assert session.events() == [PeerOpened(7, "10.0.0.1:5", {"path": "/game"})]
-    session.receive(bytes.fromhex("00000008 d2000000 00000000") + b'{"address":5,"params":[1]}', 0.0)
-    assert session.events() == [PeerOpened(8, "client 8", {})]
+    assert said(session, "00000007 d2000000 00000000", facts) == [PeerOpened(7, "10.0.0.1:5", {"path": "/game"})]
+    facts = b'{"address":5,"params":[1]}'
+    assert said(session, "00000008 d2000000 00000000", facts) == [PeerOpened(8, "client 8", {})]
     session.close(4401, "no", 0.0, 7)
     assert sent(session) == ["00000007" + "f2000000" + "00000000" + b'{"code":4401,"reason":"no"}'.hex()]
 
 
 def test_clients_that_the_broker_has_assigned_before_it_answers_are_there_when_it_has() -> None:
     session = session_of(server="A")
-    for frame in ("00000007 d0000000 00000000", "00000007 10000001 00000005", "00000008 d0000000 00000000"):
-        session.receive(bytes.fromhex(frame), 0.0)
-    session.receive(bytes.fromhex("00000008 e0000000 00000000"), 0.0)
-    session.receive(bytes.fromhex("00000007 d2000000 00000000") + b'{"address":"10.0.0.1:5","params":{"path":"/game"}}', 0.0)
-    assert session.events() == []
-    session.receive(bytes.fromhex("00000000 22000000 ffff0000") + b'{"v":1}', 0.0)
-    ready, seven, asked, eight, gone = session.events()
+    for frame in ("00000007 d0000000", "00000007 10000001", "00000008 d0000000", "00000008 e0000000"):
+        assert said(session, frame + ("00000005" if "10000001" in frame else "00000000")) == []
+    assert said(session, "00000007 d2000000 00000000", b'{"address":"10.0.0.1:5","params":{"path":"/game"}}') == []
+    ready, seven, asked, eight, gone = said(session, "00000000 22000000 ffff0000", b'{"v":1}')
     assert isinstance(ready, Ready)
     assert seven == PeerOpened(7, "10.0.0.1:5", {"path": "/game"})
     assert isinstance(asked, Message) and (asked.subject, asked.peer) == (5, 7)
@@ -87,10 +90,8 @@ def test_what_comes_before_the_broker_answers_is_bounded() -> None:
 
 def test_a_broker_that_refuses_it_ends_the_connection() -> None:
     session = session_of(server="A")
-    session.receive(bytes.fromhex("00000000 22d00000 ffff0000") + b'{"code":6,"text":"taken"}', 0.0)
-    [event] = session.events()
-    assert isinstance(event, CloseWanted)
-    assert event.reason == "taken"
+    [event] = said(session, "00000000 22d00000 ffff0000", b'{"code":6,"text":"taken"}')
+    assert isinstance(event, CloseWanted) and event.reason == "taken"
 
 
 def test_each_client_has_ids_of_its_own_and_keys_that_no_other_has() -> None:
@@ -99,12 +100,10 @@ def test_each_client_has_ids_of_its_own_and_keys_that_no_other_has() -> None:
     two = session.send(Message(Kind.REQUEST, 5), 0.0, 8)
     assert one != two
     assert sent(session) == ["00000007" + "10000001" + "00000005", "00000008" + "10000001" + "00000005"]
-    session.receive(bytes.fromhex("00000008 20000001 00000005"), 0.0)
-    [answer] = session.events()
+    [answer] = said(session, "00000008 20000001 00000005")
     assert isinstance(answer, Message)
     assert (answer.id, answer.peer) == (two, 8)
-    session.receive(bytes.fromhex("00000008 20000001 00000005"), 0.0)
-    [again] = session.events()
+    [again] = said(session, "00000008 20000001 00000005")
     assert isinstance(again, Refused)
     assert (again.error.reason, again.peer_key) == ("unknown_id", 8)
     session.forget(one, 1.0)
@@ -113,25 +112,21 @@ def test_each_client_has_ids_of_its_own_and_keys_that_no_other_has() -> None:
     assert session.next_tick() is None
 
 
-def test_when_a_client_has_gone_nothing_of_it_is_left() -> None:
-    session = with_clients(7)
+def test_when_a_client_has_gone_nothing_of_it_is_left(session: Driven) -> None:
     key = session.send(Message(Kind.REQUEST, 5), 0.0, 7)
     session.forget(key, 0.0)
-    session.receive(bytes.fromhex("00000007 e0000000 00000000"), 0.0)
-    assert session.events() == [PeerClosed(7, "the client has gone")]
+    assert said(session, "00000007 e0000000 00000000") == [PeerClosed(7, "the client has gone")]
     assert session.next_tick() is None
     with pytest.raises(Disconnected, match="client 7"):
         session.send(Message(Kind.REQUEST, 5), 0.0, 7)
-    session.receive(bytes.fromhex("00000007 d0000000 00000000"), 0.0)
+    said(session, "00000007 d0000000 00000000")
     session.frames_to_send()
     again = session.send(Message(Kind.REQUEST, 5), 0.0, 7)
     assert again != key
 
 
-def test_a_number_that_is_given_again_is_another_client() -> None:
-    session = with_clients(7)
-    session.receive(bytes.fromhex("00000007 d0000000 00000000"), 0.0)
-    assert [type(event) for event in session.events()] == [PeerClosed, PeerOpened]
+def test_a_number_that_is_given_again_is_another_client(session: Driven) -> None:
+    assert [type(event) for event in said(session, "00000007 d0000000 00000000")] == [PeerClosed, PeerOpened]
 
 
 @pytest.mark.parametrize(
@@ -147,21 +142,15 @@ def test_a_number_that_is_given_again_is_another_client() -> None:
         ("00000007 40000000 00000000", "unknown_kind"),
     ],
 )
-def test_what_a_broker_must_not_say(frame: str, reason: str) -> None:
-    session = with_clients(7)
-    session.receive(bytes.fromhex(frame), 0.0)
-    [event] = session.events()
-    assert isinstance(event, Refused)
-    assert event.error.reason == reason
+def test_what_a_broker_must_not_say(session: Driven, frame: str, reason: str) -> None:
+    [event] = said(session, frame)
+    assert isinstance(event, Refused) and event.error.reason == reason
     assert sent(session) == []
 
 
-def test_a_bad_request_of_a_client_is_answered_to_that_client() -> None:
-    session = with_clients(7)
-    session.receive(bytes.fromhex("00000007 12000005 00000001 7b"), 0.0)
-    [event] = session.events()
-    assert isinstance(event, Refused)
-    assert event.answer is not None
+def test_a_bad_request_of_a_client_is_answered_to_that_client(session: Driven) -> None:
+    [event] = said(session, "00000007 12000005 00000001 7b")
+    assert isinstance(event, Refused) and event.answer is not None
     session.send(event.answer, 0.0, event.peer_key)
     [frame] = session.frames_to_send()
     assert frame[:12] == bytes.fromhex("00000007 22cb0005 00000001")
@@ -182,19 +171,16 @@ def test_what_a_client_had_sent_before_it_learned_that_it_must_go_is_no_mistake_
     session = with_clients(7, 8)
     session.close(4401, "no", 0.0, 7)
     for frame in ("00000007 12000001 00010001 31", "00000007 12000001 00010001 7b", "00000007 ff"):
-        session.receive(bytes.fromhex(frame), 0.0)
-    assert session.events() == []
+        assert said(session, frame) == []
 
 
 @pytest.mark.parametrize("end", ["e0000000 00000000", "d0000000 00000000 00000007 e0000000 00000000"])
-def test_a_client_that_has_gone_since_sends_nothing_more(end: str) -> None:
-    session = with_clients(7)
+def test_a_client_that_has_gone_since_sends_nothing_more(session: Driven, end: str) -> None:
     session.close(4401, "no", 0.0, 7)
     for frame in bytes.fromhex("00000007" + end).hex(" ", 12).split():
         session.receive(bytes.fromhex(frame), 0.0)
     session.events()
-    session.receive(bytes.fromhex("00000007 12000001 00010001 31"), 0.0)
-    [refused] = session.events()
+    [refused] = said(session, "00000007 12000001 00010001 31")
     assert isinstance(refused, Refused)
     assert "client 7 is not connected" in refused.error.args[0]
 

@@ -18,12 +18,13 @@ REQUEST = Message(Kind.REQUEST, 7, body=1)
 def started(adapter: Csb = Csb(), **limits: Any) -> Driven:  # noqa: B008  # immutable
     session = Driven(adapter.session("client", Limits(**limits)))
     session.start(0.0)
-    assert isinstance(events_of(session)[0], Ready)
+    assert isinstance(session.events()[0], Ready)
     return session
 
 
-def events_of(session: Driven) -> list[Any]:
-    return [*session.events()]
+@pytest.fixture
+def session() -> Driven:
+    return started()
 
 
 def sent(session: Driven) -> list[str]:
@@ -32,7 +33,7 @@ def sent(session: Driven) -> list[str]:
 
 def answer(session: Driven, number: int, action: int = 7, result: int = 0, payload: bytes = b"") -> list[Any]:
     session.receive(bytes([0x22 if payload else 0x20, result]) + number.to_bytes(2) + action.to_bytes(4) + payload, 1.0)
-    return events_of(session)
+    return session.events()
 
 
 def refused(events: list[Any]) -> str:
@@ -41,27 +42,24 @@ def refused(events: list[Any]) -> str:
     return event.error.reason
 
 
-def test_a_request_and_its_answer() -> None:
-    session = started()
-    key = session.send(REQUEST, 0.0)
+def test_a_request_to_a_number_is_that_of_the_document_and_its_answer_has_its_key(session: Driven) -> None:
+    key = session.send(Message(Kind.REQUEST, 7, body=1, ttl=30.0), 0.0)
     assert sent(session) == ["12000001" + "00000007" + "31"]
     [message] = answer(session, 1, payload=b'"ok"')
     assert (message.kind, message.id, message.body) == (Kind.RESPONSE, key, "ok")
     assert refused(answer(session, 1)) == "unknown_id"
 
 
-def test_an_answer_counts_for_its_action_only_unless_the_peer_does_not_echo_it() -> None:
-    session = started()
+def test_an_answer_counts_for_its_action_only_unless_the_peer_does_not_echo_it(session: Driven) -> None:
     key = session.send(REQUEST, 0.0)
     assert refused(answer(session, 1, action=8)) == "unknown_id"
     [message] = answer(session, 1, action=0)
     assert message.id == key
 
 
-def test_an_incoming_request_is_answered_under_its_id_and_action() -> None:
-    session = started()
+def test_an_incoming_request_is_answered_under_its_id_and_action(session: Driven) -> None:
     session.receive(bytes.fromhex("12 00 abcd 00010001 31"), 0.0)
-    [message] = events_of(session)
+    [message] = session.events()
     session.send(Message(Kind.RESPONSE, "", message.id, body=[1]), 0.0)
     session.send(Message(Kind.ERROR, "", message.id, code=Code.INTERNAL), 0.0)
     assert sent(session) == ["2200abcd00010001" + b"[1]".hex(), "22d0abcd00010001" + b'{"code":13}'.hex()]
@@ -79,8 +77,7 @@ def test_20_000_requests_at_once_round_and_round_are_never_mixed_up() -> None:
             [frame] = asker.frames_to_send()
             number = int.from_bytes(frame[2:4])
             assert key is not None
-            assert key not in keys
-            assert number not in taken
+            assert key not in keys and number not in taken
             waiting[key] = number, body
             taken.add(number)
             keys.add(key)
@@ -93,14 +90,10 @@ def test_20_000_requests_at_once_round_and_round_are_never_mixed_up() -> None:
     assert len(asker._one.pending) == len(waiting)
 
 
-def test_the_65_537th_request_that_waits_fails_here_and_says_why() -> None:
-    session = started()
-    numbers = set()
+def test_the_65_537th_request_that_waits_fails_here_and_says_why(session: Driven) -> None:
     for _ in range(65_536):
         session.send(REQUEST, 0.0)
-    for frame in session.frames_to_send():
-        numbers.add(frame[2:4])
-    assert len(numbers) == 65_536
+    assert len({frame[2:4] for frame in session.frames_to_send()}) == 65_536
     with pytest.raises(QueueFull, match=r"all 65536 message ids .* 65536 requests wait .* open another connection"):
         session.send(REQUEST, 0.0)
     assert session.frames_to_send() == []
@@ -110,8 +103,7 @@ def test_the_65_537th_request_that_waits_fails_here_and_says_why() -> None:
     assert frame[2:4] == b"\x12\x34"
 
 
-def test_a_request_by_name_that_takes_the_last_id_is_sent_and_the_next_one_asks_who_is_there() -> None:
-    session = started()
+def test_a_request_by_name_that_takes_the_last_id_is_sent_and_the_next_one_asks_who_is_there(session: Driven) -> None:
     for _ in range(65_535):
         session.send(REQUEST, 0.0)
     session.frames_to_send()
@@ -124,8 +116,7 @@ def test_a_request_by_name_that_takes_the_last_id_is_sent_and_the_next_one_asks_
     assert len(session.frames_to_send()) == 3
 
 
-def test_the_id_of_a_request_that_timed_out_rests_until_its_answer_comes() -> None:
-    session = started()
+def test_the_id_of_a_request_that_timed_out_rests_until_its_answer_comes(session: Driven) -> None:
     late = session.send(REQUEST, 0.0)
     session.forget(late, 5.0)
     assert session.next_tick() == 5.0 + REST
@@ -141,8 +132,7 @@ def test_the_id_of_a_request_that_timed_out_rests_until_its_answer_comes() -> No
     assert reply.id == key
 
 
-def test_an_id_whose_answer_never_comes_is_free_after_its_rest() -> None:
-    session = started()
+def test_an_id_whose_answer_never_comes_is_free_after_its_rest(session: Driven) -> None:
     key = session.send(REQUEST, 0.0)
     session.forget(key, 1.0)
     session.forget(key, 30.0)  # once is enough
@@ -153,8 +143,7 @@ def test_an_id_whose_answer_never_comes_is_free_after_its_rest() -> None:
     assert refused(answer(session, 1)) == "unknown_id"
 
 
-def test_a_cancel_goes_out_only_while_the_id_is_still_its_own() -> None:
-    session = started()
+def test_a_cancel_goes_out_only_while_the_id_is_still_its_own(session: Driven) -> None:
     key = session.send(REQUEST, 0.0)
     sent(session)
     session.send(Message(Kind.CANCEL, 7, key), 0.0)
@@ -164,8 +153,7 @@ def test_a_cancel_goes_out_only_while_the_id_is_still_its_own() -> None:
     assert sent(session) == []
 
 
-def test_a_notification_is_a_request_whose_answer_nobody_reads() -> None:
-    session = started()
+def test_a_notification_is_a_request_whose_answer_nobody_reads(session: Driven) -> None:
     assert session.send(Message(Kind.NOTIFY, 7, body=1), 0.0) is None
     assert sent(session) == ["1200000100000007" + "31"]
     assert session.next_tick() == REST
@@ -177,14 +165,7 @@ def test_a_notification_is_a_request_whose_answer_nobody_reads() -> None:
 # -- who the peer is -----------------------------------------------------------------------------------------------------
 
 
-def test_a_bare_peer_sees_nothing_but_the_document_on_numbers() -> None:
-    session = started()
-    session.send(Message(Kind.REQUEST, 7, body=1, ttl=30.0), 0.0)
-    assert sent(session) == ["1200000100000007" + "31"]
-
-
-def test_after_the_first_name_the_peer_is_asked_once_who_it_is() -> None:
-    session = started()
+def test_after_the_first_name_the_peer_is_asked_once_who_it_is(session: Driven) -> None:
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     hello = "12000002ffff0000" + b'{"v":1,"asks":""}'.hex()
@@ -204,8 +185,7 @@ def test_after_the_first_name_the_peer_is_asked_once_who_it_is() -> None:
 @pytest.mark.parametrize(
     "said", [{"result": 0xC9}, {"payload": b'{"v":2}'}, {"payload": b"[1]"}, {"payload": b'{"v":1,"asks":"me"}'}]
 )
-def test_a_peer_that_says_no_or_what_it_was_asked_is_bare(said: dict[str, Any]) -> None:
-    session = started()
+def test_a_peer_that_says_no_or_what_it_was_asked_is_bare(session: Driven, said: dict[str, Any]) -> None:
     key = session.send(Message(Kind.REQUEST, "_polybus.hello", body={"v": 1}), 0.0)
     [message] = answer(session, 1, 0xFFFF0000, **said)
     assert message.id == key
@@ -217,19 +197,17 @@ def test_a_peer_that_says_no_or_what_it_was_asked_is_bare(said: dict[str, Any]) 
     assert sent(session) == []
 
 
-def test_who_says_hello_is_one_of_ours() -> None:
-    session = started()
+def test_who_says_hello_is_one_of_ours(session: Driven) -> None:
     session.receive(bytes.fromhex("12 00 0005 ffff0000") + b'{"v":1}', 0.0)
-    [message] = events_of(session)
+    [message] = session.events()
     assert (message.kind, message.subject) == (Kind.REQUEST, "_polybus.hello")
     session.send(Message(Kind.REQUEST, 7, ttl=1.0), 0.0)
     assert sent(session) == ["10000001ffff0005" + "ffff" + "0000" + "000003e8" + "00000007"]
 
 
-def test_the_deadline_before_a_request_is_its_own_even_where_they_are_read_apart() -> None:
-    session = started()
+def test_the_deadline_before_a_request_is_its_own_even_where_they_are_read_apart(session: Driven) -> None:
     session.receive(bytes.fromhex("10 00 0001 ffff000c ffff0004 000003e8"), 0.0)
-    assert events_of(session) == []
+    assert session.events() == []
     for frame in (
         "10 00 0001 ffff0004 000161",
         "10 00 0002 ffff000c ffff0005 000007d0",  # of another action: of none
@@ -240,20 +218,18 @@ def test_the_deadline_before_a_request_is_its_own_even_where_they_are_read_apart
         "10 00 0004 ffff000c ffff0004 000007d0",  # too late: it runs already
     ):
         session.receive(bytes.fromhex(frame), 0.0)
-    assert [event.ttl for event in events_of(session)] == [1.0, None, None, None]
+    assert [event.ttl for event in session.events()] == [1.0, None, None, None]
     assert sent(session) == []
 
 
-def test_publications_and_subscriptions_of_a_stranger_are_answered_like_any_request() -> None:
-    session = started()
+def test_publications_and_subscriptions_of_a_stranger_are_answered_like_any_request(session: Driven) -> None:
     for number, action in ((0, "ffff0003"), (5, "ffff0003"), (6, "ffff0001"), (7, "ffff0002")):
         session.receive(bytes.fromhex(f"10 00 {number:04x} {action} 0001 61"), 0.0)
-    assert [event.kind for event in events_of(session)] == [Kind.PUBLISH, Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE]
+    assert [event.kind for event in session.events()] == [Kind.PUBLISH, Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE]
     assert sent(session) == ["20000000ffff0003", "20000005ffff0003", "20000006ffff0001", "20000007ffff0002"]
 
 
-def test_publications_between_our_own_are_not_answered() -> None:
-    session = started()
+def test_publications_between_our_own_are_not_answered(session: Driven) -> None:
     session.receive(bytes.fromhex("12 00 0005 ffff0000") + b'{"v":1}', 0.0)
     session.receive(bytes.fromhex("10 00 0000 ffff0003 0001 61"), 0.0)
     session.receive(bytes.fromhex("10 00 0001 ffff0003 0001 61"), 0.0)
@@ -261,8 +237,7 @@ def test_publications_between_our_own_are_not_answered() -> None:
 
 
 @pytest.mark.parametrize("result", [0, 0xC9])
-def test_answers_to_our_publications_say_nothing(result: int) -> None:
-    session = started()
+def test_answers_to_our_publications_say_nothing(session: Driven, result: int) -> None:
     session.send(Message(Kind.PUBLISH, "a"), 0.0)
     assert sent(session) == ["10000000ffff0003" + "000161"]
     assert answer(session, 0, 0xFFFF0003, result) == []
@@ -271,41 +246,35 @@ def test_answers_to_our_publications_say_nothing(result: int) -> None:
 # -- channels ------------------------------------------------------------------------------------------------------------
 
 
+def carry(one: Driven, other: Driven) -> None:
+    for frame in one.frames_to_send():
+        other.receive(frame, 0.0)
+
+
 def test_a_channel_goes_by_the_number_of_its_open_in_both_directions() -> None:
     opener, other = started(), started()
     key = opener.send(Message(Kind.OPEN, "log", attributes={"mode": "channel", "credit": 4, "hops": 0}), 0.0)
-    for frame in opener.frames_to_send():
-        other.receive(frame, 0.0)
-    [opened] = events_of(other)
-    assert isinstance(opened, Message)
-    assert opened.id != key
+    carry(opener, other)
+    [opened] = other.events()
+    assert isinstance(opened, Message) and opened.id != key
     for kind, facts in ((Kind.ITEM, {"body": b""}), (Kind.CREDIT, {"attributes": {"credit": 3}}), (Kind.END, {})):
         opener.send(Message(kind, "", key, **facts), 0.0)
         other.send(Message(kind, "", opened.id, **facts), 0.0)
-    for frame in opener.frames_to_send():
-        other.receive(frame, 0.0)
-    for frame in other.frames_to_send():
-        opener.receive(frame, 0.0)
-    assert [(event.kind, event.id) for event in events_of(other)] == [
-        (Kind.ITEM, opened.id),
-        (Kind.CREDIT, opened.id),
-        (Kind.END, opened.id),
-    ]
-    theirs = events_of(opener)
-    assert [(event.kind, event.id) for event in theirs] == [(Kind.ITEM, key), (Kind.CREDIT, key), (Kind.END, key)]
-    assert isinstance(theirs[0], Message)
-    assert theirs[0].body == b""
+    carry(opener, other)
+    carry(other, opener)
+    for one, id in ((other, opened.id), (opener, key)):
+        item, *more = one.events()
+        assert [(event.kind, event.id) for event in (item, *more)] == [(Kind.ITEM, id), (Kind.CREDIT, id), (Kind.END, id)]
+        assert item.body == b""
 
 
-def test_an_item_for_a_channel_that_was_never_open_is_refused() -> None:
-    session = started()
+def test_an_item_for_a_channel_that_was_never_open_is_refused(session: Driven) -> None:
     session.send(REQUEST, 0.0)
     session.receive(bytes.fromhex("22 00 0001 ffff0009 31"), 0.0)  # 1 is a request, and no open
-    assert refused(events_of(session)) == "unknown_id"
+    assert refused(session.events()) == "unknown_id"
 
 
-def test_an_open_that_a_bare_peer_does_not_know_is_over() -> None:
-    session = started()
+def test_an_open_that_a_bare_peer_does_not_know_is_over(session: Driven) -> None:
     key = session.send(Message(Kind.OPEN, "log", attributes={"mode": "stream", "credit": 4, "hops": 0}), 0.0)
     [message] = answer(session, 1, 0xFFFF0007, 0xC9)
     assert (message.kind, message.id, message.code) == (Kind.ERROR, key, Code.UNIMPLEMENTED)
@@ -314,18 +283,16 @@ def test_an_open_that_a_bare_peer_does_not_know_is_over() -> None:
 # -- bad input -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_open_is_answered_with_an_end() -> None:
-    session = started()
+def test_a_bad_open_is_answered_with_an_end(session: Driven) -> None:
     session.receive(bytes.fromhex("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d"), 0.0)
-    [event] = events_of(session)
+    [event] = session.events()
     assert refused([event]) == "malformed"
     session.send(event.answer, 0.0)
     [frame] = session.frames_to_send()
     assert frame[:8] == bytes.fromhex("22 cc 0005 ffff000b")
 
 
-def test_an_answer_that_does_not_parse_fails_its_request() -> None:
-    session = started()
+def test_an_answer_that_does_not_parse_fails_its_request(session: Driven) -> None:
     key = session.send(REQUEST, 0.0)
     [event] = answer(session, 1, payload=b"{")
     assert isinstance(event, Refused)
@@ -334,10 +301,9 @@ def test_an_answer_that_does_not_parse_fails_its_request() -> None:
 
 
 @pytest.mark.parametrize("first", ["d0", "e0", "f0"])
-def test_point_to_point_nobody_says_connected_closed_or_close(first: str) -> None:
-    session = started()
+def test_point_to_point_nobody_says_connected_closed_or_close(session: Driven, first: str) -> None:
     session.receive(bytes.fromhex(first + "000000" + "00000000"), 0.0)
-    assert refused(events_of(session)) == "unknown_kind"
+    assert refused(session.events()) == "unknown_kind"
 
 
 def test_a_frame_over_the_limit_is_not_queued() -> None:
@@ -347,16 +313,14 @@ def test_a_frame_over_the_limit_is_not_queued() -> None:
     assert session.frames_to_send() == []
     assert not session._one.pending
     session.receive(bytes(10), 0.0)
-    assert not any(isinstance(event, CloseWanted) for event in events_of(session))
+    assert not any(isinstance(event, CloseWanted) for event in session.events())
 
 
-def test_what_cannot_be_written_takes_no_id() -> None:
-    session = started()
+def test_what_cannot_be_written_takes_no_id(session: Driven) -> None:
     for bad in (Message(Kind.REQUEST, -1), Message(Kind.NOTIFY, 2**32), Message(Kind.OPEN, "a\nb", attributes={})):
         with pytest.raises(Exception, match="csb|action|control"):
             session.send(bad, 0.0)
-    assert not session._one.pending
-    assert not session._one.resting
+    assert not session._one.pending and not session._one.resting
 
 
 def test_a_pool_is_so_many_connections_of_one_instance() -> None:

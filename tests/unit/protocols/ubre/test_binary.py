@@ -14,12 +14,12 @@ from polybus.message import Kind, Message
 from polybus.plugins import Codec
 from polybus.protocols import Ubre
 
+from .test_json import NO_TEXT, fields
+
 CODEC = Ubre(format="binary").codec()
 RAW = Ubre(format="binary", body="raw").codec()
 SPEC = Ubre(format="binary", dialect="spec").codec()
 REST = 0xFFFFFFFF
-
-NO_TEXT = {"text": "", "reason": None, "detail": None}
 
 
 def frame(letter: str | int, name: str | bytes = b"", body: bytes = b"", length: int | None = None) -> bytes:
@@ -32,20 +32,6 @@ def read(data: bytes, codec: Codec = CODEC) -> Message:
     [message] = codec.decode(data)
     assert isinstance(message, Message)
     return message
-
-
-def fields(message: Message) -> dict[str, Any]:
-    """What is set on a message, for comparing."""
-    given = {
-        "subject": message.subject or None,
-        "id": message.id,
-        "headers": message.headers,
-        "ttl": message.ttl,
-        "code": message.code,
-        "attributes": message.attributes or None,
-    }
-    found = {name: value for name, value in given.items() if value is not None}
-    return {**found, "body": message.body} if message.has_body else found
 
 
 EITHER_BODY: list[tuple[Kind, dict[str, Any], bytes]] = [
@@ -348,9 +334,8 @@ def of(
 
 
 def messages(bodies: st.SearchStrategy[Any], ids: st.SearchStrategy[Any] = IDS) -> st.SearchStrategy[Message]:
-    opening = st.fixed_dictionaries(
-        {"mode": st.sampled_from(["stream", "channel", "tunnel"]), "credit": COUNTS, "hops": COUNTS}
-    )
+    modes = st.sampled_from(["stream", "channel", "tunnel"])
+    opening = st.fixed_dictionaries({"mode": modes, "credit": COUNTS, "hops": COUNTS})
     items = VALUES | st.binary(max_size=40)
     filled = NAMES.filter(bool)
     return st.one_of(
@@ -370,37 +355,25 @@ def messages(bodies: st.SearchStrategy[Any], ids: st.SearchStrategy[Any] = IDS) 
 
 
 def parts(message: Message) -> dict[str, Any]:
-    return {
-        "kind": message.kind,
-        "subject": message.subject,
-        "id": message.id,
-        "id type": type(message.id),
-        "body": (message.body, type(message.body)) if message.has_body else "no body",
-        "headers": message.headers,
-        "ttl": message.ttl,
-        "code": message.code,
-        "attributes": message.attributes,
-    }
+    same = ("kind", "subject", "id", "headers", "ttl", "code", "attributes")
+    body = (message.body, type(message.body)) if message.has_body else "no body"
+    return {**{name: getattr(message, name) for name in same}, "id type": type(message.id), "body": body}
 
 
 def comes_back(codec: Codec, message: Message) -> None:
-    [again] = codec.decode(codec.encode([message]))
-    assert isinstance(again, Message)
-    assert parts(again) == parts(message)
+    assert parts(read(codec.encode([message]), codec)) == parts(message)
 
 
 @given(messages(VALUES, IDS | st.integers(-(2**53), 2**53)))
 def test_what_is_written_as_json_is_read_again(message: Message) -> None:
-    comes_back(Ubre().codec(), message)
-    comes_back(Ubre(dialect="spec").codec(), message)
-    comes_back(Ubre(format="any").codec(), message)
+    for adapter in (Ubre(), Ubre(dialect="spec"), Ubre(format="any")):
+        comes_back(adapter.codec(), message)
 
 
 @given(messages(VALUES))
 def test_what_is_written_in_binary_is_read_again(message: Message) -> None:
-    comes_back(Ubre(format="binary").codec(), message)
-    comes_back(Ubre(format="binary", dialect="spec").codec(), message)
-    comes_back(Ubre(format="binary", body_length=-1).codec(), message)
+    for adapter in (Ubre(format="binary"), Ubre(format="binary", dialect="spec"), Ubre(format="binary", body_length=-1)):
+        comes_back(adapter.codec(), message)
 
 
 @given(messages(st.binary(max_size=40)))
@@ -412,6 +385,5 @@ def test_what_is_written_in_binary_with_raw_bodies_is_read_again(message: Messag
 def test_any_reads_what_the_others_write(message: Message) -> None:
     reader = Ubre(format="any").codec()
     for format in ("json", "binary"):
-        [again] = reader.decode(Ubre.from_options({"format": format}).codec().encode([message]))
-        assert isinstance(again, Message)
-        assert parts(again) == parts(message)
+        written = Ubre.from_options({"format": format}).codec().encode([message])
+        assert parts(read(written, reader)) == parts(message)

@@ -24,6 +24,11 @@ def opened(adapter: Ubre | None = None, limits: Limits | None = None) -> Driven:
     return session
 
 
+@pytest.fixture
+def session() -> Driven:
+    return opened()
+
+
 def received(session: Driven, frame: str | bytes) -> list[Any]:
     session.receive(frame.encode() if isinstance(frame, str) else frame, 0.0)
     return session.events()
@@ -35,14 +40,11 @@ def reason_of(events: list[Any]) -> str:
     return event.error.reason
 
 
-def test_it_is_ready_at_once_and_writes_nothing_by_itself() -> None:
-    session = opened()
+def test_it_is_ready_at_once_and_writes_nothing_by_itself(session: Driven) -> None:
     session.tick(5.0)
     session.forget("x", 5.0)
     session.close(1000, "bye", 5.0)
-    assert session.next_tick() is None
-    assert session.frames_to_send() == []
-    assert session.events() == []
+    assert (session.next_tick(), session.frames_to_send(), session.events()) == (None, [], [])
 
 
 def test_it_says_what_the_wire_can_carry() -> None:
@@ -52,8 +54,7 @@ def test_it_says_what_the_wire_can_carry() -> None:
     assert able.announce == "client"
 
 
-def test_ids_are_a_random_token_and_a_number() -> None:
-    session = opened()
+def test_ids_are_a_random_token_and_a_number(session: Driven) -> None:
     kinds = (Kind.REQUEST, Kind.NOTIFY, Kind.OPEN)
     keys = [session.send(Message(kind, "m"), 0.0) for kind in kinds]
     tokens = {str(key).partition("-")[0] for key in keys}
@@ -70,15 +71,13 @@ def test_two_connections_have_different_tokens() -> None:
     assert first != second
 
 
-def test_sending_a_request_does_not_touch_its_message() -> None:
-    session = opened()
+def test_sending_a_request_does_not_touch_its_message(session: Driven) -> None:
     message = Message(Kind.REQUEST, "m", "id of the asker", body=1)
     session.send(message, 0.0)
     assert message.id == "id of the asker"
 
 
-def test_answers_to_ids_that_were_given_out_go_up_however_often() -> None:
-    session = opened()
+def test_answers_to_ids_that_were_given_out_go_up_however_often(session: Driven) -> None:
     key = session.send(Message(Kind.REQUEST, "m"), 0.0)
     for frame in (f'{{"success":"{key}","body":1}}', f'{{"fail":"{key}","body":"x"}}', f'{{"success":"{key}"}}'):
         [message] = received(session, frame)
@@ -88,54 +87,44 @@ def test_answers_to_ids_that_were_given_out_go_up_however_often() -> None:
     assert late.id == key
 
 
-@pytest.mark.parametrize("tail", ["-0", "-2", "-x", "-", "-1x", "--1", "--", "-99999999999999999999"])
-def test_answers_to_ids_that_were_never_given_out_are_refused(tail: str) -> None:
-    session = opened()
+TAILS = ["-0", "-2", "-x", "-", "-1x", "--1", "--", "-99999999999999999999"]
+
+
+@pytest.mark.parametrize("id", [*(f'"TOKEN{tail}"' for tail in TAILS), "1", '"1"', '"other-1"', "-7"])
+def test_answers_to_ids_of_others_or_that_were_never_given_out_are_refused(session: Driven, id: str) -> None:
     key = str(session.send(Message(Kind.REQUEST, "m"), 0.0))
-    token = key.partition("-")[0]
-    assert reason_of(received(session, f'{{"success":"{token}{tail}"}}')) == "unknown_id"
-    assert reason_of(received(session, f'{{"fail":"{token}{tail}","body":"x"}}')) == "unknown_id"
-
-
-@pytest.mark.parametrize("id", ["1", '"1"', '"other-1"', "-7"])
-def test_answers_to_ids_of_others_are_refused(id: str) -> None:
-    session = opened()
-    session.send(Message(Kind.REQUEST, "m"), 0.0)
+    id = id.replace("TOKEN", key.partition("-")[0])
     assert reason_of(received(session, f'{{"success":{id}}}')) == "unknown_id"
+    assert reason_of(received(session, f'{{"fail":{id},"body":"x"}}')) == "unknown_id"
 
 
-def test_a_peer_cannot_open_a_channel_under_an_id_of_ours() -> None:
-    session = opened()
+def test_a_peer_cannot_open_a_channel_under_an_id_of_ours(session: Driven) -> None:
     key = session.send(Message(Kind.OPEN, "s", attributes={"mode": "channel", "credit": 1}), 0.0)
     assert reason_of(received(session, f'{{"open":"{key}","subject":"s","mode":"channel","n":1}}')) == "invalid_id"
     [message] = received(session, '{"open":"mine","subject":"s","mode":"channel","n":1}')
     assert message.kind is Kind.OPEN
 
 
-def test_ids_are_echoed_with_the_type_that_they_came_with() -> None:
-    session = opened()
+def test_ids_are_echoed_with_the_type_that_they_came_with(session: Driven) -> None:
     for written in ("7", '"7"', "-1"):
         [request] = received(session, f'{{"request":"m","id":{written}}}')
         session.send(Message(Kind.RESPONSE, "", request.id, body=1), 0.0)
         assert session.frames_to_send() == [f'{{"success":{written},"body":1}}'.encode()]
 
 
-def test_a_refused_request_is_answered_and_the_connection_goes_on() -> None:
-    session = opened()
+def test_a_refused_request_is_answered_and_the_connection_goes_on(session: Driven) -> None:
     [refused] = received(session, '{"request":"a\\nb","id":4}')
     assert isinstance(refused, Refused)
     [answer] = session.frames_to_send()
     [message] = session.codec.decode(answer)
     assert isinstance(message, Message)
     assert (message.kind, message.id, message.code) == (Kind.ERROR, 4, Code.INVALID_ARGUMENT)
-    assert message.attributes["reason"] == "invalid_subject"
-    assert message.attributes["text"] == refused.error.text
+    assert (message.attributes["reason"], message.attributes["text"]) == ("invalid_subject", refused.error.text)
     [message] = received(session, '{"request":"m","id":4}')
     assert message.subject == "m"
 
 
-def test_a_refused_message_without_an_id_is_not_answered() -> None:
-    session = opened()
+def test_a_refused_message_without_an_id_is_not_answered(session: Driven) -> None:
     assert reason_of(received(session, '{"publish":"a\\nb"}')) == "invalid_subject"
     assert session.frames_to_send() == []
 
@@ -143,8 +132,7 @@ def test_a_refused_message_without_an_id_is_not_answered() -> None:
 def test_a_frame_above_the_limit_ends_the_connection() -> None:
     session = opened(Ubre(format="binary"), Limits(message=1000))
     [refused, close] = received(session, b"P\0\1\xff\xff\xff\xfet")
-    assert isinstance(refused, Refused)
-    assert isinstance(close, CloseWanted)
+    assert isinstance(refused, Refused) and isinstance(close, CloseWanted)
     assert (close.code, close.reason, close.error) == (1009, "too_large", refused.error)
 
 
@@ -159,43 +147,34 @@ def test_a_frame_that_would_be_above_the_limit_is_not_queued() -> None:
     assert len(session.frames_to_send()) == 1
 
 
-def test_frames_and_events_are_given_once_and_in_order() -> None:
-    session = opened()
+def test_frames_and_events_are_given_once_and_in_order(session: Driven) -> None:
     for number in range(3):
         session.send(Message(Kind.PUBLISH, "t", body=number), 0.0)
         session.receive(b'{"publish":"t","body":%d}' % number, 0.0)
     assert [frame[-2:-1] for frame in session.frames_to_send()] == [b"0", b"1", b"2"]
     assert [event.body for event in session.events() if isinstance(event, Message)] == [0, 1, 2]
-    assert session.frames_to_send() == []
-    assert session.events() == []
+    assert (session.frames_to_send(), session.events()) == ([], [])
 
 
-def test_after_the_end_nothing_is_left_to_send() -> None:
-    session = opened()
+def test_after_the_end_nothing_is_left_to_send(session: Driven) -> None:
     session.send(Message(Kind.PUBLISH, "t"), 0.0)
     session.connection_lost("reset")
     assert session.frames_to_send() == []
 
 
-def test_refusals_carry_the_first_bytes_of_the_frame() -> None:
-    session = opened()
+def test_refusals_carry_the_first_bytes_of_the_frame(session: Driven) -> None:
     [refused] = received(session, '{"x":"' + "y" * 500 + '"}')
     assert isinstance(refused.error, RemoteProtocolError)
     assert refused.error.frame == b'{"x":"' + b"y" * 194
 
 
 @pytest.mark.parametrize(
-    ("adapter", "reads", "writes"),
-    [
-        (Ubre(), {"text"}, "text"),
-        (Ubre(format="binary"), {"binary"}, "binary"),
-        (Ubre(format="any"), {"text", "binary"}, "text"),
-    ],
+    ("format", "reads", "writes"),
+    [("json", {"text"}, "text"), ("binary", {"binary"}, "binary"), ("any", {"text", "binary"}, "text")],
 )
-def test_a_codec_says_which_frames_it_reads_and_writes(adapter: Ubre, reads: set[str], writes: str) -> None:
-    codec = adapter.codec()
-    assert set(codec.reads) == reads
-    assert codec.writes == writes
+def test_a_codec_says_which_frames_it_reads_and_writes(format: Any, reads: set[str], writes: str) -> None:
+    codec = Ubre(format=format).codec()
+    assert (set(codec.reads), codec.writes) == (reads, writes)
     assert codec.format_for({"a": 1}, "t") is codec.formats[0]
 
 

@@ -19,11 +19,8 @@ light = [0xC, 0x80CE]
 
 def test_a_table_of_a_file_is_that_of_code() -> None:
     from_file = Up(names=names_in(FILE))
-    assert from_file.names == (
-        ("door.opened", (0x80CD,)),
-        ("UpdateDoor", (parse_uuri("//device2/CD/4/B"),)),
-        ("light", (0xC, 0x80CE)),
-    )
+    update = parse_uuri("//device2/CD/4/B")
+    assert from_file.names == (("door.opened", (0x80CD,)), ("UpdateDoor", (update,)), ("light", (0xC, 0x80CE)))
     assert table_of(from_file.names) == from_file.names
     assert hash(from_file) == hash(Up(names=names_in(FILE), clock=from_file.clock))
 
@@ -65,19 +62,12 @@ def test_a_name_that_is_written_otherwise_is_told_without_its_line() -> None:
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        ({"a": 0}, "is not a number from 1"),
-        ({"a": 0xFFFF}, "is not a number from 1"),
-        ({"a": True}, "is not a number from 1"),
-        ({"a": 1.5}, "is not a number from 1"),
-        ({"a": "//x/1/1/0"}, "is not a number from 1"),
-        ({"a": "//*/1/1/1"}, "is not a number from 1"),
+        *(({"a": given}, "is not a number from 1") for given in (0, 0xFFFF, True, 1.5, "//x/1/1/0", "//*/1/1/1")),
         ({"a": "//X/1/1/1"}, "not an authority"),
-        ({"a": []}, "one method, one topic"),
-        ({"a": [1, 2]}, "one method, one topic"),
+        *(({"a": given}, "one method, one topic") for given in ([], [1, 2])),
         ({"a": 1, "b": 1}, "both 'a' and 'b'"),
         ({"a/b": 1}, "without a slash"),
-        ({"": 1}, "is not a name"),
-        ({1: 1}, "is not a name"),
+        *(({name: 1}, "is not a name") for name in ("", 1)),
         (["a"], r"names=\"\['a'\]\": a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"),
         ("names.toml", "names='names.toml': a table is needed, .*; names_in reads one from a file's text"),
     ],

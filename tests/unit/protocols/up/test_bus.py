@@ -50,8 +50,7 @@ async def test_two_entities_know_each_other_by_what_they_show() -> None:
 
     async with bus.serve("up+memory://entities", protocol=Up(entity=CAR, names=NAMES)) as listener:
         assert "entity" not in listener.url
-        asking = Up(entity=PHONE, peer=CAR, names=NAMES)
-        async with connect(listener.url, bus=phone, protocol=asking):
+        async with connect(listener.url, bus=phone, protocol=Up(entity=PHONE, peer=CAR, names=NAMES)):
             assert await phone.request("UpdateDoor", 1) == 2
             assert await phone.request(f"{CAR}/B", 2) == 3  # an address as it stands
             await eventually(lambda: len(told) == 2)
@@ -160,9 +159,8 @@ async def test_a_relay_passes_publications_on_as_they_are() -> None:
             heard, first = [await anext(news) for _ in range(3)], [await anext(own) for _ in range(3)]
             assert [message.body for message in heard] == [0, 1, 2]
             for far, near in zip(heard, first, strict=True):
-                assert {name: far.attributes[name] for name in ("id", "source", "priority")} == {
-                    name: near.attributes[name] for name in ("id", "source", "priority")
-                }
+                for name in ("id", "source", "priority"):
+                    assert far.attributes[name] == near.attributes[name], name
             assert heard[0].attributes["priority"] == "CS5"
             assert (hub.stats().dropped, hub.stats().malformed) == (0, 0)
 
