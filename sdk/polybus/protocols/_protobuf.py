@@ -230,10 +230,8 @@ def _entry(data: bytes, here: int, end: int, depth: int) -> tuple[str, Any]:
 
 _PREFIX: Final = "type.googleapis.com/"
 _DEPTH: Final = 128
-_WRAPPERS: Final = frozenset(
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-)
+_WRAPPED: Final = "Double Float Int64 UInt64 Int32 UInt32 Bool String Bytes"
+_WRAPPERS: Final = frozenset(f"google.protobuf.{name}Value" for name in _WRAPPED.split())
 
 
 def _head(name: str) -> bytes:

@@ -204,10 +204,8 @@ class WireRules:
         """Return the attributes of an incoming open. Raises `RemoteProtocolError` with `reason` if one is invalid."""
         if mode not in MODES:
             raise self.refuse(f"mode is one of {', '.join(MODES)}", reason, answer_id)
-        counts = {
-            name: self.read_count(value, name, answer_id, reason, most) for name, value in (("credit", credit), ("hops", hops))
-        }
-        return {"mode": mode, **counts}
+        credit = self.read_count(credit, "credit", answer_id, reason, most)
+        return {"mode": mode, "credit": credit, "hops": self.read_count(hops, "hops", answer_id, reason, most)}
 
     def check_local_subject(self, value: Any, limit: int) -> str:
         """Check an outgoing subject, which may be empty. Raises `LocalProtocolError`, or `Unsupported` for an integer."""

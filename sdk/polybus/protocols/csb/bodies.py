@@ -177,14 +177,9 @@ BASE64_FORMAT: Final = CsbPayloadFormat(
 )
 """Bytes as base64 text (RFC 4648 section 4, with padding, without line breaks)."""
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON_FORMAT, OCTETS, TEXT, FORM_FORMAT, BASE64_FORMAT)
-BY_NAME: Final[Mapping[str, BodyFormat]] = {
-    "binary": OCTETS,
-    "string": TEXT,
-    "json": JSON_FORMAT,
-    "urlencoded": FORM_FORMAT,
-    "base64": BASE64_FORMAT,
-}
-NUMBERS: Final[Mapping[BodyFormat, int]] = {BY_NAME[name]: number for name, number in wire.ENCODINGS.items()}
+_BY_NUMBER: Final[tuple[BodyFormat, ...]] = (OCTETS, TEXT, JSON_FORMAT, FORM_FORMAT, BASE64_FORMAT)
+BY_NAME: Final[Mapping[str, BodyFormat]] = {name: _BY_NUMBER[number] for name, number in wire.ENCODINGS.items()}
+NUMBERS: Final[Mapping[BodyFormat, int]] = {format: number for number, format in enumerate(_BY_NUMBER)}
 PayloadReader: TypeAlias = Callable[[bytes], tuple[bytes | None, BodyFormat, Any]]
 _decode: Final = msgspec.json.Decoder().decode
 

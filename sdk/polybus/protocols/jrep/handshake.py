@@ -126,10 +126,7 @@ def _cells(table: str) -> Mapping[tuple[FederationState, str], str]:
     }
 
 
-_TABLES: Final[Mapping[Role, Mapping[tuple[FederationState, str], str]]] = {
-    "server": _cells(_SERVER),
-    "client": _cells(_CLIENT),
-}
+_TABLES: Final = {"server": _cells(_SERVER), "client": _cells(_CLIENT)}
 _THEN: Final[Mapping[str, FederationState]] = {
     **dict.fromkeys(("violate", "leave", "renew"), FederationState.CLOSED),
     **dict.fromkeys(("associate", "associated", "finish_server", "finish_client"), FederationState.CONNECTED),
@@ -138,10 +135,10 @@ _THEN: Final[Mapping[str, FederationState]] = {
 }
 """Actions with a new state. CONNECTED lasts until the connection closes."""
 
-_OTHER_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
-    "auto": frozenset(),
-    "v3": frozenset(("ConnectToQueue",)),
-    "legacy": frozenset(("Associate", "Resend")),
+_OTHER_DIALECT: Final[Mapping[str, tuple[str, ...]]] = {
+    "auto": (),
+    "v3": ("ConnectToQueue",),
+    "legacy": ("Associate", "Resend"),
 }
 """Verbs that a server of one dialect drops, as real servers do, so that a client can try the other dialect."""
 

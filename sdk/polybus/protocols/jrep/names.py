@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -19,10 +19,7 @@ CLIENT_BUS_ERRORS: Final = "ClientBusErrors"
 ECHO_SERVICE: Final = "ServerEchoService"
 CONTROL_SUBJECTS: Final = frozenset((SERVER_BUS, CLIENT_BUS))
 
-OWN: Final[Mapping[Literal["client", "server"], tuple[str, ...]]] = {
-    "server": (SERVER_BUS, ECHO_SERVICE),
-    "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
-}
+OWN: Final = {"server": (SERVER_BUS, ECHO_SERVICE), "client": (CLIENT_BUS, CLIENT_BUS_ERRORS)}
 
 RESERVED: Final = frozenset(
     (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")
@@ -95,9 +92,8 @@ def check_local_subject(value: Any, limit: int) -> str:
     if is_reserved(value) or value.startswith(LOCAL_PREFIX):
         raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
     if names_an_answer(value):
-        raise ReservedSubject(
-            f"J.REP treats messages to {value!r} as answers: choose a name without ':RespondTo:RPC' or ':Errors:RPC'"
-        )
+        advice = "choose a name without ':RespondTo:RPC' or ':Errors:RPC'"
+        raise ReservedSubject(f"J.REP treats messages to {value!r} as answers: {advice}")
     return str(value)
 
 

@@ -221,13 +221,11 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
         if one.kind is one.KEYWORD_ONLY and one.default is not one.empty:
             continue
         if one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
-            raise TypeError(
-                f"{function.__qualname__}: {str(one)!r} cannot be filled: a Java method has only positional parameters"
-            )
+            text = f"{str(one)!r} cannot be filled: a Java method has only positional parameters"
+            raise TypeError(f"{function.__qualname__}: {text}")
         if named and one.name not in hints:
-            raise TypeError(
-                f"{function.__qualname__}: parameter {one.name!r} has no annotation, and a Java method is found by its types"
-            )
+            text = f"parameter {one.name!r} has no annotation, and a Java method is found by its types"
+            raise TypeError(f"{function.__qualname__}: {text}")
         types[one.name] = hints.get(one.name, Any)
         if (problem := unreadable(types[one.name])) is not None:
             raise TypeError(f"{function.__qualname__}: no argument can be read as the type of {one.name!r}: {problem}")

@@ -48,13 +48,10 @@ HASHED_TYPES: Final = frozenset(
 LIST: Final = b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}'
 SET: Final = b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}'
 MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}'
-BOOLEANS: Final = {
-    value: b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}' % text
-    for value, text in ((True, b"true"), (False, b"false"))
-}
-_SMALL: Final = {
-    value: b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value for value in range(-128, 1024)
-}
+_BOOLEAN: Final = b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}'
+BOOLEANS: Final = {True: _BOOLEAN % b"true", False: _BOOLEAN % b"false"}
+_INTEGER: Final = b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}'
+_SMALL: Final = {value: _INTEGER % value for value in range(-128, 1024)}
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
@@ -64,7 +61,7 @@ def write_integer(value: int, ids: object) -> bytes:
     if small is not None:
         return small
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        return b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value
+        return _INTEGER % value
     if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
         return b'{"^EncodedType":"java.lang.Long","^ObjectID":"-1","^NumVal":"%d"}' % value
     return write_big_integer(value)

@@ -181,9 +181,8 @@ class NatsCodec:
 
     def publication(self, message: Message, mark: Sequence[tuple[str, str]] = ()) -> bytes:
         if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
-            raise Unsupported(
-                f"NATS cannot carry {message.kind.value}: streams, channels and cancelling need a polybus protocol"
-            )
+            text = "streams, channels and cancelling need a polybus protocol"
+            raise Unsupported(f"NATS cannot carry {message.kind.value}: {text}")
         payload, own = self.payload(message)
         own += mark
         block = self.block(message, own)

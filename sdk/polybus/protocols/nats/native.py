@@ -196,9 +196,8 @@ class NativeDialect(NatsDialect):
         elif not error.subscribing:
             self._publication_not_allowed(subject, text)
         elif subject == self.inbox:
-            self._no_inbox = (
-                f"no answer can come, for {text}: allow this user to subscribe to {self._inbox[: -_PREFIX_LENGTH - 1]}>"
-            )
+            wanted = f"{self._inbox[: -_PREFIX_LENGTH - 1]}>"
+            self._no_inbox = f"no answer can come, for {text}: allow this user to subscribe to {wanted}"
         else:
             connection.subscriptions.refuse(subject, error.queue)
             told = Message(Kind.SUBSCRIBE, subject, attributes={_HANDLER: True} if error.queue is not None else None)

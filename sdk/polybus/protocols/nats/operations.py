@@ -199,9 +199,8 @@ class NatsFraming:
             return 0
         line = data[:end]
         if line[:5].upper() != b"INFO ":
-            raise refuse(
-                f"the server begins with {line[:40]!r}, a NATS server with INFO (with ?tls_first=true TLS comes first)"
-            )
+            usual = "a NATS server with INFO (with ?tls_first=true TLS comes first)"
+            raise refuse(f"the server begins with {line[:40]!r}, {usual}")
         try:
             said = _first_words(line[5:])
         except (ValueError, RecursionError) as error:
@@ -292,9 +291,8 @@ class OperationReader:
             if (head is None or block is not None) and len(name) <= limit and (reply is None or len(reply) <= limit):
                 number = self._sids[sid]
                 try:
-                    subject = (
-                        name.decode() if number == INBOX_SID else self._names[name]
-                    )  # an answer's subject is not seen again
+                    # The subject of an answer is not seen again.
+                    subject = name.decode() if number == INBOX_SID else self._names[name]
                     return subject, number, None if reply is None else reply.decode(), block, rest
                 except UnicodeDecodeError:
                     pass  # reported below

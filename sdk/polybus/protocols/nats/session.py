@@ -96,12 +96,9 @@ class NatsSession:
     def __init__(self, codec: NatsCodec, limits: Limits, rng: random.Random, options: Nats, credentials: Credentials) -> None:
         self.codec: Final = codec
         self.state: NatsState = NatsState.WAITING
-        self._connection = connection = NatsConnection(
-            codec, limits, rng, options, credentials, _CLUSTER if options.cluster else _NATIVE
-        )
-        self._dialect: ClusterDialect | NativeDialect = (
-            ClusterDialect(connection) if options.cluster else NativeDialect(connection)
-        )
+        abilities = _CLUSTER if options.cluster else _NATIVE
+        self._connection = connection = NatsConnection(codec, limits, rng, options, credentials, abilities)
+        self._dialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
         self._deliver = self._dialect.delivered
         self._send = self._dialect.send
         self._read = codec.reader.read

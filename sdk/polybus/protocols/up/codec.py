@@ -305,9 +305,8 @@ def _parts(frame: bytes) -> Parts | None:
         if (size := frame[1]) > 127:
             size, at = read_varint(frame, 1)
         end, start = at + size, at + 20
-        if (
-            frame[0] != 10 or frame[at : at + 3] != _ID or frame[at + 11] != 17
-        ):  # attributes that begin with both halves of an id
+        # The attributes begin with both halves of an id.
+        if frame[0] != 10 or frame[at : at + 3] != _ID or frame[at + 11] != 17:
             return None
         if frame[at + 4] >> 4 != 7 or frame[start - 1] >> 6 != 2:  # version and variant
             return None

@@ -142,9 +142,8 @@ class Dialect:
         if not attachment.startswith(start):
             if self.whole_entity and attachment.startswith(other):
                 raise ForeignDialect(f"an attachment of another dialect than {self.name}")
-            raise ValueError(
-                f"an attachment that begins with {attachment[:5].hex()}: in the dialect {self.name} it is {start.hex()}"
-            )
+            there = f"in the dialect {self.name} it is {start.hex()}"
+            raise ValueError(f"an attachment that begins with {attachment[:5].hex()}: {there}")
         return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
 
     def _placed(self, key: str, source: UUri | None, sink: UUri | None) -> tuple[UUri, UUri | None]:
@@ -183,12 +182,8 @@ def _counted(data: bytes, at: int, what: str) -> bytes:
     return data[at:]
 
 
-_DIALECTS: Final = (
-    Dialect("spec"),
-    Dialect("cpp-1.0", whole_entity=True, serialized=True),
-    Dialect("rust-0.6", whole_entity=True),
-)
-DIALECTS: Final = {dialect.name: dialect for dialect in _DIALECTS}
+_CPP: Final = Dialect("cpp-1.0", whole_entity=True, serialized=True)
+DIALECTS: Final = {one.name: one for one in (Dialect("spec"), _CPP, Dialect("rust-0.6", whole_entity=True))}
 
 
 # -- filters: what Zenoh delivers to this side -----------------------------------------------------------------------------

@@ -295,6 +295,5 @@ def _trace(headers: Mapping[str, str]) -> bytes:
     if others:
         raise Unsupported(f"up: a UMessage carries only the header {_TRACE}, not {others[0]!r}")
     trace = next(iter(headers.values()))
-    return (
-        field(_TRACEPARENT, trace.encode()) if is_traceparent(trace) else b""
-    )  # drop a malformed trace context, not the message
+    # Drop a malformed trace context, not the message.
+    return field(_TRACEPARENT, trace.encode()) if is_traceparent(trace) else b""

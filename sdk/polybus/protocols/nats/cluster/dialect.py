@@ -156,18 +156,14 @@ class ClusterDialect(NatsDialect):
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
-    def _published_to_group(
-        self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes
-    ) -> None:
+    def _for_group(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         assert sub.queue is not None
         if headers is not None and (headers.only is not None or headers.again):
             return
         to = ToGroup(sub.queue, sub.name)
         self._publication(self._subjects.rest(subject), to, headers, payload)
 
-    def _published_to_user(
-        self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes
-    ) -> None:
+    def _for_user(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         if reply is None or not reply.startswith(self._own):
             key, rest = split_key(self._subjects.rest(subject))
             self._publication(rest, ToUser(key), headers, payload)
@@ -176,12 +172,10 @@ class ClusterDialect(NatsDialect):
         message = self._message(_PUBLISH, self._subjects.read[rest], None, headers, payload, None, to)
         self._connection.events.append(message)
 
-    def _asked_of_handlers(
-        self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes
-    ) -> None:
+    def _to_handlers(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         self._question(self._subjects.named[subject], None, reply, headers, payload)
 
-    def _asked_of_user(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
+    def _to_user(self, sub: NatsSubscription, subject: str, reply: str | None, headers: Headers, payload: bytes) -> None:
         key, rest = split_key(self._subjects.rest(subject))
         self._question(self._subjects.read[rest], ToUser(key), reply, headers, payload)
 
@@ -485,16 +479,16 @@ class ClusterDialect(NatsDialect):
             return
         if "user" in extras:
             key = extras["user"]
-            change(subjects.keyed("u", key, ">"), tag=ClusterDialect._published_to_user)
-            change(subjects.keyed("k", key, ">"), HANDLERS, tag=ClusterDialect._asked_of_user)
+            change(subjects.keyed("u", key, ">"), tag=ClusterDialect._for_user)
+            change(subjects.keyed("k", key, ">"), HANDLERS, tag=ClusterDialect._to_user)
             return
         pattern = subjects.pattern(message.subject)
         if extras.get("handler"):
-            change(f"{subjects.cluster}.r.{pattern}", HANDLERS, tag=ClusterDialect._asked_of_handlers)
+            change(f"{subjects.cluster}.r.{pattern}", HANDLERS, tag=ClusterDialect._to_handlers)
             if subscribes:
                 self._nodes.handle(pattern)
         elif (group := extras.get("group")) is not None:
-            change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._published_to_group, name=message.subject)
+            change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._for_group, name=message.subject)
         else:
             change(f"{subjects.cluster}.p.{pattern}", tag=ClusterDialect._published, name=message.subject)
 
@@ -603,7 +597,7 @@ class ClusterDialect(NatsDialect):
 
 
 _STORED: Final = ClusterDialect.give_stored
-_QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
+_QUESTIONS: Final = (ClusterDialect._to_handlers, ClusterDialect._to_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
 """First tokens of messages to a node that get no answer, even if malformed."""
 _NO_SOURCE: Final = ToAll()

@@ -71,9 +71,8 @@ def escape_subject(subject: str | int) -> str:
         return ".".join((_URI, *(escape_token(segment) for segment in canonical(subject).split("/"))))
     if not subject or has_empty_token(subject):
         raise LocalProtocolError(f"the subject {subject[:60]!r} has an empty token, and servers drop it", protocol="nats")
-    return (
-        subject if subject.isascii() and subject.isprintable() and not _SPECIAL & {*subject} else quote(subject, safe=_READABLE)
-    )
+    plain = subject.isascii() and subject.isprintable() and not _SPECIAL & {*subject}
+    return subject if plain else quote(subject, safe=_READABLE)
 
 
 _SPECIAL: Final = frozenset(" %")
@@ -165,9 +164,8 @@ class ClusterSubjects:
     def _checked(self, text: str, limit: int | None = None) -> str:
         limit = self.limit if limit is None else limit
         if len(text) > limit:
-            raise LocalProtocolError(
-                f"a subject of {len(text)} bytes on this wire is longer than {limit} (limit: subject)", protocol="nats"
-            )
+            fault = f"a subject of {len(text)} bytes on this wire is longer than {limit} (limit: subject)"
+            raise LocalProtocolError(fault, protocol="nats")
         return text
 
     def asker(self, reply: str) -> str:
