@@ -23,6 +23,7 @@ from ...errors import Code
 from ...plugins import FrameField
 from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint, walk_fields
 from .._shared import WireRules, plain_field, shown_text
+from .._uprotocol import IdClock, id_version
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
 
 
@@ -99,13 +100,9 @@ def uuid_text(id: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    try:
-        found = bytes.fromhex(text.replace("-", ""))
-    except ValueError:
-        found = b""
-    if uuid_text(found) != text.lower() or not is_v7(found):
+    if id_version(text) != 7:
         raise ValueError(f"{text[:60]!r} is not a UUID of version 7: one has the form 018bcfe5-687b-7000-8010-101010101a1a")
-    return found
+    return bytes.fromhex(text.replace("-", ""))
 
 
 def is_v7(id: bytes) -> bool:
@@ -228,35 +225,19 @@ def _violation_of_head(
 
 
 _SIZE: Final = 18
-_COUNTS: Final = 4096
-_LAST_MS: Final = 2**48 - 1
-_VERSION: Final = 7 << 12
-_VARIANT: Final = 2 << 62
 
 
 class WireIds:
-    """Makes unique, ordered ids of version 7 (RFC 9562), even if the clock is set back.
+    """Makes unique, ordered ids of version 7 (RFC 9562) in wire form. Not thread-safe."""
 
-    After 4,096 ids within a millisecond, or a clock that was set back, the time in the ids runs ahead of the clock until the
-    clock catches up. Not thread-safe.
-    """
-
-    __slots__ = ("_clock", "_next", "_limit", "suffix")
+    __slots__ = ("_number", "suffix")
 
     def __init__(self, clock: Callable[[], int], rng: random.Random) -> None:
-        self._clock = clock
-        self.suffix: Final = b"\x11" + (_VARIANT | rng.getrandbits(62)).to_bytes(8, "little")
-        self._next = self._limit = -1
+        self._number = IdClock(clock, 7).number
+        self.suffix: Final = b"\x11" + (2 << 62 | rng.getrandbits(62)).to_bytes(8, "little")
 
     def next(self) -> bytes:
-        first = (self._clock() // 1_000_000) << 16 | _VERSION
-        number = self._next
-        if first > number or number == self._limit:
-            ms = first >> 16 if first > number else (number >> 16) + (number == self._limit)
-            number = min(max(ms, 0), _LAST_MS) << 16 | _VERSION
-            self._limit = number + _COUNTS
-        self._next = number + 1
-        return b"\x09" + number.to_bytes(8, "little") + self.suffix
+        return b"\x09" + self._number().to_bytes(8, "little") + self.suffix
 
 
 def is_wire_id(id: bytes) -> bool:
