@@ -8,6 +8,7 @@ show version 4, which has no time.
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import re
 from abc import ABC, abstractmethod
@@ -23,6 +24,8 @@ from ..plugins.tools import SubjectIndex, sources
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
+FIRST_TOPIC: Final = 0x8000
+"""First number of a topic in an address; methods are below, and 0 is for answers and notifications."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -43,6 +46,14 @@ def pairs_of(protocol: str, priorities: Mapping[str, str] | Pairs) -> Pairs:
         if name not in LEVELS:
             raise ValueError(f"{protocol}: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
     return pairs
+
+
+def is_ip(host: str, kind: Callable[[str], object] = ipaddress.ip_address) -> bool:
+    try:
+        kind(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 class SubjectLevels:

@@ -13,12 +13,12 @@ from ...limits import Limits
 from ...plugins import FrameField, Hear, Role, Sample
 from ...plugins.tools import sources
 from .._shared import UrlOptions, choice
-from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
+from .._uprotocol import FIRST_TOPIC, Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .codec import MAX_TTL, UpCodec
 from .names import Table, UpNames, table_of
 from .samples import DIALECTS, Filters, ForeignDialect
 from .session import UpSession
-from .uuris import FIRST_TOPIC, UUri, parse_entity
+from .uuris import UUri, parse_entity
 from .wire import dissect, refuse
 
 _LIMITS: Final = Limits()

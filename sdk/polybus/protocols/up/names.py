@@ -15,8 +15,8 @@ from attrs import evolve
 
 from ...errors import BusError, LocalProtocolError, Unsupported
 from .._shared import Memo
-from .._uprotocol import pairs_in
-from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
+from .._uprotocol import FIRST_TOPIC, pairs_in
+from .uuris import ANY_PART, UUri, UUriError, no_entity, parse_uuri
 from .wire import NAME
 
 Place: TypeAlias = "int | UUri"  # A resource of this entity or the peer, or a whole address

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field, frozen
 
 from ...plugins.protobuf import read_fields
+from .._uprotocol import FIRST_TOPIC
 from .names import checked_text
-from .uuris import ANY_PART, ANY_VERSION, FIRST_TOPIC, UUri, check_authority
+from .uuris import ANY_PART, ANY_VERSION, UUri, check_authority
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor

@@ -17,10 +17,11 @@ from typing import Final
 
 from attrs import frozen
 
+from .._uprotocol import FIRST_TOPIC, is_ip
+
 ANY_AUTHORITY: Final = "*"
 ANY_PART: Final = 0xFFFF
 ANY_VERSION: Final = 0xFF
-FIRST_TOPIC: Final = 0x8000  # First resource of a topic; methods are below, and 0 is for answers and notifications
 LONGEST_AUTHORITY: Final = 128
 
 _TEXT: Final = re.compile(
@@ -112,15 +113,7 @@ def check_authority(authority: str) -> None:
         raise UUriError(f"an authority of {len(authority)} characters: the limit is {LONGEST_AUTHORITY}: {authority[:40]!r}")
     if not authority or authority == ANY_AUTHORITY or _NAME.fullmatch(authority):
         return
-    if _LITERAL.fullmatch(authority) and _is_ipv6(authority[1:-1]):
+    if _LITERAL.fullmatch(authority) and is_ip(authority, ipaddress.IPv6Address):
         return
     text = "lower-case letters, digits, - . _ ~, or an IPv6 address in brackets"
     raise UUriError(f"{authority[:60]!r} is not an authority: {text}; without user and port")
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True

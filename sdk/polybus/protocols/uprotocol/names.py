@@ -17,7 +17,6 @@ source ``<own entity>/news.today#Message``. A subject with a ``/`` is an address
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -29,6 +28,7 @@ from attrs import frozen
 from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 from .._shared import Memo
+from .._uprotocol import FIRST_TOPIC, is_ip
 
 RESPONSE: Final = "rpc.response"  # Resource for answers (document, 1.2 RPC Attributes)
 
@@ -42,7 +42,6 @@ _FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{
 _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DOT_SEGMENT: Final = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
 _NUMBER_BITS: Final = 16
-FIRST_TOPIC_ID: Final = 0x8000  # First topic number of the short form; methods are below, and 0 is for answers
 
 
 class UriError(ValueError):
@@ -104,13 +103,13 @@ class Uri:
     @property
     def is_method(self) -> bool:
         if self.short:
-            return 0 < self.number < FIRST_TOPIC_ID
+            return 0 < self.number < FIRST_TOPIC
         return self.resource == "rpc" and bool(self.instance) and not self.message and not self.is_response
 
     @property
     def is_topic(self) -> bool:
         if self.short:
-            return self.number >= FIRST_TOPIC_ID
+            return self.number >= FIRST_TOPIC
         return bool(self.resource and self.message) and self.resource != "rpc"
 
 
@@ -146,7 +145,7 @@ def read_uri(text: str) -> Uri:
     if not ue:
         raise UriError(f"{_shown(text)} has no entity")
     given, strange = form["authority"] or "", ""
-    if _BARE_IPV6.fullmatch(given.lower()) and ":" in given and _is_ip(given):
+    if _BARE_IPV6.fullmatch(given.lower()) and ":" in given and is_ip(given):
         strange = f"{given[:60]!r} in {_shown(text)} is an IPv6 address without brackets"
         text, given = text.replace(given, f"[{given}]", 1), f"[{given}]"
     authority, host = _authority(text, given) if form["remote"] else ("", "")
@@ -155,7 +154,7 @@ def read_uri(text: str) -> Uri:
     if short:
         _check_short(text, ue, version, name, message)
         resource, instance = name, ""
-        if host and not _is_ip(host):
+        if host and not is_ip(host):
             strange = f"the authority of {_shown(text)}, in the short form, is an IP address"
     return Uri(text, authority, ue, version, resource, instance, message, short, strange)
 
@@ -166,9 +165,7 @@ def _authority(text: str, authority: str) -> tuple[str, str]:
         raise UriError(f"{_shown(text)} is marked as remote and has no authority")
     lower = authority.lower()
     parts = _AUTHORITY.fullmatch(lower)
-    if parts is None or not (
-        _TEXT.fullmatch(parts["user"] or "") and (_is_ip(parts["host"]) or _TEXT.fullmatch(parts["host"]))
-    ):
+    if parts is None or not (_TEXT.fullmatch(parts["user"] or "") and (is_ip(parts["host"]) or _TEXT.fullmatch(parts["host"]))):
         raise UriError(f"{authority[:60]!r} in {_shown(text)} is not an authority (an IPv6 address needs brackets)")
     return lower, parts["host"]
 
@@ -178,14 +175,6 @@ def _check_short(text: str, ue: str, version: str, name: str, message: str) -> N
         raise UriError(f"{_shown(text)} begins as the short form, in which entity, version and resource are numbers")
     if max(int(ue or 0), int(name or 0)) >= 2**_NUMBER_BITS:
         raise UriError(f"numbers in {_shown(text)} have {_NUMBER_BITS} bits: at most {2**_NUMBER_BITS - 1}")
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _shown(text: str) -> str:
