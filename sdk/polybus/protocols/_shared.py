@@ -26,11 +26,9 @@ def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
 
 
 class Memo(dict[K, V]):
-    """A dictionary that makes missing values and empties itself when full. A hit costs no Python call.
+    """A dictionary that makes missing values with `make`, whose exceptions it raises, and empties itself at `most` keys.
 
-    Args:
-        make: Makes the value of a key. Its exceptions are raised by the look-up and not cached.
-        most: Maximum number of keys.
+    A hit costs no Python call.
     """
 
     __slots__ = ("_make", "_most")

@@ -297,10 +297,10 @@ def announce(federation: Federation, message: Message) -> None:
 
 
 def withdraw(federation: Federation, service: str) -> None:
-    """Withdraw a service.
+    """Withdraw a service, unless the client has subscribed to it.
 
-    An Errai client then ends its *own* subscriptions to that subject, confirms that, and may still send there
-    (`ClientMessageBusImpl`). A service that the client itself has subscribed to is therefore not withdrawn.
+    An Errai client ends its *own* subscriptions to a withdrawn subject, confirms that, and may still send there
+    (`ClientMessageBusImpl`).
     """
     if federation.role == "server" and not federation.ours:
         if service in federation.wanted:

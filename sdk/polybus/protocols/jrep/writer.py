@@ -87,16 +87,7 @@ class MessageWriter:
         }
 
     def write(self, message: Message, id: Any, bus: str = SERVER_BUS, ours: bool = True) -> bytes:
-        """Write a message under an id; empty for a local publication.
-
-        Args:
-            id: Of a request or channel, text; of an answer its destination: (ReplyTo, ErrorTo).
-            bus: Management subject of the other bus.
-            ours: True if the peer is a polybus.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError, ReservedSubject: As `Codec.encode`.
-        """
+        """Write a message; empty for a local publication. The `id` of an answer is its destination: (ReplyTo, ErrorTo)."""
         kind = message.kind
         if kind is _REQUEST:
             return self._request(message, id, ours)

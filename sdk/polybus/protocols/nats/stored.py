@@ -153,10 +153,7 @@ def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
 def give_unreadable(
     reader: int, fault: str, frame: bytes, read: Callable[[bytes], HeaderBlock]
 ) -> tuple[ToReader, HeaderBlock, bytes]:
-    """Make the address, headers and payload of an unreadable message, which the engine would otherwise redeliver for ever.
-
-    May raise `RemoteProtocolError`, as `give`.
-    """
+    """Make the address, headers and payload of an unreadable message, which the engine would otherwise redeliver for ever."""
     reply, block, payload = cut_delivery(frame)
     headers = read(block)
     to = give(reader, reply, headers)

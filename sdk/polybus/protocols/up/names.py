@@ -119,13 +119,9 @@ def _shown(place: Place) -> str:
 
 
 class UpNames:
-    """The names of one connection.
+    """The names of one connection: a table, the address of this side, and that of the other side, once known.
 
-    Args:
-        table: Maps names to their places.
-        entity: Address of this side.
-        peer: Address of the other side. None until it is known; until then, the address of this side is used.
-        on_fabric: True on a fabric, where there is no single other side.
+    On a fabric there is no single other side. Elsewhere this side's address is used until it is known.
     """
 
     __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "spellings")

@@ -86,12 +86,7 @@ class Dialect:
         return key_of(source, sink, host, whole_entity=self.whole_entity)
 
     def sample(self, frame: bytes, host: str) -> Sample:
-        """Convert a frame to a sample. May raise `ValueError`: malformed, or without source.
-
-        Args:
-            frame: One serialised UMessage.
-            host: Name of this host, for an address without one.
-        """
+        """Convert a frame to a sample. May raise `ValueError`: malformed, or without source."""
         attributes, payload = split_message(frame)
         found = read_attributes(attributes or b"")
         if found.source is None:
@@ -107,13 +102,7 @@ class Dialect:
     def frame(self, sample: Sample, limit: int) -> bytes:
         """Convert a sample to a frame. Its key must match its attributes, because a fabric's access rules apply to keys.
 
-        Args:
-            sample: An incoming sample.
-            limit: Maximum bytes of a frame.
-
-        Raises:
-            ForeignDialect: The sample is in another dialect with the same keys.
-            ValueError: Invalid sample; the text gives the reason.
+        Raises `ForeignDialect` for another dialect with the same keys, and `ValueError` with the reason for an invalid sample.
         """
         attachment, payload = sample.attachment, sample.payload
         size = 0 if attachment is None else len(attachment)
@@ -199,13 +188,7 @@ _WILDCARDS: Final = ("*", ">")
 
 
 class Filters:
-    """The active filters.
-
-    Args:
-        dialect: Form of the keys.
-        names: Names of the connection.
-        hear: Called with the expressions of all filters, at the start and after each change.
-    """
+    """The active filters. `hear` gets the expressions of all of them, at the start and after each change."""
 
     __slots__ = ("_dialect", "_hear", "_heard", "_to_us", "_wanted", "names")
 

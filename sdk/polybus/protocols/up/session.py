@@ -30,12 +30,7 @@ SETTLED: Final = 4096  # On a fabric: answered requests that are remembered, at 
 
 
 class Accounts:
-    """Counts unanswered incoming requests.
-
-    Args:
-        most: Maximum per authority.
-        remembered: Minimum number of remembered answered requests; 0 if none can arrive twice.
-    """
+    """Counts unanswered requests, at most `most` per authority, and remembers at least `remembered` answered ones."""
 
     __slots__ = ("_counts", "_most", "_older", "_remembered", "_settled", "_under_way")
 
@@ -98,16 +93,9 @@ _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
 
 
 class UpSession(EntitySession):
-    """One end of a connection; both ends behave alike.
+    """One end of a connection; both ends behave alike. With `filters` it is one on a fabric.
 
     The key of a request is its message id in wire form. `Message.id` of an incoming request is its `UpReturnAddress`.
-
-    Args:
-        codec: The codec.
-        adapter: The options.
-        limits: Maximum sizes.
-        rng: Makes the random part of ids.
-        filters: The filters on a fabric. None: a connection to one peer.
     """
 
     codes: ClassVar[Mapping[str | None, Code]] = {"clock_skew": Code.DEADLINE_EXCEEDED}

@@ -291,13 +291,7 @@ def shown(frame: bytes) -> bytes:
 
 
 class Envelope:
-    """Reads attributes, strictly or leniently.
-
-    Args:
-        limits: Maximum sizes.
-        leniency: Tolerated violations.
-        local: Known entities that may lack an authority; None for all.
-    """
+    """Reads attributes, strictly or leniently. Only entities in `local` may lack an authority; None: all may."""
 
     def __init__(self, limits: Limits, leniency: Leniency, local: frozenset[str] | None) -> None:
         self._limits = limits

@@ -121,10 +121,7 @@ def form_of(headers: Mapping[str, str]) -> Form:
 
 
 def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:
-    """The events of an HTTP message, each as a frame of a connection with this adapter.
-
-    Events in the adapter's own format are not parsed. May raise `RemoteProtocolError`: no event, or malformed.
-    """
+    """The events of an HTTP message as frames of a connection with this adapter. Those in its own format are not parsed."""
     form, leniency = form_of(headers), Leniency.of(adapter.mode)
     if form.mode == "binary":
         attributes, raw = _from_binary(headers, body, leniency)

@@ -209,10 +209,7 @@ def decode_name(name: str) -> str | None:
 class UProtocolNames:
     """The addresses of one connection.
 
-    Args:
-        entity: Address of this side, as written.
-        peer: Address of the other side; None until known. Until then this side's is used, which a polybus peer accepts.
-        subject_limit: `Limits.subject`.
+    Until the peer's address is known, this side's is used, which a polybus peer accepts.
     """
 
     __slots__ = ("_limit", "_ours", "_peer", "entity", "peer", "subjects")

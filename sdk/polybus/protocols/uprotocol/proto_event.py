@@ -343,12 +343,7 @@ _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 
 class ProtoWriter:
-    """Writes protobuf events.
-
-    Args:
-        schema: ``dataschema`` of bytes.
-        old: Write for up-python 1.5: data in ``binary_data`` even if empty, and addresses as ``ce_string``.
-    """
+    """Writes protobuf events, or as up-python 1.5 does: `binary_data` even if empty, and addresses as ``ce_string``."""
 
     def __init__(self, schema: str, old: bool) -> None:
         self._old = old

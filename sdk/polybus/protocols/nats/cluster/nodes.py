@@ -32,10 +32,8 @@ _MOST: Final = 4 * 1024 * 1024  # Characters kept for all present nodes, and aga
 class KnownHandlers:
     """The patterns that other nodes handle, in their wire form, and patterns of departed nodes.
 
-    One object for the life of a bus, across connections to the engine.
-
-    Args:
-        remember: Seconds to remember a pattern after its last node has left.
+    One object for the life of a bus, across connections to the engine. It remembers a pattern for `remember` seconds after its
+    last node has left.
     """
 
     remember: float = 0.0
@@ -177,8 +175,7 @@ class Liveness:
     def silent(self, now: float) -> list[str]:
         """The nodes that have been silent for too long.
 
-        After a pause of this process (stopped, or its machine asleep) each check gets its full time again, because answers may
-        wait to be read.
+        After a pause of this process each check gets its full time again, because answers may wait to be read.
         """
         away, self._looked = now - self._looked > 2 * PACE, now
         if away:
@@ -240,13 +237,7 @@ class ClusterNodes:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def announced(self, own: tuple[str, ...], reply: str | None, payload: bytes) -> None:
-        """Handle a hello or bye. May raise `RemoteProtocolError`: neither.
-
-        Args:
-            own: Prefixes of this node's subjects.
-            reply: Subject that the other node expects a hello at.
-            payload: Facts of the other node.
-        """
+        """Handle a hello or bye. `own` are the prefixes of this node's subjects, at `reply` the other node expects a hello."""
         try:
             facts = _decode(payload)
         except (ValueError, RecursionError):

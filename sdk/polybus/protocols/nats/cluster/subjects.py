@@ -194,10 +194,7 @@ class ClusterSubjects:
 
 
 def node_word(subject: str) -> str | None:
-    """The token after a node's name, ``j`` for its readers; None for any other subject.
-
-    For readers of captures, which do not know the cluster's name: a node is recognised by the form of its name.
-    """
+    """The token after a node's name, ``j`` for its readers, else None. Readers of captures do not know the cluster's name."""
     tokens = subject.split(".", 4)
     if len(tokens) < 4 or len(tokens[2]) != NODE_LENGTH or not _NODE_NAME.issuperset(tokens[2]):
         return None
