@@ -32,8 +32,8 @@ _pack_more: Final = struct.Struct(">BBHIHHI").pack
 _pack_named: Final = struct.Struct(">BBHIH").pack
 _encode: Final = msgspec.json.Encoder().encode
 _CACHED: Final = 1024
-_ACTIONS: Final = {kind: action for action, kind in wire.CHANNEL_KINDS.items()}
-_ACTIONS.update({Kind.SUBSCRIBE: wire.SUBSCRIBE, Kind.UNSUBSCRIBE: wire.UNSUBSCRIBE})
+_OF_CHANNELS: Final = {kind: action for action, kind in wire.CHANNEL_KINDS.items()}
+_ACTIONS: Final = {Kind.SUBSCRIBE: wire.SUBSCRIBE, Kind.UNSUBSCRIBE: wire.UNSUBSCRIBE, **_OF_CHANNELS}
 _ALL_IDS: Final = 1 << 48
 _CONTROL: Final = {word: kind for kind, word in wire.CONTROL_WORDS.items()}
 
