@@ -73,7 +73,7 @@ async def record(server: Bus, url: str, folder: Path) -> None:
     ("walk", "walked"),
     [("A request, UBRE over TCP", request), ("A publication to many", publish), ("A recorded frame", record)],
 )
-async def test_the_steps_of_a_walk_are_taken_in_this_order(
+async def test_the_steps_of_a_walk_are_taken(
     walk: str, walked: Callable[[Bus, str, Path], Awaitable[None]], tmp_path: Path
 ) -> None:
     server = Bus()

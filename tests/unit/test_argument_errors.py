@@ -504,9 +504,7 @@ async def test_a_router_with_a_prefix_puts_it_before_subjects_and_patterns_of_te
         ({"write_timeout": math.inf}, ValueError, r"^write_timeout=inf: a finite number of seconds"),
     ],
 )
-def test_a_limit_that_cannot_be_is_told_in_one_line_with_its_name(
-    limit: dict[str, Any], error: type[Exception], says: str
-) -> None:
+def test_a_limit_that_cannot_be_is_told_with_its_name(limit: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         Limits(**limit)
 
@@ -547,9 +545,7 @@ def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: 
 
 
 @bounded
-async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute_and_how_often(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_subscription_logs_what_it_skips_once_a_minute_and_how_often(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     async with pair(bus) as client, client.subscribe("news.*", returns=int) as news:
         for body in ("one", "two", "three", 4):

@@ -40,9 +40,7 @@ def test_of_a_long_text_and_reason_a_part_is_shown_with_the_size_and_all_of_it_i
         (Forbidden("ein Übel 😀", reason="größe"), "PERMISSION_DENIED [größe]: ein Übel 😀"),
     ],
 )
-def test_characters_that_write_over_a_line_or_begin_one_in_a_reason_are_shown_as_escapes(
-    error: RequestError, shown: str
-) -> None:
+def test_characters_that_write_over_a_line_or_begin_one_are_shown_as_escapes(error: RequestError, shown: str) -> None:
     assert str(error) == shown
 
 

@@ -30,9 +30,7 @@ def depth_of(value: Any) -> int:
 
 
 @given(_VALUES, st.integers(0, 20), st.booleans(), st.booleans())
-def test_a_body_is_too_deep_from_one_level_more_than_the_limit_on(
-    value: Any, around: int, ascii_only: bool, spaced: bool
-) -> None:
+def test_a_body_is_too_deep_from_one_level_above_the_limit(value: Any, around: int, ascii_only: bool, spaced: bool) -> None:
     for level in range(around):
         value = {"]": value} if level % 3 == 0 else ["[", value]
     text = json.dumps(value, ensure_ascii=ascii_only, indent=1 if spaced else None).encode()

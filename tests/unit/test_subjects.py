@@ -184,7 +184,7 @@ def test_options_of_the_protocol_stay_allowed_on_tcp() -> None:
         *(("news.x}", "x}"), ("a/+/b", "+"), ("a/#", "#")),
     ],
 )
-def test_wildcards_of_other_systems_are_warned_of_wherever_a_pattern_is_given(
+def test_wildcards_of_other_systems_are_warned_of_everywhere(
     pattern: str, token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def hear(body: object) -> None: ...

@@ -15,9 +15,7 @@ from polybus._core.runtime.access import Admissions
     ],
     ids=["handshakes", "peers", "peers of one address"],
 )
-def test_a_limit_lets_in_as_many_as_it_says_and_one_more_when_one_is_gone(
-    limits: Limits, let_in: int, open_ones: int, address: str, says: str
-) -> None:
+def test_a_limit_lets_in_as_many_as_it_says(limits: Limits, let_in: int, open_ones: int, address: str, says: str) -> None:
     admissions = Admissions(limits)
     for number in range(let_in):
         assert admissions.knock(address.format(number), max(0, open_ones - 1)) is None

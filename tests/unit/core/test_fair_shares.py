@@ -211,9 +211,7 @@ async def take(bus: Bus, client: Bus, count: int) -> list[Any]:
     ids=["of one address", "of others"],
 )
 @bounded
-async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have_and_the_last_is_for_one_that_has_none(
-    place: str, expected: list[int]
-) -> None:
+async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have(place: str, expected: list[int]) -> None:
     bus = serving(total_running=100)
     async with AsyncExitStack() as stack:
         taken: list[int] = []

@@ -34,9 +34,7 @@ ARRAY = Array()
     ],
 )
 @bounded
-async def test_what_is_empty_names_nobody_and_refuses(
-    given: Any, told: bool, later: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_empty_refuses(given: Any, told: bool, later: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def asked(handshake: Any) -> Any:
         return given
 

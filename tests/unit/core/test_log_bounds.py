@@ -24,9 +24,7 @@ UPGRADE = (
 
 
 @bounded
-async def test_publications_that_cannot_be_relayed_are_one_line_in_the_log_and_all_counted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_publications_that_cannot_be_relayed_are_one_line_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     bus.relay("chat.>")
     async with (
@@ -46,9 +44,7 @@ async def test_publications_that_cannot_be_relayed_are_one_line_in_the_log_and_a
 
 
 @bounded
-async def test_publications_that_cannot_cross_a_bridge_are_one_line_in_the_log_also_between_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_publications_that_cannot_cross_a_bridge_are_one_line_between_others(caplog: pytest.LogCaptureFixture) -> None:
     here, there, far, heard = Bus(), Bus(), Bus(), list[object]()
 
     @far.on("chat.>", queue=1000)
@@ -73,9 +69,7 @@ async def test_publications_that_cannot_cross_a_bridge_are_one_line_in_the_log_a
 COUNTED = " (others like it are summarised within a minute)"
 
 
-def test_of_many_warnings_three_are_written_and_the_others_counted_until_the_minute_is_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_of_many_warnings_three_are_written_and_others_counted_for_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = [100.0]
     warnings, logger = Warnings(lambda: clock[0]), logging.getLogger("polybus")
     for clock[0] in (100.0, 130.0, 161.0):

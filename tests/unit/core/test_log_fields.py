@@ -25,9 +25,7 @@ def record_of(caplog: pytest.LogCaptureFixture, text: str) -> dict[str, Any]:
     return vars(record)
 
 
-async def test_a_failed_handler_is_logged_with_the_peer_the_request_and_the_id_that_its_asker_was_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_failed_handler_is_logged_with_peer_request_and_the_id_that_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
 
     @bus.handle("divide")

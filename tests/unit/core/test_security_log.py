@@ -93,9 +93,7 @@ async def test_who_comes_while_too_many_are_there_is_told_of_too(caplog: pytest.
 
 
 @bounded
-async def test_an_authenticate_that_takes_too_long_for_each_stranger_does_not_fill_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_authenticate_that_takes_too_long_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     import anyio
 
     async def never(_: Handshake) -> str:
@@ -120,7 +118,7 @@ async def only_whoami_later(peer: Peer, verb: str, subject: str | int) -> bool:
 
 @pytest.mark.parametrize("authorize", [only_whoami, only_whoami_later])
 @bounded
-async def test_what_authorize_refuses_is_a_line_at_info_with_verb_subject_and_peer(
+async def test_a_refusal_of_authorize_is_a_line_with_verb_subject_and_peer(
     authorize: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = Bus(authorize=authorize)
@@ -142,7 +140,7 @@ async def test_what_authorize_refuses_is_a_line_at_info_with_verb_subject_and_pe
 
 
 @bounded
-async def test_of_many_refusals_by_authorize_there_are_four_lines_for_each_verb_one_of_them_a_count(
+async def test_of_many_refusals_there_are_four_lines_for_each_verb_one_of_them_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus = Bus(authorize=only_whoami)

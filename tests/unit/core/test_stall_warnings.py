@@ -129,7 +129,7 @@ async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: py
 
 
 @bounded
-async def test_a_handler_that_blocks_after_a_wait_at_its_end_or_when_it_is_cancelled_is_named(
+async def test_a_handler_that_blocks_between_waits_at_its_end_or_when_cancelled_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus, clock, inside = Bus(), Clock(), anyio.Event()
@@ -234,7 +234,7 @@ async def test_a_def_handler_that_runs_in_a_thread_is_not_named(caplog: pytest.L
 
 
 @bounded
-async def test_a_handler_that_blocks_again_and_again_is_named_once_a_minute_apart_from_others_of_its_name(
+async def test_a_handler_that_blocks_again_is_named_once_a_minute_apart_from_its_namesakes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus, clock = Bus(), Clock()

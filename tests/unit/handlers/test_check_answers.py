@@ -272,9 +272,7 @@ async def test_a_larger_object_is_sent_as_what_the_annotation_says(value: Any, a
 
 
 @pytest.mark.parametrize(("value", "annotation"), MISFITS)
-async def test_an_answer_that_does_not_fit_is_the_mistake_of_its_handler(
-    value: Any, annotation: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_misfit_is_the_mistake_of_its_handler(value: Any, annotation: Any, caplog: pytest.LogCaptureFixture) -> None:
     bus = answering(value, annotation)
     async with pair(bus) as client:
         for error in await answers(client):
@@ -301,9 +299,7 @@ PROMISES: list[tuple[Any, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "annotation", "promised", "sent"), PROMISES)
-async def test_a_promise_decides_what_is_sent_where_the_function_says_more(
-    value: Any, annotation: Any, promised: Any, sent: Any
-) -> None:
+async def test_a_promise_decides_where_the_function_says_more(value: Any, annotation: Any, promised: Any, sent: Any) -> None:
     class Contract(Protocol):
         async def request(self) -> promised: ...
         def items(self) -> AsyncIterator[promised]: ...

@@ -300,9 +300,7 @@ async def test_a_task_group_may_be_a_value() -> None:
     assert bus.stats().failed == 0
 
 
-async def test_a_clean_up_after_a_cancelled_call_has_some_seconds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_clean_up_after_a_cancel_has_seconds(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(injection, "_CLEAN_UP", 0.02)
     bus, begun = Bus(), anyio.Event()
 

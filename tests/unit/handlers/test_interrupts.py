@@ -99,9 +99,7 @@ def test_ctrl_c_in_a_handler_ends_the_program_whatever_handles_the_signal(loop: 
 
 @pytest.mark.parametrize("subject", ["stop", "stop.later"])
 @pytest.mark.usefixtures("handler")
-def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serves(
-    subject: str, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_a_loop_that_runs_again_after_ctrl_c_has_a_bus_that_serves(subject: str, loop: asyncio.AbstractEventLoop) -> None:
     bus = stopping()
 
     async def ask(subject: str, body: Any = None) -> Any:

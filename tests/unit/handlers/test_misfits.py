@@ -162,7 +162,7 @@ class Model(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Converted, Model])
-async def test_a_check_that_fails_by_a_mistake_of_its_own_is_logged_with_its_traceback(
+async def test_a_check_that_fails_by_its_own_mistake_is_logged_with_traceback(
     kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = Bus()

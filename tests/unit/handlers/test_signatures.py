@@ -448,9 +448,7 @@ GENERIC: list[tuple[Callable[[Any], Any], str]] = [
 @pytest.mark.parametrize(("method", "verb"), GENERIC)
 @pytest.mark.parametrize("make", [Models, lambda: Rows[Query, Model]()], ids=["inherits", "with arguments"])
 @bounded
-async def test_a_variable_stands_for_what_the_class_of_the_object_says(
-    make: Callable[[], Any], method: Callable[[Any], Any], verb: str
-) -> None:
+async def test_a_variable_is_what_the_class_says(make: Callable[[], Any], method: Callable[[Any], Any], verb: str) -> None:
     bus = Bus(check_answers=True)
     bus.handle("x")(method(make()))
     row = {"id": 7}

@@ -40,7 +40,7 @@ def hearing(bus: Bus) -> list[Any]:
 
 
 @pytest.mark.parametrize(("room", "comes"), [(True, [0, 1, 2]), (False, [])], ids=["full queue", "no memory"])
-async def test_publications_without_room_behind_authorize_are_dropped_and_counted(
+async def test_what_has_no_room_behind_authorize_is_dropped(
     room: bool, comes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Bus(authorize=(slow := Slow("publish")), limits=Limits(waiting=2))

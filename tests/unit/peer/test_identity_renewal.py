@@ -222,9 +222,7 @@ async def test_an_odd_time_until_an_identity_expires_is_ignored(left: Any) -> No
 
 
 @pytest.mark.parametrize("headers", [None, {"authorization": "Bearer a"}])
-async def test_a_client_without_a_function_for_headers_shows_no_token_and_logs_nothing(
-    headers: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_client_without_a_function_for_headers_shows_nothing(headers: Any, caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(authenticate=lambda handshake: Identity("ann", expires_at=soon()))
     async with bus.serve("ubre+memory://renewal") as listener, connect(listener.url, headers=headers) as client:
         assert await client.peers[0].extended()

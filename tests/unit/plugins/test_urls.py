@@ -19,9 +19,7 @@ from polybus.plugins.registry import mistyped_options, resolve_url
         ("ubre+memory://a?formt=binary", "formt: did you mean format"),
     ],
 )
-def test_a_member_of_the_query_that_is_close_to_an_option_is_warned_of(
-    url: str, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_member_that_is_close_to_an_option_is_warned_of(url: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
     assert mistyped_options(url) == told
     connect(url)
     (record,) = [record for record in caplog.records if record.name == "polybus"]

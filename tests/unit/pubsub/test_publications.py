@@ -497,9 +497,7 @@ async def test_with_concurrency_that_many_run_at_the_same_time_and_no_more() -> 
 
 
 @bounded
-async def test_a_failing_on_handler_is_logged_counted_and_an_event_and_the_next_message_comes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_on_handler_that_fails_is_logged_and_counted_and_gets_the_next(caplog: pytest.LogCaptureFixture) -> None:
     bus, heard = Bus(), []
 
     @bus.on("x")
@@ -521,9 +519,7 @@ async def test_a_failing_on_handler_is_logged_counted_and_an_event_and_the_next_
 
 
 @bounded
-async def test_a_body_that_does_not_fit_an_on_handler_is_skipped_and_counted_and_is_no_failure(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_body_that_fits_no_on_handler_is_skipped_counted_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     bus, heard = Bus(), list[News]()
 
     @bus.on("x.{number}")

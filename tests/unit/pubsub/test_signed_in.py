@@ -35,9 +35,7 @@ def with_handler(heard: list[Any], **options: Any) -> Bus:
 
 
 @bounded
-async def test_the_first_publication_of_a_client_that_reaches_a_handler_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_first_publication_of_a_client_to_a_handler_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     bus = with_handler(heard := list[Any]())
     async with pair(bus, identity="ann") as ann, pair(bus, identity="ben") as ben:
         await bus.publish("orders.placed", 0)
@@ -81,9 +79,7 @@ async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.L
 
 @pytest.mark.parametrize("options", [{"authorize": lambda peer, verb, subject: True}, {"authenticate": None}])
 @bounded
-async def test_nothing_is_warned_of_where_something_decides_or_nobody_has_a_name(
-    options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_nothing_is_warned_of_where_something_decides(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     heard, bus = list[Any](), Bus(**{"authenticate": names, **options})
     bus.on("orders.placed")(lambda order: heard.append(order))
     async with pair(bus) as ann, ann.subscribe(">"):
@@ -95,9 +91,7 @@ async def test_nothing_is_warned_of_where_something_decides_or_nobody_has_a_name
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("how", ["bus", "router", "late"])
 @bounded
-async def test_a_handler_with_peers_false_hears_its_own_bus_alone(
-    wire: str, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_handler_with_peers_false_hears_its_bus_alone(wire: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
     heard, bus, router = list[Any](), Bus(authenticate=names), Router(prefix="orders.")
     name = "//v/a/1/door#Door" if wire == "uprotocol" else "orders.placed"
 

@@ -344,9 +344,7 @@ async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCap
 
 
 @bounded
-async def test_a_subscription_that_is_left_before_its_losses_were_told_tells_them_then(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_subscription_that_is_left_before_its_losses_are_told_tells_them(caplog: pytest.LogCaptureFixture) -> None:
     async with Bus() as bus:
         with caplog.at_level(logging.WARNING, "polybus"):
             async with bus.subscribe("news", queue=10):
@@ -357,9 +355,7 @@ async def test_a_subscription_that_is_left_before_its_losses_were_told_tells_the
     assert "20 were dropped" in record.getMessage()
 
 
-async def test_the_log_names_the_bound_in_bytes_of_a_queue_that_is_full_with_few_messages(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_log_names_the_bound_in_bytes_of_a_queue_of_few_messages(caplog: pytest.LogCaptureFixture) -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=2_000)))
     async with pair(server) as client, server.subscribe("x", queue=100_000):
         clock = Hours(server)

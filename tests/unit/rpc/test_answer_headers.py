@@ -127,9 +127,7 @@ def test_a_def_handler_sets_them_and_the_blocking_twin_sees_them() -> None:
 
 @pytest.mark.parametrize("headers", [{"etag": 7}, {"ReplyTo": "x"}, {"a b": "x"}, {"x": "x" * 20_000}])
 @bounded
-async def test_headers_that_cannot_be_are_a_failure_of_the_handler(
-    headers: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_odd_headers_are_a_failure_of_the_handler(headers: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
 
     @bus.handle("work")

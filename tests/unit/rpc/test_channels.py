@@ -162,9 +162,7 @@ async def test_credits_that_are_no_numbers_are_ignored() -> None:
 
 @LOCAL
 @bounded
-async def test_tasks_that_send_at_once_share_the_credit_and_keep_their_order(
-    local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tasks_that_send_at_once_share_credit_and_keep_order(local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     bus, got, go = Bus(), list[int](), anyio.Event()
 
     @bus.handle("upload")
@@ -380,9 +378,7 @@ class Upload:
 @pytest.mark.parametrize("fails", [True, False])
 @LOCAL
 @bounded
-async def test_an_upload_looks_complete_where_its_end_was_said_whatever_happens_then(
-    local: bool, fails: bool, says_eof: bool
-) -> None:
+async def test_an_upload_looks_complete_where_its_end_was_said(local: bool, fails: bool, says_eof: bool) -> None:
     bus = Bus()
     upload = Upload(bus)
     async with pair(bus) as client:

@@ -288,9 +288,7 @@ def test_a_scope_around_tasks_of_asyncio_fires_itself_although_the_peer_gives_up
 
 
 @bounded
-async def test_a_request_that_its_scope_has_ended_before_it_was_awaited_is_no_error_in_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_request_that_its_scope_ends_before_it_is_awaited_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     bus.handle("early")(early)
 

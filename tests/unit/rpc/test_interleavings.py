@@ -167,9 +167,7 @@ async def play(actions: list[str], faults: Faults, reconnect: bool) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, min_size=1, max_size=25), faults=FAULTS, reconnect=st.booleans())
-def test_nothing_is_left_however_calls_faults_and_closes_interleave(
-    backend: str, actions: list[str], faults: Faults, reconnect: bool
-) -> None:
+def test_nothing_is_left_whatever_interleaves(backend: str, actions: list[str], faults: Faults, reconnect: bool) -> None:
     anyio.run(play, actions, faults, reconnect, backend=backend)
 
 

@@ -250,9 +250,7 @@ async def test_what_is_set_aside_for_calls_that_wait_is_what_an_answer_of_their_
 
 
 @bounded
-async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expected_to_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_answers_that_are_not_large_for_a_minute_are_not_expected_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     bus, inside, go = Bus(limits=Limits(running=3)), 0, anyio.Event()
 
     @bus.handle("page")

@@ -52,7 +52,7 @@ async def test_it_sees_the_scopes_of_a_task_group(anyio_backend: Any) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("state", [None, types.SimpleNamespace(cancel_scope=object()), object()])
-async def test_where_anyio_is_built_otherwise_its_own_function_is_taken(
+async def test_another_anyio_has_its_own_function_taken(
     state: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
 ) -> None:
     monkeypatch.setattr("anyio._backends._asyncio._task_states", types.SimpleNamespace(get=lambda task: state))
@@ -60,9 +60,7 @@ async def test_where_anyio_is_built_otherwise_its_own_function_is_taken(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_where_anyio_keeps_no_states_at_all_its_own_function_is_taken(
-    monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
-) -> None:
+async def test_without_states_of_anyio_its_own_function_is_taken(monkeypatch: pytest.MonkeyPatch, anyio_backend: Any) -> None:
     monkeypatch.delattr("anyio._backends._asyncio._task_states")
     assert effective_deadline(running_loop()) is anyio.current_effective_deadline
 
@@ -73,7 +71,7 @@ async def test_where_anyio_keeps_no_states_at_all_its_own_function_is_taken(
     [object(), types.SimpleNamespace(effectively_cancelled=False, _parent=None, _scope=object())],
     ids=["another status", "another scope"],
 )
-async def test_where_trio_is_built_otherwise_its_own_function_is_taken(
+async def test_another_trio_has_its_own_function_taken(
     status: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
 ) -> None:
     monkeypatch.setattr("trio.lowlevel.current_task", lambda: types.SimpleNamespace(_cancel_status=status))
@@ -113,9 +111,7 @@ async def test_a_request_in_a_scope_that_is_over_ends_with_its_deadline(anyio_ba
 
 
 @pytest.mark.parametrize("error", [None, OSError("disk"), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
-def test_who_is_cancelled_by_asyncio_itself_is_cancelled_when_the_clean_up_is_over_whatever_it_raises(
-    error: BaseException | None,
-) -> None:
+def test_who_is_cancelled_by_asyncio_is_cancelled_after_the_clean_up_whatever_it_raises(error: BaseException | None) -> None:
     """Such a cancellation comes once: a loop that tries again after an error would never end."""
     told: list[BaseException] = []
 

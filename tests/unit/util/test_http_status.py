@@ -75,9 +75,7 @@ async def test_each_request_gets_one_answer(pieces: tuple[bytes, ...], status: b
         assert body is None or text == body
 
 
-async def test_a_page_that_cannot_be_made_is_an_error_of_its_own_and_the_others_are_served(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_page_that_cannot_be_made_is_an_error_and_others_are_served(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> tuple[int, str]:
         raise ZeroDivisionError("no number")
 
