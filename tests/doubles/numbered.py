@@ -58,11 +58,6 @@ class Theirs:
 
 
 def _load(frame: bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        RemoteProtocolError: It is none.
-    """
     try:
         return json.loads(frame)
     except (ValueError, RecursionError) as error:
@@ -70,11 +65,6 @@ def _load(frame: bytes) -> Any:
 
 
 def _dump(value: Any) -> bytes:
-    """A JSON text.
-
-    Raises:
-        EncodeError: The value has none.
-    """
     try:
         return json.dumps(value, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
@@ -82,12 +72,10 @@ def _dump(value: Any) -> bytes:
 
 
 def _facts_of(message: Message) -> dict[str, Any]:
-    """What an error or an end says, as members of a JSON object."""
     return {"code": int(message.code or Code.UNKNOWN), **{k: message.attributes.get(k) for k in ("text", "reason", "detail")}}
 
 
 def _failed(kind: Kind, id: Any, facts: Any) -> Message:
-    """The other direction: an error or an end from the members of an object."""
     facts = facts if isinstance(facts, dict) else {}
     number = facts.get("code")
     code = Code(number) if type(number) is int and 0 < number <= 16 else Code.UNKNOWN

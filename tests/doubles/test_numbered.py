@@ -89,8 +89,7 @@ async def test_each_client_behind_a_broker_is_a_peer_and_gets_its_own_answers() 
 
 
 async def test_an_answer_from_the_wrong_client_does_not_count() -> None:
-    server = Bus()
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus()) as broker:
         one, two = RawClient(broker), RawClient(broker)
         reply: Reply[Any] = server.peers[0].request(7, "well?")
         question = await one.next()
@@ -102,8 +101,7 @@ async def test_an_answer_from_the_wrong_client_does_not_count() -> None:
 
 
 async def test_a_client_that_goes_fails_its_own_requests_only() -> None:
-    server = Bus()
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus()) as broker:
         one, two = RawClient(broker), RawClient(broker)
         events = server.events()
         gone, there = server.peers
@@ -123,8 +121,7 @@ async def test_a_client_that_goes_fails_its_own_requests_only() -> None:
 
 
 async def test_a_client_that_is_sent_away_is_told_to_the_broker() -> None:
-    server = Bus()
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus()) as broker:
         client = RawClient(broker)
         (peer,) = server.peers
         for _ in range(2):
@@ -186,8 +183,7 @@ async def test_a_server_behind_a_broker_is_a_server_and_tells_its_clients_nothin
 
 
 async def test_when_the_connection_to_the_broker_breaks_the_clients_are_gone_and_it_comes_back() -> None:
-    server = Bus()
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus()) as broker:
         client = RawClient(broker)
         (old,) = server.peers
         reply = old.request(7)
@@ -207,8 +203,7 @@ async def test_when_the_connection_to_the_broker_breaks_the_clients_are_gone_and
 
 
 async def test_more_clients_than_the_limit_are_sent_away() -> None:
-    server = Bus(limits=Limits(peers=2))
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus(limits=Limits(peers=2))) as broker:
         clients = [RawClient(broker) for _ in range(3)]
         await eventually(lambda: broker.sent_away == [clients[2].number])
         assert len(server.peers) == 2
@@ -218,8 +213,7 @@ async def test_a_refusal_by_an_application_is_not_taken_for_one_by_the_broker() 
     def authenticate(handshake: Handshake) -> Any:
         raise Unauthorized("not you")
 
-    server = Bus(authenticate=authenticate)
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus(authenticate=authenticate)) as broker:
         client = RawClient(broker)
         await eventually(lambda: broker.sent_away == [client.number])
         assert server.stats().links == 1
@@ -286,8 +280,7 @@ async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:
 
 @bounded
 async def test_strangers_that_leave_take_what_they_said_with_them() -> None:
-    server = Bus(authenticate=lambda handshake: anyio.sleep_forever())
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus(authenticate=lambda handshake: anyio.sleep_forever())) as broker:
         for _ in range(3):
             client = RawClient(broker)
             client.ask(1, 7, "x" * 10_000)
@@ -318,8 +311,7 @@ async def test_authenticate_runs_so_many_times_at_once_and_for_so_long() -> None
 
 @bounded
 async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_under_its_number() -> None:
-    server = Bus()
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus()) as broker:
         old = RawClient(broker)
         (gone,) = server.peers
         broker.stop_reading()
@@ -346,8 +338,7 @@ async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_unde
 
 @bounded
 async def test_a_greedy_client_pays_for_a_full_outbox_and_the_others_get_everything() -> None:
-    server = Bus(limits=Limits(outbox=20))
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus(limits=Limits(outbox=20))) as broker:
         greedy, modest = RawClient(broker), RawClient(broker)
         one, other = server.peers
         events = server.events()
@@ -366,8 +357,7 @@ async def test_a_greedy_client_pays_for_a_full_outbox_and_the_others_get_everyth
 
 @bounded
 async def test_a_client_whose_answers_fill_the_outbox_is_sent_away_and_not_the_connection() -> None:
-    server = Bus(limits=Limits(outbox=20))
-    async with behind_a_broker(server) as broker:
+    async with behind_a_broker(server := Bus(limits=Limits(outbox=20))) as broker:
         greedy, modest = RawClient(broker), RawClient(broker)
         await eventually(lambda: len(server.peers) == 2)
         broker.stop_reading()

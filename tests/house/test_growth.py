@@ -271,8 +271,7 @@ async def _one_more_member_of_a_group_and_one_less(count: int, table: Table) -> 
 
 @case
 async def _a_publication_to_one_subscriber_of_many_subjects(count: int, table: Table) -> None:
-    server = Bus(limits=LIMITS)
-    async with pair(server, client=Bus(limits=LIMITS)) as bus:
+    async with pair(server := Bus(limits=LIMITS), client=Bus(limits=LIMITS)) as bus:
         async with all_of(bus.subscribe(f"n.{number}.*") for number in range(count)):
             for number in range(TIMES):
                 await table.act(partial(server.publish, f"n.{number}.x", 1))

@@ -109,20 +109,17 @@ class Claims:
         return True
 
     async def ask_again(self, peer: Peer, subject: str) -> None:
-        """Ask until there is an answer."""
         answered = False
         while not answered:
             await anyio.sleep(0.1)
             answered = await self.ask(peer, subject, 2.0)
 
     async def publish(self, bus: Bus, number: int) -> None:
-        """Say something to everybody."""
         publisher = self.lives[bus]
         with suppress(BusError):
             await bus.publish(f"ring.{publisher.partition(' ')[0]}.{number % 3}", [publisher, number], timeout=1.0)
 
     def check(self) -> None:
-        """Look whether all promises are kept."""
         assert not self.broken, "; ".join(self.broken)
         again = {number: runs for number, runs in self.runs.items() if runs > 1}
         assert not again, f"requests whose handler ran more than once: {again}"

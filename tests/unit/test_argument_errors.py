@@ -62,8 +62,7 @@ blocking: Any = polybus.sync
     ],
 )
 async def test_a_timeout_is_a_finite_number_of_seconds(seconds: Any, error: type[Exception]) -> None:
-    bus = Bus()
-    async with pair(bus) as client:
+    async with pair(bus := Bus()) as client:
         peer = client.peers[0]
         for verb in (client.request, bus.request, peer.request, client.publish_nowait):
             with pytest.raises(error, match=r"^timeout="):
@@ -546,8 +545,7 @@ def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: 
 
 @bounded
 async def test_a_subscription_logs_what_it_skips_once_a_minute_and_how_often(caplog: pytest.LogCaptureFixture) -> None:
-    bus = Bus()
-    async with pair(bus) as client, client.subscribe("news.*", returns=int) as news:
+    async with pair(bus := Bus()) as client, client.subscribe("news.*", returns=int) as news:
         for body in ("one", "two", "three", 4):
             await bus.publish("news.x", body)
         assert (await anext(news)).body == 4

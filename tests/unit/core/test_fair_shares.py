@@ -283,8 +283,7 @@ async def test_who_floods_from_behind_a_broker_leaves_a_quarter_of_the_places_to
 )
 @bounded
 async def test_a_refusal_names_the_limit_that_was_reached_and_what_to_do(limits: dict[str, int], size: int, match: str) -> None:
-    bus = serving(**limits)
-    async with pair(bus) as client:
+    async with pair(bus := serving(**limits)) as client:
         replies = [client.request("never", "x" * size) for _ in range(12)]
         await eventually(lambda: bus.stats().refused > 0 and any(reply.done() for reply in replies))
         with pytest.raises(TooManyRequests, match=match + r".*: ask again when earlier ones have been answered"):

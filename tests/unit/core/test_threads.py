@@ -92,8 +92,7 @@ async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever
 
 @bounded
 async def test_a_cancelled_handler_keeps_its_place_until_its_thread_returns(stuck: Stuck) -> None:
-    bus = with_stuck(stuck, Limits(running=2, waiting=0, close_timeout=0.1))
-    async with pair(bus) as client:
+    async with pair(bus := with_stuck(stuck, Limits(running=2, waiting=0, close_timeout=0.1))) as client:
         replies = [client.request("stuck") for _ in range(2)]
         await eventually(lambda: stuck.inside == 2)
         for reply in replies:
@@ -163,8 +162,7 @@ async def test_the_places_of_a_peer_that_has_gone_come_back_when_the_threads_ret
 
 @bounded
 async def test_a_deadline_is_told_at_once_though_the_thread_runs_on(stuck: Stuck) -> None:
-    bus = with_stuck(stuck)
-    async with pair(bus) as client:
+    async with pair(bus := with_stuck(stuck)) as client:
         error = await let_expire(lambda seconds: client.request("stuck", timeout=seconds), lambda: stuck.inside == 1)
         assert isinstance(error, DeadlineExceeded)
         assert bus.stats().running == 1
@@ -209,8 +207,7 @@ async def test_threads_that_were_left_alone_count_in_the_next_life_too(stuck: St
 
 @bounded
 async def test_a_drain_does_not_wait_for_a_thread_that_nobody_waits_for(stuck: Stuck) -> None:
-    bus = with_stuck(stuck)
-    async with pair(bus) as client:
+    async with pair(bus := with_stuck(stuck)) as client:
         reply = client.request("stuck")
         await eventually(lambda: stuck.inside == 1)
         reply.cancel()
@@ -322,8 +319,7 @@ async def test_a_thread_that_waits_in_a_blocking_verb_does_not_count_and_counts_
 
 @bounded
 async def test_a_call_that_is_cancelled_in_line_takes_no_thread(stuck: Stuck) -> None:
-    bus = with_stuck(stuck, Limits(threads=1))
-    async with pair(bus) as client:
+    async with pair(with_stuck(stuck, Limits(threads=1))) as client:
         first = client.request("stuck")
         await eventually(lambda: stuck.inside == 1)
         waiting = [client.request("quick") for _ in range(4)]

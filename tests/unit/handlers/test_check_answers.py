@@ -273,8 +273,7 @@ async def test_a_larger_object_is_sent_as_what_the_annotation_says(value: Any, a
 
 @pytest.mark.parametrize(("value", "annotation"), MISFITS)
 async def test_a_misfit_is_the_mistake_of_its_handler(value: Any, annotation: Any, caplog: pytest.LogCaptureFixture) -> None:
-    bus = answering(value, annotation)
-    async with pair(bus) as client:
+    async with pair(bus := answering(value, annotation)) as client:
         for error in await answers(client):
             assert isinstance(error, RemoteError)
             assert "annotation" not in str(error)
@@ -436,8 +435,7 @@ async def test_the_bus_itself_is_sent_what_the_annotation_says() -> None:
 
 
 async def test_answers_are_checked_under_pair_unless_the_bus_says_otherwise() -> None:
-    bus = answering("text", int)
-    async with pair(bus) as client:
+    async with pair(bus := answering("text", int)) as client:
         assert isinstance((await answers(client))[0], RemoteError)
     assert bus.check_answers is None
     with pytest.raises(TypeError, match="check_answers='yes': True, False or 'validate'"):

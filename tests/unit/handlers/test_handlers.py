@@ -229,11 +229,12 @@ async def test_middleware_may_answer_itself_and_may_hand_on_another_message() ->
 
 @bounded
 async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
-    bus, started, stopped = Bus(), anyio.Event(), anyio.Event()
+    bus, started, stopped, told = Bus(), anyio.Event(), anyio.Event(), list[Any]()
 
     @bus.handle("echo")
     async def echo(body: Any, ctx: Context) -> Any:
         assert ctx.peer is None
+        told.append(body)
         return body
 
     @bus.handle("typed")
@@ -263,8 +264,11 @@ async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
             await bus.request("fails")
         assert caught.value.code is Code.INTERNAL
         assert "secret" not in str(caught.value)
-        with pytest.raises(NoHandler):
-            await bus.request("nobody")
+        await bus.notify("echo", "told")
+        await eventually(lambda: told[-1] == "told")
+        for nobody in (bus.request("nobody"), bus.notify("nobody")):
+            with pytest.raises(NoHandler):
+                await nobody
         late = await let_expire(lambda seconds: bus.request("endless", timeout=seconds), started.is_set)
         assert isinstance(late, DeadlineExceeded) and late.where == "local"
         await stopped.wait()
@@ -319,20 +323,6 @@ async def test_a_local_stream_and_channel_work_and_end() -> None:
         with pytest.raises(BadRequest):
             await bus.request("lines", 1)
         await eventually(lambda: bus.stats().pending == 0)
-
-
-async def test_a_local_notification_runs_the_handler() -> None:
-    bus, told = Bus(), []
-
-    @bus.handle("told")
-    async def tell(body: Any) -> None:
-        told.append(body)
-
-    async with bus:
-        await bus.notify("told", 1)
-        await eventually(lambda: told)
-        with pytest.raises(NoHandler):
-            await bus.notify("nobody")
 
 
 @bounded

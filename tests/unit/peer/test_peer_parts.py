@@ -19,8 +19,7 @@ def parts(bus: Bus) -> set[str]:
 
 @bounded
 async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:
-    bus = answering()
-    async with pair(bus) as client:
+    async with pair(bus := answering()) as client:
         assert parts(bus) == parts(client) == set()
         await client.request("echo", 1)
         assert parts(client) == set()

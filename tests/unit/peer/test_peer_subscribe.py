@@ -153,8 +153,7 @@ async def test_a_number_that_the_wire_of_that_peer_cannot_carry_is_unsupported()
 
 @bounded
 async def test_a_full_queue_drops_the_oldest_and_the_others_miss_nothing() -> None:
-    bus = Bus()
-    async with pair(bus) as client, client.subscribe("news", queue=10) as others:
+    async with pair(bus := Bus()) as client, client.subscribe("news", queue=10) as others:
         async with client.peers[0].subscribe("news", queue=2) as small:
             for number in range(5):
                 await bus.publish("news", number)
@@ -257,8 +256,7 @@ async def test_a_refusal_when_the_link_comes_back_ends_what_asked_its_peer() -> 
 
 @bounded
 async def test_a_bus_that_is_left_ends_its_subscriptions_without_an_error() -> None:
-    bus = Bus()
-    async with pair(bus) as client:
+    async with pair(bus := Bus()) as client:
         for peer in (client.peers[0], bus.peers[0]):
             async with peer.subscribe("news") as news, anyio.create_task_group() as group:
                 group.start_soon(party_of(peer).link.services.bus.aclose)

@@ -198,8 +198,7 @@ async def test_leaving_a_full_subscription_lets_the_publisher_go_on() -> None:
 
 @bounded
 async def test_a_subscriber_of_one_place_may_publish_and_ask_in_its_own_loop() -> None:
-    server = answering()
-    async with pair(server) as client, client.subscribe("x", queue=1, when_full="block") as news:
+    async with pair(server := answering()) as client, client.subscribe("x", queue=1, when_full="block") as news:
         for number in range(50):
             await server.publish("x", number)
         for number in range(50):
@@ -376,22 +375,23 @@ class Thinking:
 
 
 @asynccontextmanager
-async def heard(thinking: Thinking, limits: Limits | None = None) -> AsyncIterator[tuple[Bus, Subscription]]:
+async def heard(limits: Limits | None = None) -> AsyncIterator[tuple[Bus, Subscription, Thinking]]:
+    thinking = Thinking()
     server = with_barrier(Bus(authorize=thinking.authorize, limits=limits))
     async with pair(server) as client, client.subscribe("news.>") as news:
-        yield server, news
+        yield server, news, thinking
 
 
 @bounded
 async def test_publications_keep_their_order_while_authorize_thinks_about_one() -> None:
-    thinking, decided = Thinking(), anyio.Event()
-    thinking.answer("news.b", "secret")
-    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+    decided = anyio.Event()
+    async with heard() as (server, news, thinking), anyio.create_task_group() as group:
 
         async def publish() -> None:
             await server.publish("news.a", 3)
             decided.set()
 
+        thinking.answer("news.b", "secret")
         server.publish_nowait("news.a", 1)
         server.publish_nowait("news.b", 2)
         server.publish_nowait("secret", "what it refuses costs the others nothing")
@@ -412,8 +412,8 @@ async def test_publications_keep_their_order_while_authorize_thinks_about_one() 
 
 @bounded
 async def test_a_publisher_waits_until_authorize_has_decided_about_what_is_its_own() -> None:
-    thinking, decided = Thinking(), anyio.Event()
-    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+    decided = anyio.Event()
+    async with heard() as (server, news, thinking), anyio.create_task_group() as group:
 
         async def publish() -> None:
             await server.publish("news.b", 2)
@@ -434,8 +434,7 @@ async def test_a_publisher_waits_until_authorize_has_decided_about_what_is_its_o
 
 @bounded
 async def test_what_waits_for_authorize_is_bounded_and_charged(caplog: pytest.LogCaptureFixture) -> None:
-    thinking = Thinking()
-    async with heard(thinking, Limits(outbox=10)) as (server, news):
+    async with heard(Limits(outbox=10)) as (server, news, thinking):
         events = server.events()
         for number in range(50):
             server.publish_nowait("news.a", [number, "x" * 1000])
@@ -451,20 +450,17 @@ async def test_what_waits_for_authorize_is_bounded_and_charged(caplog: pytest.Lo
 
 @bounded
 async def test_a_peer_that_leaves_while_authorize_thinks_leaves_nothing_behind() -> None:
-    thinking = Thinking()
-    async with heard(thinking) as (server, _), anyio.create_task_group() as group:
+    async with heard() as (server, _, _), anyio.create_task_group() as group:
         group.start_soon(server.publish, "news.a", "x" * 1000)
         await anyio.wait_all_tasks_blocked()
         server.publish_nowait("news.a", "x" * 1000)
         await server.peers[0].aclose()
-        await eventually(lambda: not server.peers)
-        await eventually(lambda: server._services.running.buffered == 0)
+        await eventually(lambda: not server.peers and server._services.running.buffered == 0)
 
 
 @bounded
 async def test_relayed_publications_keep_their_order_and_their_bound_too() -> None:
-    thinking = Thinking()
-    async with heard(thinking, Limits(outbox=10)) as (server, news):
+    async with heard(Limits(outbox=10)) as (server, news, thinking):
         server.relay("news.>")
         async with pair(server) as other:
             await other.publish("news.a", 0)
@@ -730,8 +726,7 @@ async def test_a_publication_to_a_peer_that_has_not_identified_itself_is_authori
         await anyio.lowlevel.checkpoint()
         return decide(peer, verb, subject)
 
-    server = Bus(authorize=decide_later if later else decide)
-    async with pair(server, protocol=protocol) as client:
+    async with pair(server := Bus(authorize=decide_later if later else decide), protocol=protocol) as client:
         (peer,) = server.peers
         await server.publish("news.secret", 1, to=peer)
         assert "deliver news.secret" in asked
@@ -810,8 +805,7 @@ async def test_a_publisher_that_never_has_to_wait_lets_others_run(there: str) ->
 
 @bounded
 async def test_receive_gives_the_next_publication_or_gives_up_in_time_and_loses_nothing_by_it() -> None:
-    server = Bus()
-    async with pair(server) as client:
+    async with pair(server := Bus()) as client:
         async with server.subscribe("x", returns=int) as numbers:
             with pytest.raises(TimeoutError, match=r"nothing came within 0\.01 s"):
                 await numbers.receive(timeout=0.01)

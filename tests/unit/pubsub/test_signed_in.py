@@ -67,8 +67,7 @@ async def test_clients_behind_a_broker_are_warned_of_and_kept_from_handlers_too(
 
 @bounded
 async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    bus = Bus(authenticate=names)
-    async with pair(bus, identity="ann") as ann:
+    async with pair(Bus(authenticate=names), identity="ann") as ann:
         async with ann.subscribe("orders.placed"):
             assert told(caplog) == []
         async with ann.subscribe(">"), ann.subscribe("orders.*"):

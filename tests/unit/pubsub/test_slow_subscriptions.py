@@ -114,8 +114,7 @@ async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_li
 
 @bounded
 async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
-    server = with_barrier(Bus())
-    async with pair(server) as client, server.subscribe("x", queue=2, when_full="block"):
+    async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=2, when_full="block"):
         clock, events = Hours(server), server.events()
         for unread in (2, 11):
             await publish_all(client, 10)
@@ -269,8 +268,7 @@ async def test_a_reader_that_is_cancelled_before_its_turn_leaves_no_queue_withou
 
 @bounded
 async def test_a_slow_subscription_is_told_at_half_before_it_loses_anything_and_then_once_a_second() -> None:
-    server = with_barrier(Bus())
-    async with pair(server) as client, server.subscribe("x", queue=100) as slow:
+    async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=100) as slow:
         clock, events, peer = Hours(server), server.events(), server.peers[0]
         await publish_all(client, 49)
         assert told(events) == []
@@ -299,8 +297,7 @@ async def test_a_slow_subscription_is_told_at_half_before_it_loses_anything_and_
 
 @bounded
 async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
-    server = with_barrier(Bus())
-    async with pair(server) as client, server.subscribe("x", queue=10) as slow:
+    async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=10) as slow:
         clock, events = Hours(server), server.events()
         for _ in range(3):
             await publish_all(client, 8)
@@ -326,8 +323,7 @@ async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
 
 @bounded
 async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    server = with_barrier(Bus())
-    async with pair(server) as client, server.subscribe("x", queue=4):
+    async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=4):
         clock = Hours(server)
         with caplog.at_level(logging.INFO, "polybus"):
             for _ in range(20):

@@ -606,8 +606,7 @@ async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> N
 
 @bounded
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
-    bus = answering()
-    async with pair(bus) as client:
+    async with pair(bus := answering()) as client:
         party = party_of(client.peers[0])
         for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
             party.link.answer(Message(kind, "", "made-up-1", body=1), party)

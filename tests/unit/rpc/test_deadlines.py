@@ -168,8 +168,7 @@ async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_lin
 
 @bounded
 async def test_a_link_that_is_cut_again_to_protect_this_process_comes_back_once() -> None:
-    bus = Bus()
-    async with pair(bus, reconnect=True) as client:
+    async with pair(Bus(), reconnect=True) as client:
         link, sessions = party_of(client.peers[0]).link, set()
         for _ in range(2):
             link.abort(Closed(1013, "too slow"), comes_back=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import polybus.sync
@@ -39,7 +41,9 @@ pytestmark = pytest.mark.anyio
 QUICK = Backoff(initial=0.01, maximum=0.01, jitter=False)
 
 
-def failing(times: int, *errors: Exception) -> tuple[Bus, list[float | None]]:
+def failing(
+    times: int, *errors: Exception, then: Callable[[], Awaitable[Any]] = anyio.lowlevel.checkpoint
+) -> tuple[Bus, list[float | None]]:
     """A bus whose handler fails at first, and the time that its requests had."""
     bus, seen = Bus(), list[float | None]()
 
@@ -48,6 +52,7 @@ def failing(times: int, *errors: Exception) -> tuple[Bus, list[float | None]]:
         seen.append(message.ttl)
         if len(seen) <= times:
             raise errors[(len(seen) - 1) % len(errors)]
+        await then()
         return "done"
 
     return bus, seen
@@ -97,15 +102,7 @@ async def test_no_attempt_is_begun_for_which_there_is_no_time_and_the_last_error
 
 
 async def test_the_deadline_of_all_attempts_is_the_one_timeout() -> None:
-    bus, calls = Bus(), list[int]()
-
-    @bus.handle("work")
-    async def work() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            raise Unavailable("not yet")
-        await anyio.sleep_forever()
-
+    bus, _ = failing(1, Unavailable("not yet"), then=anyio.sleep_forever)
     async with pair(bus) as client:
         begun = anyio.current_time()
         with pytest.raises(DeadlineExceeded, match=r"after 5\.\d+ s.*\(asked 2 times\)") as caught:
@@ -192,21 +189,18 @@ async def test_a_full_outbox_is_asked_again() -> None:
 
 
 async def test_a_cancelled_reply_is_not_asked_again_and_its_handler_stops() -> None:
-    bus, stopped, calls = Bus(), anyio.Event(), list[int]()
+    stopped = anyio.Event()
 
-    @bus.handle("work")
-    async def work() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            raise Unavailable("not yet")
+    async def work_on() -> None:
         try:
             await anyio.sleep_forever()
         finally:
             stopped.set()
 
+    bus, seen = failing(1, Unavailable("not yet"), then=work_on)
     async with pair(bus) as client:
         reply = client.request("work", retry=Retry(backoff=QUICK))
-        await eventually(lambda: len(calls) == 2)
+        await eventually(lambda: len(seen) == 2)
         assert reply.cancel()
         with pytest.raises(RequestCancelled):
             await reply

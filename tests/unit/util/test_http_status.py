@@ -14,6 +14,7 @@ from polybus._util.http_status import HttpStatus, Page
 from tests.support import eventually
 
 EXAMPLE = "http://127.0.0.1:8081"
+LOCAL = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 
@@ -51,19 +52,15 @@ async def asked(server: HttpStatus, *pieces: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("pieces", "status", "body"),
     [
-        pytest.param((b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"200 OK", b"OK\n", id="a page"),
+        pytest.param((b"GET /livez" + LOCAL,), b"200 OK", b"OK\n", id="a page"),
         pytest.param((b"GET /li", b"vez HTTP/1.1\r\nHo", b"st: 127.0.0.1:80\r\n\r\n"), b"200 OK", b"OK\n", id="in pieces"),
         pytest.param((b"GET /livez?verbose HTTP/1.0\r\n\r\n",), b"200 OK", b"OK\n", id="with a query, of an old client"),
         pytest.param((b"GET /livez HTTP/1.1\r\nHost: evil.example\r\n\r\n",), b"421 Misdirected Request", None, id="foreign"),
         pytest.param((b"GET /livez HTTP/1.1\r\nHost: [::1\r\n\r\n",), b"421 Misdirected Request", None, id="no host"),
-        pytest.param((b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"200 OK", b"", id="its head"),
-        pytest.param((b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"503 Service Unavailable", b"no\n", id="not now"),
-        pytest.param(
-            (b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"404 Not Found", b"see /livez and /readyz\n", id="unknown"
-        ),
-        pytest.param(
-            (b"PUT /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"405 Method Not Allowed", b"ask with GET\n", id="a verb"
-        ),
+        pytest.param((b"HEAD /livez" + LOCAL,), b"200 OK", b"", id="its head"),
+        pytest.param((b"GET /readyz" + LOCAL,), b"503 Service Unavailable", b"no\n", id="not now"),
+        pytest.param((b"GET /x" + LOCAL,), b"404 Not Found", b"see /livez and /readyz\n", id="unknown"),
+        pytest.param((b"PUT /livez" + LOCAL,), b"405 Method Not Allowed", b"ask with GET\n", id="a verb"),
         pytest.param((b"\x16\x03\x01\x00\r\n\r\n",), b"400 Bad Request", None, id="TLS"),
         pytest.param((b"GET /" + b"a" * 5000,), b"431 Request Header Fields Too Large", None, id="too long"),
     ],
@@ -80,17 +77,15 @@ async def test_a_page_that_cannot_be_made_is_an_error_and_others_are_served(capl
         raise ZeroDivisionError("no number")
 
     async with pages(metrics=broken) as server:
-        assert (await asked(server, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")).startswith(
-            b"HTTP/1.1 500 Internal Server Error"
-        )
-        assert (await asked(server, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+        assert (await asked(server, b"GET /metrics" + LOCAL)).startswith(b"HTTP/1.1 500 Internal Server Error")
+        assert (await asked(server, b"GET /livez" + LOCAL)).startswith(b"HTTP/1.1 200 OK")
     assert "a page could not be made" in caplog.text
     assert "no number" in caplog.text
 
 
 async def test_who_only_knocks_holds_up_nobody() -> None:
     async with pages() as server, await anyio.connect_tcp("127.0.0.1", server.port):
-        assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in await asked(server, b"GET /livez" + LOCAL)
 
 
 async def test_who_does_not_read_its_page_holds_up_nobody() -> None:
