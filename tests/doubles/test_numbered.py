@@ -219,9 +219,6 @@ async def test_a_refusal_by_an_application_is_not_taken_for_one_by_the_broker() 
         assert server.stats().links == 1
 
 
-# -- one connection, many peers: none lives at the cost of the others ------------------------------------------------------
-
-
 @bounded
 async def test_an_identity_that_expires_ends_its_peer_and_not_the_connection() -> None:
     def authenticate(handshake: Handshake) -> Identity:

@@ -122,9 +122,6 @@ async def _entered(made: Callable[[], AbstractAsyncContextManager[Any]], table: 
         await table.act(_entering(made))
 
 
-# -- requests ------------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def pending(count: int) -> AsyncIterator[tuple[Bus, Peer, list[Reply[Any]]]]:
     async with raw_server() as (url, _), connect(url) as bus:
@@ -237,9 +234,6 @@ async def _one_of_many_streams(count: int, table: Table) -> None:
             release.set()
 
 
-# -- publications and subscriptions --------------------------------------------------------------------------------------
-
-
 @case
 async def _one_more_subscription_and_one_less(count: int, table: Table) -> None:
     async with pair(Bus(limits=LIMITS), client=Bus(limits=LIMITS)) as bus:
@@ -298,9 +292,6 @@ async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Ta
         for _ in range(TIMES):
             await table.act(lambda: bus.publish("n", 1, timeout=30))
         party_of(peer).link.resume_writing()
-
-
-# -- handlers, peers, buses ----------------------------------------------------------------------------------------------
 
 
 @case

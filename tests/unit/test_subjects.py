@@ -97,9 +97,6 @@ async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() 
         await eventually(lambda: two.stats().received >= 1)
 
 
-# -- numbers on wires that have names ------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: pytest.LogCaptureFixture) -> None:
     server, client, heard = Bus(), Bus(), list[Any]()
@@ -121,9 +118,6 @@ async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: p
             with pytest.raises(Unsupported):
                 await client.publish(7, "to nobody who could take it")
     assert heard == ["to nobody who could take it"]
-
-
-# -- items of a wrong type -----------------------------------------------------------------------------------------------
 
 
 @bounded
@@ -153,9 +147,6 @@ async def test_an_item_that_does_not_fit_is_the_mistake_of_who_sent_it() -> None
                 with pytest.raises(BadReply, match="int"):
                     await anext(channel)
         assert bus.stats().failed == 0
-
-
-# -- URLs ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rest", ["/x", "/a/b", "/?x=1", "?x=1", "/x?format=json"])

@@ -202,8 +202,6 @@ async def test_a_bridge_finds_the_handlers_of_its_other_side_in_any_spelling() -
         await eventually(lambda: told == ["//v/door/1/rpc.Told"])
 
 
-# -- `authorize` and spellings --------------------------------------------------------------------------------------------
-
 SECRET = "//Other.X/e/1/rpc.Secret"
 SPELLINGS = [SECRET, "//other.x/e/1/rpc.Secret", "UP://OTHER.X/e/1/rpc.Secret", "//other.X/%65/1/rpc.%53ecret"]
 WIRES = [UProtocol, Ubre]

@@ -144,9 +144,6 @@ def test_what_counts_as_one_address(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
-# -- a bus under a flood -------------------------------------------------------------------------------------------------
-
-
 def serving(**limits: int) -> Bus:
     """A bus with a handler that never returns, and one that echoes."""
     limits.setdefault("total_bytes", 64 * 1024 * KIB)

@@ -10,8 +10,9 @@ from collections import Counter
 import anyio
 import pytest
 
-from polybus import Limits
+from polybus import Bus, Limits, Peer, connect
 from polybus._core.runtime.runtime import Runtime
+from polybus.testing import World, simulated
 from tests.loops import virtual_time  # noqa: F401
 
 pytestmark = pytest.mark.anyio
@@ -76,3 +77,16 @@ async def test_an_owner_that_is_watched_again_and_again_is_remembered_once_and_n
     del owner
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.native
+@simulated()
+async def test_of_links_that_have_been_up_for_a_while_nothing_is_left(world: World) -> None:
+    server = Bus()
+    async with server.serve("ubre+memory://left"):
+        async with connect(world.to("memory://left"), protocol="ubre"):
+            await anyio.sleep(5)
+            (gone,) = {peer.id for peer in server.peers}
+        await anyio.sleep(5)
+        gc.collect()
+        assert gone not in {peer.id for peer in gc.get_objects() if isinstance(peer, Peer)}

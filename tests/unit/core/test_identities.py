@@ -1,4 +1,4 @@
-"""What `authenticate` gives: who is let in, and as whom."""
+"""Who is let in: as whom, by what `authenticate` gives, and how many, by the limits of a gate."""
 
 from __future__ import annotations
 
@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from polybus import BadRequest, Bus, Context, Disconnected, Handshake, Identity, NoHandler, NotFound, Unauthorized, connect
+from polybus import (
+    BadRequest,
+    Bus,
+    Context,
+    Disconnected,
+    Handshake,
+    Identity,
+    Limits,
+    NoHandler,
+    NotFound,
+    Unauthorized,
+    connect,
+)
 from polybus._core.runtime import access
+from polybus._core.runtime.access import Admissions
 from tests.refusal import refused
 from tests.support import bounded, eventually
 
@@ -116,3 +129,24 @@ async def test_users_who_are_not_here_and_handlers_that_are_not_are_told_so() ->
         assert told == [(1, "eve")]
         with pytest.raises(NoHandler):
             await bus.as_("eve").notify("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("limits", "let_in", "open_ones", "address", "says"),
+    [
+        (Limits(handshakes=2), 2, 0, "10.0.0.{}:1", r"2 handshakes are under way \(Limits.handshakes\)"),
+        (Limits(peers=2), 2, 2, "10.0.0.{}:1", r"2 connections are open \(Limits.peers\)"),
+        (Limits(peers_per_address=2), 2, 0, "10.0.0.1:{}", r"2 connections from 10.0.0.1 \(Limits.peers_per_address\)"),
+    ],
+    ids=["handshakes", "peers", "peers of one address"],
+)
+def test_a_limit_lets_in_as_many_as_it_says(limits: Limits, let_in: int, open_ones: int, address: str, says: str) -> None:
+    admissions = Admissions(limits)
+    for number in range(let_in):
+        assert admissions.knock(address.format(number), max(0, open_ones - 1)) is None
+    refused = admissions.knock(address.format(9), open_ones)
+    assert refused is not None
+    with pytest.raises(type(refused), match=says):
+        raise refused
+    admissions.left(address.format(0))
+    assert admissions.knock(address.format(9), max(0, open_ones - 1)) is None

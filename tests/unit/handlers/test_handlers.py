@@ -52,9 +52,6 @@ class User:
 GET_USER = Subject("user.get", Query, User)
 
 
-# -- injection -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_default_stands_for_a_missing_body_and_null_is_a_body() -> None:
     bus = Bus()
 
@@ -65,9 +62,6 @@ async def test_a_default_stands_for_a_missing_body_and_null_is_a_body() -> None:
     async with pair(bus) as client:
         assert await client.request("default") == {"n": 1}
         assert await client.request("default", {"n": 2}) == {"n": 2}
-
-
-# -- mistakes at registration --------------------------------------------------------------------------------------------
 
 
 async def lines(body: int) -> AsyncIterator[int]:
@@ -113,9 +107,6 @@ def test_a_subject_or_queue_that_cannot_be_is_said_at_registration() -> None:
             bus.on("x", **options)
 
 
-# -- routers -------------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_a_router_is_included_with_a_prefix() -> None:
     router, bus, heard = Router(), Bus(), []
@@ -153,9 +144,6 @@ def test_a_router_that_is_included_takes_no_more_handlers_since_no_bus_would_kno
     other.include(router)  # in another bus too
     Bus().include(other)
     other.handle("y")(talk)  # a bus goes on by itself
-
-
-# -- middleware ----------------------------------------------------------------------------------------------------------
 
 
 @bounded
@@ -222,9 +210,6 @@ async def test_middleware_may_answer_itself_and_may_hand_on_another_message() ->
     async with pair(bus) as client:
         assert await client.request("cached", {"id": 7}) == "from the cache"
         assert await client.request("asked", {"id": 7}) == 8
-
-
-# -- asking oneself ------------------------------------------------------------------------------------------------------
 
 
 @bounded

@@ -187,8 +187,6 @@ async def test_all_who_wait_for_the_question_learn_that_the_link_broke() -> None
     assert [type(error) for error in failed] == [Disconnected] * 3
 
 
-# -- peers that answer everything with what they were asked ------------------------------------------------------------------
-
 BARE = ["ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=protobuf"]
 
 

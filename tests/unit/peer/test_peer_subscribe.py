@@ -53,9 +53,6 @@ async def bare_client(bus: Bus, url: str) -> AsyncIterator[tuple[RawPeer, Peer]]
             yield RawPeer(stream), listener.peers[0]
 
 
-# -- whom one can ask ----------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_a_bare_ubre_client_is_told_of_a_subscription_and_of_its_end() -> None:
     bus = Bus()
@@ -148,9 +145,6 @@ async def test_a_number_that_the_wire_of_that_peer_cannot_carry_is_unsupported()
         assert not client._pubsub.to_peers.indices
 
 
-# -- what comes ----------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_a_full_queue_drops_the_oldest_and_the_others_miss_nothing() -> None:
     async with pair(bus := Bus()) as client, client.subscribe("news", queue=10) as others:
@@ -220,9 +214,6 @@ async def test_what_crosses_a_bridge_comes_from_the_bus_at_its_near_end() -> Non
             await pump.publish("plant.alarm", 3)
             message = await anext(alarms)
             assert (message.subject, message.body, message.peer) == ("site.alarm", 3, clerk.peers[0])
-
-
-# -- ups and downs -------------------------------------------------------------------------------------------------------
 
 
 @bounded

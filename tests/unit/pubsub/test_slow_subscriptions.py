@@ -47,9 +47,6 @@ def told(events: Any) -> list[SubscriptionSlow]:
     return [event for event in unread if isinstance(event, SubscriptionSlow)]
 
 
-# -- who pays ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "url", ["ubre+tcp://127.0.0.1:0", "csb+tcp://127.0.0.1:0", "jrep+memory://slow", "uprotocol+memory://slow"]
 )
@@ -160,9 +157,6 @@ async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_a
             assert bodies(another) == [0, 1, 2]
 
 
-# -- readers that do keep up ---------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def one_read(server: Bus) -> AsyncIterator[Callable[..., None]]:
     """A link of which one read brings as many publications as it is told."""
@@ -261,9 +255,6 @@ async def test_a_reader_that_is_cancelled_before_its_turn_leaves_no_queue_withou
             group.cancel_scope.cancel()
         read(1, 20)
         assert bodies(news) == [16, 17, 18, 19, 20]
-
-
-# -- what is told --------------------------------------------------------------------------------------------------------
 
 
 @bounded
