@@ -175,7 +175,8 @@ def circles(world: World) -> dict[str, Callable[..., Any]]:
         *(a_twin_that_a_handler_opens, a_publisher_that_waits_for_a_full_queue, a_def_handler_that_reads_a_stream),
         *(a_def_handler_that_waits_for_a_publication, a_lock_over_a_question),
     ]
-    return {handler.__name__.replace("_", " "): handler for handler in (*of_sessions, *of_buses)}
+    handlers: list[Any] = [*of_sessions, *of_buses]
+    return {handler.__name__.replace("_", " "): handler for handler in handlers}
 
 
 @pytest.mark.parametrize("name", circles(World()))
