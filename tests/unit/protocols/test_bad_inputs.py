@@ -24,16 +24,10 @@ NAMES = itertools.count()
 
 @pytest.mark.parametrize(
     ("spoken", "bad"),
-    [
-        pytest.param(spoken, bad, id=f"{spoken.__name__}-{name}")
-        for spoken, table in TABLES.items()
-        for name, bad in table.items()
-    ],
+    [pytest.param(one, bad, id=f"{one.__name__}-{name}") for one, table in TABLES.items() for name, bad in table.items()],
 )
 @bounded
-async def test_a_bad_input_has_its_effect_and_no_other(
-    spoken: Callable[[int | None], Wire], bad: Bad, anyio_backend: Any
-) -> None:
+async def test_a_bad_input_has_its_effect_alone(spoken: Callable[[int | None], Wire], bad: Bad, anyio_backend: Any) -> None:
     wire, bus = spoken(bad.at), Bus()
 
     @bus.handle("echo")

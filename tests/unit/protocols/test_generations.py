@@ -80,9 +80,7 @@ def receive(to: Any, frame: bytes, now: float = 0.0) -> Any:
 @both
 @pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.NOTIFY])
 @pytest.mark.parametrize(("ttl", "written"), [(5.0, 5250), (None, 2250)])
-def test_what_has_crossed_a_bridge_keeps_its_id_from_which_its_time_counts(
-    form: Form, kind: Kind, ttl: float | None, written: int
-) -> None:
+def test_what_has_crossed_a_bridge_keeps_its_id(form: Form, kind: Kind, ttl: float | None, written: int) -> None:
     id = LATER.format(15 - form.version)
     ours = form.session(int(id[:8] + id[9:13], 16) + 250, ttl=2)
     for crossed in ({"id": id.upper(), "priority": "CS6"}, {"id": "x", "priority": 6}):
@@ -131,9 +129,7 @@ def test_a_publication_without_ttl_never_expires(form: Form, ttl: dict[str, int]
 
 @both
 @pytest.mark.parametrize(("age", "left"), [(0, 2.0), (1999, 0.001), (2000, 0.001), (2001, 0.0), (-5, 2.0), (-30_000, 2.0)])
-def test_a_request_has_what_is_left_of_its_ttl_and_the_bus_answers_what_has_no_time_left(
-    form: Form, age: int, left: float
-) -> None:
+def test_a_request_has_what_is_left_of_its_ttl_or_no_time_left(form: Form, age: int, left: float) -> None:
     ours = form.session(NOW + age)
     assert receive(ours, form.asked()).ttl == pytest.approx(left)
     assert ours.frames_to_send() == []
@@ -150,8 +146,7 @@ def test_an_allowance_lets_a_slow_clock_pass(form: Form) -> None:
 def test_a_message_from_further_ahead_than_half_a_minute_is_refused_and_who_asks_is_told(form: Form, ahead: int) -> None:
     ours = form.session(NOW - ahead)
     event = receive(ours, form.asked())
-    assert isinstance(event, Refused)
-    assert event.error.reason == "clock_skew"
+    assert isinstance(event, Refused) and event.error.reason == "clock_skew"
     assert [one["commstatus"] for one in sent(ours)] == [Code.DEADLINE_EXCEEDED]
 
 

@@ -18,12 +18,6 @@ from tests.unit.broker.raw import raw_peer
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=[("asyncio", {})], ids=["asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> object:
-    """Numbers do not depend on the event loop."""
-    return request.param
-
-
 async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:
     bus = Bus(limits=Limits(running=1000, total_running=1000))
 
@@ -61,30 +55,10 @@ async def test_a_first_request_to_a_number_stops_there_when_its_time_is_over() -
             stopped.set()
 
     async with pair(bus, protocol=Csb()) as client:
-        assert isinstance(
-            await let_expire(lambda seconds: client.request(7, timeout=seconds), started.is_set), DeadlineExceeded
-        )
+        expired = await let_expire(lambda seconds: client.request(7, timeout=seconds), started.is_set)
+        assert isinstance(expired, DeadlineExceeded)
         with anyio.fail_after(BOUND):
             await stopped.wait()
-
-
-async def test_answers_that_come_late_are_counted_and_reach_nobody() -> None:
-    bus, go = Bus(), anyio.Event()
-
-    @bus.handle(7)
-    async def stubborn(body: str) -> str:
-        if body == "late":
-            with anyio.CancelScope(shield=True):
-                await go.wait()
-        return body
-
-    async with pair(bus, protocol=Csb()) as client:
-        for _ in range(20):
-            with pytest.raises(DeadlineExceeded):
-                await client.request(7, "late", timeout=0.001)
-        go.set()
-        for number in range(100):
-            assert await client.request(7, f"good {number}") == f"good {number}"
 
 
 async def test_between_our_own_the_deadline_travels_once_the_peer_is_known() -> None:

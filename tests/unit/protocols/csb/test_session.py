@@ -162,9 +162,6 @@ def test_a_notification_is_a_request_whose_answer_nobody_reads(session: Driven) 
     assert session.next_tick() is None
 
 
-# -- who the peer is -----------------------------------------------------------------------------------------------------
-
-
 def test_after_the_first_name_the_peer_is_asked_once_who_it_is(session: Driven) -> None:
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
@@ -243,9 +240,6 @@ def test_answers_to_our_publications_say_nothing(session: Driven, result: int) -
     assert answer(session, 0, 0xFFFF0003, result) == []
 
 
-# -- channels ------------------------------------------------------------------------------------------------------------
-
-
 def carry(one: Driven, other: Driven) -> None:
     for frame in one.frames_to_send():
         other.receive(frame, 0.0)
@@ -280,9 +274,6 @@ def test_an_open_that_a_bare_peer_does_not_know_is_over(session: Driven) -> None
     assert (message.kind, message.id, message.code) == (Kind.ERROR, key, Code.UNIMPLEMENTED)
 
 
-# -- bad input -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_bad_open_is_answered_with_an_end(session: Driven) -> None:
     session.receive(bytes.fromhex("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d"), 0.0)
     [event] = session.events()
@@ -295,8 +286,7 @@ def test_a_bad_open_is_answered_with_an_end(session: Driven) -> None:
 def test_an_answer_that_does_not_parse_fails_its_request(session: Driven) -> None:
     key = session.send(REQUEST, 0.0)
     [event] = answer(session, 1, payload=b"{")
-    assert isinstance(event, Refused)
-    assert event.error.reply_id == key
+    assert isinstance(event, Refused) and event.error.reply_id == key
     assert not session._one.pending
 
 
@@ -306,7 +296,11 @@ def test_point_to_point_nobody_says_connected_closed_or_close(session: Driven, f
     assert refused(session.events()) == "unknown_kind"
 
 
-def test_a_frame_over_the_limit_is_not_queued() -> None:
+def test_what_cannot_be_written_or_is_over_the_limit_takes_no_id(session: Driven) -> None:
+    for bad in (Message(Kind.REQUEST, -1), Message(Kind.NOTIFY, 2**32), Message(Kind.OPEN, "a\nb", attributes={})):
+        with pytest.raises(Exception, match="csb|action|control"):
+            session.send(bad, 0.0)
+    assert not session._one.pending and not session._one.resting
     session = started(message=100)
     with pytest.raises(TooLarge, match="limit: message"):
         session.send(Message(Kind.REQUEST, 7, body=b"x" * 100), 0.0)
@@ -316,23 +310,13 @@ def test_a_frame_over_the_limit_is_not_queued() -> None:
     assert not any(isinstance(event, CloseWanted) for event in session.events())
 
 
-def test_what_cannot_be_written_takes_no_id(session: Driven) -> None:
-    for bad in (Message(Kind.REQUEST, -1), Message(Kind.NOTIFY, 2**32), Message(Kind.OPEN, "a\nb", attributes={})):
-        with pytest.raises(Exception, match="csb|action|control"):
-            session.send(bad, 0.0)
-    assert not session._one.pending and not session._one.resting
-
-
-def test_a_pool_is_so_many_connections_of_one_instance() -> None:
+def test_a_pool_is_so_many_connections_of_one_instance_and_an_encoding_goes_by_number_and_by_name() -> None:
     connections = Csb(side="broker-server", pool=3, server="A").connections()
     assert len(connections) == 3
     assert len({adapter.instance for adapter in connections}) == 1
     assert all(adapter.instance and adapter.pool == 1 for adapter in connections)
     one = Csb(side="broker-server")
     assert one.connections() == (one,)
-
-
-def test_an_encoding_goes_by_number_and_by_name() -> None:
     codec = Csb(actions={"user.login": 7}, encodings={"user.login": "urlencoded"}).codec()
     assert codec.format_for({}, 7) is codec.format_for({}, "user.login")
     assert codec.format_for({}, 7).content_type == "application/x-www-form-urlencoded"

@@ -53,9 +53,7 @@ async def test_what_an_errai_client_subscribes_while_it_connects_is_not_lost() -
 
 @pytest.mark.parametrize("name", ["ServerBus", "serverbus", "ServerEchoService", "AuthorizationService"])
 @pytest.mark.parametrize("form", ["SubjectsList", "RemoteServices"])
-async def test_a_list_of_subjects_with_a_reserved_one_is_refused_as_a_whole_and_told_with_a_throwable(
-    name: str, form: str
-) -> None:
+async def test_a_list_of_subjects_with_a_reserved_one_is_refused_as_a_whole_and_told(name: str, form: str) -> None:
     bus = make_bus()
     async with served(bus) as (client, peer):
         names: Any = ["News", name]
@@ -190,9 +188,6 @@ def test_an_answer_that_is_too_large_fails_its_request_too() -> None:
     (event,) = client.events()
     assert isinstance(event, Refused)
     assert (event.error.reason, event.error.reply_id, event.error.close_code) == ("too_large", key, None)
-
-
-# -- why a Java service has failed (S4)
 
 
 def thrown(java: str, message: str | None, cause: Any = None, number: int = 1, **fields: Any) -> dict[str, Any]:

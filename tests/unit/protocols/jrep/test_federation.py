@@ -71,9 +71,6 @@ async def served(bus: Bus, clients: int = 1) -> AsyncIterator[list[Peer]]:
             yield peers
 
 
-# -- a foreign client ----------------------------------------------------------------------------------------------------
-
-
 async def test_a_foreign_client_is_told_of_handlers_and_exact_subscriptions() -> None:
     bus = make_bus()
 
@@ -233,9 +230,6 @@ async def test_an_unterminated_map_key_and_a_quote_in_a_key_are_survived() -> No
         assert (await peer.hear())["Value"] == "é"
 
 
-# -- isolation -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_client_cannot_reach_what_only_another_one_serves() -> None:
     async with served(make_bus(), 2) as (ann, bob):
         await bob.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "private"})
@@ -276,7 +270,7 @@ async def test_a_relay_passes_on_with_all_parts_and_not_back() -> None:
 
 
 @pytest.mark.parametrize("way", ["relay", "bridge"])
-async def test_a_name_of_answers_is_left_out_on_the_way_to_a_peer(
+async def test_a_name_of_answers_is_left_out(
     way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("x:Errors:RPC", "x:RespondTo:RPC", "x:Errors:RPC.m")
@@ -330,9 +324,6 @@ async def test_hubs_in_a_ring_pass_a_message_once() -> None:
                     for _ in range(5):
                         await client.request("barrier")
     assert heard == [1, 2]
-
-
-# -- our own buses -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
@@ -496,8 +487,6 @@ async def test_a_complaint_of_the_server_is_heard_by_whoever_listens() -> None:
     assert client.stats().malformed == 0
 
 
-# -- remote procedures ---------------------------------------------------------------------------------------------------
-
 CALCULATOR = RemoteInterface("wiretest.Svc")
 ADD = CALCULATOR.method("add", int, int, returns=int)
 
@@ -578,9 +567,6 @@ async def test_enums_of_java_are_arguments_and_results() -> None:
     async with pair(bus, protocol=Jrep(java=types)) as client:
         assert await client.request(grading.method("best", Grade, list, Grade, returns=Grade), [Grade.LOW, [Grade.LOW], None])
         assert await client.request("grade", Grade.LOW, returns=dict[str, Grade]) == {"is": Grade.LOW}
-
-
-# -- states --------------------------------------------------------------------------------------------------------------
 
 
 async def test_the_five_states_follow_a_link() -> None:

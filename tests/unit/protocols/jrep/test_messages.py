@@ -12,45 +12,28 @@ from polybus.body import JSON, OCTETS
 from polybus.errors import EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject, Unsupported
 from polybus.protocols import Jrep
 from polybus.protocols.jrep.names import LOCAL_PREFIX, is_reserved
+from tests.unit.protocols.strategies import CODES, COUNTS, NUMBERS, TEXT, messages_of, values
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NAMES = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x7f:", min_codepoint=0x20), min_size=1, max_size=40
 )
 SUBJECTS = NAMES.filter(lambda name: not (is_reserved(name) or name.startswith(LOCAL_PREFIX)))
-HEADERS = st.dictionaries(NAMES, NAMES, min_size=1, max_size=4)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT.filter(lambda key: key[:1] != "^"), inner, max_size=4),
-    max_leaves=8,
-)
-COUNTS = st.integers(0, 2**53)
-TTL = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
+VALUES = values(st.none() | st.booleans() | NUMBERS | TEXT, keys=TEXT.filter(lambda key: key[:1] != "^"))
 FAILURES = st.fixed_dictionaries({"text": TEXT, "reason": st.none() | TEXT, "detail": VALUES})
-CODES = st.sampled_from([code for code in Code if code is not Code.OK])
-
-
-def of(kind: Kind, body: bool = False, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Message]:
-    optional: dict[str, st.SearchStrategy[Any]] = {"body": VALUES} if body else {}
-    if kind in (Kind.REQUEST, Kind.PUBLISH, Kind.RESPONSE, Kind.OPEN):
-        optional["headers"] = HEADERS
-    if kind in (Kind.REQUEST, Kind.OPEN):
-        optional["ttl"] = TTL
-    return st.fixed_dictionaries(fields, optional=optional).map(lambda given: Message(kind, **given))
 
 
 OPENING = st.fixed_dictionaries({"mode": st.sampled_from(["stream", "channel"]), "credit": COUNTS, "hops": COUNTS})
 MESSAGES = st.one_of(
-    of(Kind.REQUEST, True, subject=SUBJECTS, id=NAMES),
-    of(Kind.PUBLISH, True, subject=SUBJECTS),
-    of(Kind.NOTIFY, True, subject=SUBJECTS),
-    of(Kind.SUBSCRIBE, subject=SUBJECTS),
-    of(Kind.UNSUBSCRIBE, subject=SUBJECTS),
-    of(Kind.OPEN, True, subject=SUBJECTS, id=NAMES, attributes=OPENING),
-    of(Kind.ITEM, True, subject=SUBJECTS, id=NAMES),
-    of(Kind.CREDIT, subject=SUBJECTS, id=NAMES, attributes=st.fixed_dictionaries({"credit": st.integers(1, 2**53)})),
-    of(Kind.END, subject=SUBJECTS, id=NAMES),
-    of(Kind.END, subject=SUBJECTS, id=NAMES, code=CODES, attributes=FAILURES),
+    messages_of(Kind.REQUEST, VALUES, subject=SUBJECTS, id=NAMES),
+    messages_of(Kind.PUBLISH, VALUES, subject=SUBJECTS),
+    messages_of(Kind.NOTIFY, VALUES, subject=SUBJECTS),
+    messages_of(Kind.SUBSCRIBE, subject=SUBJECTS),
+    messages_of(Kind.UNSUBSCRIBE, subject=SUBJECTS),
+    messages_of(Kind.OPEN, VALUES, subject=SUBJECTS, id=NAMES, attributes=OPENING),
+    messages_of(Kind.ITEM, VALUES, subject=SUBJECTS, id=NAMES),
+    messages_of(Kind.CREDIT, subject=SUBJECTS, id=NAMES, attributes=st.fixed_dictionaries({"credit": st.integers(1, 2**53)})),
+    messages_of(Kind.END, subject=SUBJECTS, id=NAMES),
+    messages_of(Kind.END, subject=SUBJECTS, id=NAMES, code=CODES, attributes=FAILURES),
 )
 
 
@@ -72,9 +55,7 @@ def test_what_is_written_is_read_again(values: str, messages: list[Message]) -> 
 
 
 @given(SUBJECTS, NAMES, VALUES, CODES, FAILURES)
-def test_answers_come_back_to_the_id_that_was_asked(
-    subject: str, id: str, body: Any, code: Code, failure: dict[str, Any]
-) -> None:
+def test_answers_come_back_to_the_id_that_was_asked(subject: str, id: str, body: Any, code: Code, failure: Any) -> None:
     codec = Jrep().codec()
     (asked,) = codec.decode(codec.encode([Message(Kind.REQUEST, subject, id)]))
     assert isinstance(asked, Message)
@@ -126,9 +107,6 @@ def test_what_could_be_read_can_be_written_again_and_is_the_same(frame: bytes) -
             assert (again.kind, again.subject, again.id) == (message.kind, message.subject, message.id)
 
 
-# -- one by one ----------------------------------------------------------------------------------------------------------
-
-
 def refused(payload: str | bytes, **options: Any) -> RemoteProtocolError:
     (found,) = Jrep(**options).codec().decode(payload if isinstance(payload, bytes) else payload.encode())
     assert isinstance(found, RemoteProtocolError)
@@ -178,10 +156,13 @@ def test_a_payload_whose_messages_cannot_be_told_apart_is_refused_as_one(payload
     assert caught.value.reason == "malformed"
 
 
-def test_a_bare_object_an_empty_text_and_an_empty_array_are_payloads() -> None:
+def test_a_bare_object_an_empty_text_and_an_empty_array_are_payloads_and_payloads_can_be_joined() -> None:
     codec = Jrep().codec()
     assert read('{"ToSubject":"a"}').subject == "a"
     assert list(codec.decode(b"")) == list(codec.decode(b" ")) == list(codec.decode(b" [ ] ")) == []
+    codec = Jrep().codec()
+    joined = codec.join([b'[{"ToSubject":"a"}]', b"[]", b' [ {"ToSubject":"b"} ] '])
+    assert [message.subject for message in codec.decode(joined) if isinstance(message, Message)] == ["a", "b"]
 
 
 def test_parts_of_the_application_are_attributes_and_a_session_id_is_never_read() -> None:
@@ -206,8 +187,7 @@ def test_lists_in_a_command_share_one_space_of_ids() -> None:
     (command,) = codec.decode(b'[{"ToSubject":"ServerBus","x":[],"y":[]}]')
     assert isinstance(command, Message)
     (again,) = codec.decode(codec.encode([command]))
-    assert isinstance(again, Message)
-    assert again.attributes == command.attributes
+    assert isinstance(again, Message) and again.attributes == command.attributes
 
 
 def test_subjects_of_the_buses_are_nobody_else_s() -> None:
@@ -310,12 +290,6 @@ def test_a_strict_reader_takes_no_member_twice() -> None:
     payload = '[{"ToSubject":"a","ToSubject":"b"}]'
     assert refused(payload, types="strict").reason == "ambiguous"
     assert read(payload).subject == "b"
-
-
-def test_payloads_can_be_joined() -> None:
-    codec = Jrep().codec()
-    joined = codec.join([b'[{"ToSubject":"a"}]', b"[]", b' [ {"ToSubject":"b"} ] '])
-    assert [message.subject for message in codec.decode(joined) if isinstance(message, Message)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("element", ["[%s]", '"%s"', "%s"])

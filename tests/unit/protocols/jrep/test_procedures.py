@@ -213,9 +213,6 @@ async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() ->
                 assert await client.request(ADD, [2, 3]) == 5
 
 
-# -- what cannot be a method ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

@@ -112,9 +112,6 @@ def test_a_backslash_before_a_u_stays_a_backslash() -> None:
     assert ERRAI.encode("\\u001f") == b'"\\\\u001f"'
 
 
-# -- identity ------------------------------------------------------------------------------------------------------------
-
-
 def test_what_occurs_twice_even_within_itself_is_one_object_again_and_what_is_only_equal_is_not() -> None:
     shared = [1]
     value = {"a": shared, "b": shared}
@@ -175,8 +172,6 @@ def test_references_of_many_parts_cannot_make_much_of_little_either() -> None:
     assert len(read(90).attributes["p89"]) == 10_000
     assert read(110).reason == "invalid_value"
 
-
-# -- what is wrong -------------------------------------------------------------------------------------------------------
 
 WRONG = {
     "a number that is text": '{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":"x"}',
@@ -274,9 +269,6 @@ def test_what_is_too_deep_is_refused_when_written() -> None:
         value = [value]
     with pytest.raises(EncodeError):
         ERRAI.encode(value)
-
-
-# -- other types of Python -----------------------------------------------------------------------------------------------
 
 
 class Colour(enum.Enum):

@@ -171,9 +171,6 @@ def test_registered_types_become_objects_of_ours_and_go_back_as_they_came() -> N
     assert written["bytes"]["^Value"] == sent["bytes"]["^Value"]
 
 
-# -- what we write -------------------------------------------------------------------------------------------------------
-
-
 def bare_structures(node: Any, top: bool = True) -> list[Any]:
     """Arrays and objects that stand where a real server wants a marker: in a part, or as an element."""
     if isinstance(node, list):

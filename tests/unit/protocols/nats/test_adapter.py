@@ -54,30 +54,18 @@ def test_a_url_without_a_port_means_that_of_nats_servers_and_on_websockets_that_
     assert resolve_url(url.partition("?")[0].replace("ann:a%3Ab@", ""), Nats())[2] == address
 
 
-def test_the_port_of_nats_is_seen_in_what_is_told_of_a_connector() -> None:
+def test_a_url_of_nats_has_its_port_no_credentials_and_is_for_clients_and_others_have_no_user() -> None:
     assert resolve_target("nats+tls://host", None)[1].url == "tls://host:4222"
     with pytest.raises(ValueError, match="the port is missing"):
         resolve_target("ubre+tcp://host", None)
     with pytest.raises(ValueError, match="the host is missing"):
         resolve_target("nats+tcp://", None)
-
-
-def test_other_protocols_have_no_user_in_their_urls() -> None:
     with pytest.raises(ValueError, match="no user"):
         resolve_url("ubre+ws://ann:secret@host/bus")
-
-
-def test_credentials_do_not_stand_in_a_url() -> None:
     adapter = Nats(user="ann", password="s3cret", queue="work")
     assert join_url(adapter, "tcp://host:4222") == "nats+tcp://host:4222?queue=work"
-
-
-def test_a_server_of_nats_connects() -> None:
     with pytest.raises(LocalProtocolError, match="such a server connects"):
         Bus().serve("nats+tcp://127.0.0.1:0")
-
-
-# -- keys --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_seed_gives_its_public_key_and_signs() -> None:
@@ -89,12 +77,9 @@ def test_a_seed_gives_its_public_key_and_signs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["O", "A"])
-def test_only_the_seed_of_a_user_will_do(kind: str) -> None:
+def test_only_the_seed_of_a_user_will_do_and_no_damaged_one(kind: str) -> None:
     with pytest.raises(ValueError, match="something else"):
         Nats(nkey=Key.of(kind, 9).seed)
-
-
-def test_a_damaged_seed_is_refused() -> None:
     seed = Key.of("U", 9).seed
     with pytest.raises(ValueError, match="check sum"):
         Nats(nkey=seed[:-1] + ("A" if seed[-1] != "A" else "B"))
@@ -146,8 +131,7 @@ def test_credentials_that_expire_end_a_connection_and_not_the_link() -> None:
     session.events()
     session.receive(b"-ERR 'User Authentication Expired'\r\n", 1.0)
     [closed] = session.events()
-    assert isinstance(closed, CloseWanted)
-    assert closed.error is None  # the link comes back
+    assert isinstance(closed, CloseWanted) and closed.error is None  # the link comes back
 
 
 def test_without_cryptography_the_error_says_what_to_install() -> None:
@@ -162,26 +146,15 @@ def test_without_cryptography_the_error_says_what_to_install() -> None:
     assert done.stdout.count("pip install 'polybus[nats]'") == 2
 
 
-# -- for people --------------------------------------------------------------------------------------------------------------
-
-
 def shown(frame: bytes) -> list[tuple[int, str, str, str]]:
     return [(field.offset, field.name, field.value, field.note) for field in Nats().dissect(frame)]
 
 
 def test_an_operation_is_shown_part_by_part() -> None:
-    frame = b"HMSG a.b 2 r.1 18 20\r\nNATS/1.0\r\nA: b\r\n\r\n[]\r\n"
-    assert shown(frame) == [
-        (0, "operation", "HMSG", ""),
-        (5, "subject", "a.b", ""),
-        (9, "sid", "2", ""),
-        (11, "reply to", "r.1", ""),
-        (15, "headers' size", "18", ""),
-        (18, "size", "20", ""),
-        (22, "header", "NATS/1.0", ""),
-        (32, "header", "A: b", ""),
-        (40, "payload", "[]", ""),
-    ]
+    found = shown(b"HMSG a.b 2 r.1 18 20\r\nNATS/1.0\r\nA: b\r\n\r\n[]\r\n")
+    head = [(0, "operation", "HMSG"), (5, "subject", "a.b"), (9, "sid", "2"), (11, "reply to", "r.1")]
+    rest = [(15, "headers' size", "18"), (18, "size", "20"), (22, "header", "NATS/1.0"), (32, "header", "A: b")]
+    assert found == [(*field, "") for field in (*head, *rest, (40, "payload", "[]"))]
     assert shown(b"-ERR 'x'\r\n") == [(0, "operation", "-ERR", ""), (4, "text", "'x'", "")]
     assert shown(b"SUB a q 3\r\n")[2] == (6, "queue", "q", "")
 

@@ -182,7 +182,9 @@ def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here(handling:
     assert handling.after(2.0) == []
 
 
-def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here(handling: Node) -> None:
+def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here_in_as_many_messages_as_it_takes(
+    handling: Node,
+) -> None:
     for asker, token in [("other1", "t1"), ("other2", "t2"), ("other1", "t3"), ("other1", "t4")]:
         handling.receive(request(token, asker), 2.0)
     third: Any = handling.events()[3]
@@ -192,9 +194,6 @@ def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here(handli
         b"HPUB shop.n.other1.t %d %d\r\n%bt1 t4\r\n" % (len(head), len(head) + 5, head),
         b"HPUB shop.n.other2.t %d %d\r\n%bt2\r\n" % (len(head), len(head) + 2, head),
     ]
-
-
-def test_a_node_that_has_more_requests_than_one_message_names_sends_several(handling: Node) -> None:
     for number in range(600):
         told(handling, request(f"t{number}"))
     assert [len(frame.split(b"\r\n\r\n")[1].split()) for frame in handling.after(2.0)] == [256, 256, 88]
@@ -282,10 +281,21 @@ def test_a_node_tells_the_others_once_a_turn_what_it_handles_and_each_that_says_
     assert node.after(2.2) == [], "known already"
 
 
-def test_a_node_with_more_handlers_than_fit_tells_of_as_many_as_do() -> None:
+def test_a_node_whose_handlers_do_not_fit_tells_of_as_many_as_do_and_what_others_say_fills_no_memory() -> None:
     assert len(Node().handle(*(f"h.{number}" for number in range(TOLD + 10)))["handles"]) == TOLD
     handles = Node().handle(*(f"{number:0100d}" for number in range(TOLD)))["handles"]
     assert sum(map(len, handles)) <= TOLD_CHARACTERS < sum(map(len, handles)) + 100
+    known = KnownHandlers(60.0)
+    for number in range(600):
+        known.told(f"n{number}", [f"{number}.{index}.{'x' * 8000}.*" for index in range(5)])
+        known.left(f"n{number - 200}", 1.0 + number / 1e6)
+        assert known.characters <= 2 * 4 * 1024 * 1024
+    assert KnownHandlers().last_seen("x", 1.0) is None
+    known.all_left(1000.0)
+    known.all_left(1001.0)
+    known.told("z", ["z"])
+    known.left("z", 2000.0)
+    assert known.characters == 1, "what is remembered no more is kept no more"
 
 
 @pytest.mark.parametrize(
@@ -342,20 +352,6 @@ def test_a_handler_that_another_node_has_still_or_again_has_not_gone() -> None:
     known.told("c", [])
     known.left("b", 200.0)
     assert (known.last_seen("x", 201.0), known.last_seen("y.1", 201.0)) == (200.0, None)
-
-
-def test_members_that_lie_about_what_they_handle_fill_no_memory() -> None:
-    known = KnownHandlers(60.0)
-    for number in range(600):
-        known.told(f"n{number}", [f"{number}.{index}.{'x' * 8000}.*" for index in range(5)])
-        known.left(f"n{number - 200}", 1.0 + number / 1e6)
-        assert known.characters <= 2 * 4 * 1024 * 1024
-    assert KnownHandlers().last_seen("x", 1.0) is None
-    known.all_left(1000.0)
-    known.all_left(1001.0)
-    known.told("z", ["z"])
-    known.left("z", 2000.0)
-    assert known.characters == 1, "what is remembered no more is kept no more"
 
 
 def test_a_cancel_waits_until_it_is_known_who_has_the_request(node: Node) -> None:
@@ -544,7 +540,7 @@ def test_a_node_that_dies_with_the_question_whether_it_lives_is_asked_again(node
     assert [type(event) for event in events if not isinstance(event, Due)] == [Lost, NodeLeft]
 
 
-def test_a_node_that_goes_on_at_another_server_takes_back_what_it_has_here_and_ends_as_soon_as_all_is_answered(
+def test_a_node_that_goes_on_at_another_server_takes_back_what_it_has_and_ends_when_all_is_answered(
     handling: Node,
 ) -> None:
     sent(handling, Message(Kind.SUBSCRIBE, "news"))
@@ -563,8 +559,7 @@ def test_a_node_that_goes_on_at_another_server_takes_back_what_it_has_here_and_e
     assert len(sent(handling, Message(Kind.RESPONSE, "", late.id, b"8", JSON))) == 1
     handling.tick(2.6)
     [wanted] = handling.events()
-    assert isinstance(wanted, CloseWanted)
-    assert wanted.code == 1012
+    assert isinstance(wanted, CloseWanted) and wanted.code == 1012
 
 
 def test_all_are_greeted_again_when_servers_have_found_each_other(node: Node) -> None:

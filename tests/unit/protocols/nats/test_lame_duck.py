@@ -145,9 +145,7 @@ async def test_a_link_stays_where_its_server_does_or_no_other_is_known(said: dic
         assert bus.stats().reconnects == 0
 
 
-async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and_comes_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_link_that_no_other_server_lets_in_stays_until_it_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "polybus.link")
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus, bus.subscribe("news") as news:
         (first,), opened = engine.clients, engine.opened

@@ -161,9 +161,6 @@ def test_a_stream_that_is_out_of_step_is_left(session: Driven, frame: bytes) -> 
     assert told(session, delivery("a", "2", b"1")) == []
 
 
-# -- publications and subscriptions ------------------------------------------------------------------------------------------
-
-
 def test_subscriptions_and_handlers_have_sids_of_their_own() -> None:
     session = ready(queue="workers")
     handler = {"handler": True}
@@ -207,9 +204,6 @@ def test_a_question_to_be_entered_is_answered_in_order_with_what_was_refused(ses
     assert told(session, b"PONG\r\n") == [Confirmed(second + 1, ())]
 
 
-# -- requests of others ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def handling(session: Driven) -> Driven:
     sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
@@ -245,10 +239,9 @@ def test_a_malformed_question_is_answered(handling: Driven) -> None:
     assert session.frames_to_send() == []
 
 
-# -- our requests ------------------------------------------------------------------------------------------------------------
-
-
-def test_an_answer_a_malformed_one_and_that_nobody_is_there_come_back_under_the_token(session: Driven) -> None:
+def test_an_answer_comes_back_under_its_token_a_malformed_one_too_and_a_token_that_is_guessed_waits_for_nothing(
+    session: Driven,
+) -> None:
     token, inbox = asked(session)
     [answer] = told(session, delivery(inbox, payload=b'{"a":1}'))
     assert (answer.kind, answer.id, answer.body) == (Kind.RESPONSE, token, {"a": 1})
@@ -258,6 +251,12 @@ def test_an_answer_a_malformed_one_and_that_nobody_is_there_come_back_under_the_
     token, inbox = asked(session)
     [refused] = told(session, f"MSG {inbox} 1 99999999\r\n".encode())
     assert (refused.error.reason, refused.error.reply_id) == ("too_large", token)
+    first, _ = asked(session)
+    second, inbox = asked(session)
+    assert first[-8:] != second[-8:]
+    guessed = second[:-8] + first[-8:]
+    [answer] = told(session, delivery(inbox.removesuffix(second) + guessed, payload=b"1"))
+    assert answer.id == guessed  # which waits for nothing: the link counts it as late
 
 
 def test_a_request_carries_its_deadline_in_milliseconds(session: Driven) -> None:
@@ -282,15 +281,6 @@ def test_an_answer_to_a_token_that_was_never_given_is_refused(session: Driven, c
     assert [event.error.reason for event in events] == ["unknown_id"] or events[0].id != token
 
 
-def test_tokens_have_a_part_that_who_answers_another_cannot_know(session: Driven) -> None:
-    first, _ = asked(session)
-    second, inbox = asked(session)
-    assert first[-8:] != second[-8:]
-    guessed = second[:-8] + first[-8:]
-    [answer] = told(session, delivery(inbox.removesuffix(second) + guessed, payload=b"1"))
-    assert answer.id == guessed  # which waits for nothing: the link counts it as late
-
-
 def test_what_the_server_does_not_allow_is_told_to_who_has_asked(session: Driven) -> None:
     other, _ = asked(session, "other")
     token, _ = asked(session, "secret.plan")
@@ -313,9 +303,6 @@ def test_who_may_not_hear_answers_does_not_ask() -> None:
     assert told(session, b"PONG\r\n") == [Ready(bare=True)]
     with pytest.raises(Forbidden, match=r"allow this user to subscribe to _INBOX\.>"):
         asked(session)
-
-
-# -- limits ------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_server_s_limit_is_kept_and_may_change() -> None:
@@ -354,9 +341,6 @@ def test_odd_members_of_info_count_as_not_said(odd: dict[str, Any]) -> None:
     assert sent(session, Message(Kind.PUBLISH, "a", None, b"1" * 1000, JSON))
 
 
-# -- errors of the server ----------------------------------------------------------------------------------------------------
-
-
 ENDS = {
     4401: "Authorization Violation|User Authentication Expired|User Authentication Revoked|"
     "Account Authentication Expired|Authentication Timeout",
@@ -388,9 +372,6 @@ def test_an_error_after_which_the_server_goes_on_is_told(session: Driven, text: 
     assert isinstance(letter, Undelivered) and text in letter.text
     assert told(session, b"PING\r\n") == []
     assert session.frames_to_send() == [b"PONG\r\n"]
-
-
-# -- time --------------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_on_its_way_when_a_group_is_left_still_comes(session: Driven) -> None:
@@ -483,14 +464,11 @@ def test_other_servers_are_told_and_a_lame_duck_gives_nothing_more_and_is_left_w
     session.tick(5.0)
     closed = only(session)
     assert (closed.code, "lame duck" in closed.reason) == (1012, True)
+    assert told(waiting(), info(connect_urls=["10.0.0.1:4222"])) == [OtherServers(("10.0.0.1:4222",))]  # with the first words
     alone = ready()
     assert told(alone, info(ldm=True)) == [OtherServers((), leaving=True)]
     alone.tick(3.0)
     assert alone.events() == []
-
-
-def test_the_first_info_names_other_servers_too() -> None:
-    assert told(waiting(), info(connect_urls=["10.0.0.1:4222"])) == [OtherServers(("10.0.0.1:4222",))]
 
 
 def test_after_the_end_nothing_is_written(session: Driven) -> None:

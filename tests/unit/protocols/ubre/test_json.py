@@ -13,8 +13,6 @@ from polybus.protocols import Ubre
 CODEC = Ubre().codec()
 SPEC = Ubre(dialect="spec").codec()
 
-NO_TEXT = {"text": "", "reason": None, "detail": None}
-
 
 def read(frame: str | bytes) -> Message:
     [message] = CODEC.decode(frame.encode() if isinstance(frame, str) else frame)
@@ -35,6 +33,15 @@ def fields(message: Message) -> dict[str, Any]:
     return {**found, "body": message.body} if message.has_body else found
 
 
+def failed(id: Any, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> dict[str, Any]:
+    return {"id": id, "code": code, "attributes": {"text": text, "reason": reason, "detail": detail}}
+
+
+def opening(mode: str, credit: int, hops: int) -> dict[str, Any]:
+    return {"subject": "s", "id": "x-1", "attributes": {"mode": mode, "credit": credit, "hops": hops}}
+
+
+MORE: dict[str, Any] = {"body": 2, "ttl": 1.0, "headers": {"k": "v"}}
 BOTH_WAYS: list[tuple[Kind, dict[str, Any], str]] = [
     (Kind.SUBSCRIBE, {"subject": "a.b"}, '{"subscribe":"a.b"}'),
     (Kind.UNSUBSCRIBE, {"subject": "a.b"}, '{"unsubscribe":"a.b"}'),
@@ -47,57 +54,26 @@ BOTH_WAYS: list[tuple[Kind, dict[str, Any], str]] = [
     (Kind.REQUEST, {"id": "x"}, '{"request":"","id":"x"}'),
     (Kind.REQUEST, {"subject": "m", "id": 1, "ttl": 1.5}, '{"request":"m","id":1,"ttl":1500}'),
     (Kind.REQUEST, {"subject": "m", "id": 1, "body": 2, "ttl": 0.0}, '{"request":"m","id":1,"body":2,"ttl":0}'),
-    (
-        Kind.REQUEST,
-        {"subject": "m", "id": 1, "body": 2, "ttl": 1.0, "headers": {"k": "v"}},
-        '{"request":"m","id":1,"body":2,"headers":{"k":"v"},"ttl":1000}',
-    ),
+    (Kind.REQUEST, {"subject": "m", "id": 1, **MORE}, '{"request":"m","id":1,"body":2,"headers":{"k":"v"},"ttl":1000}'),
     (Kind.RESPONSE, {"id": "x-1"}, '{"success":"x-1"}'),
     (Kind.RESPONSE, {"id": 3, "body": []}, '{"success":3,"body":[]}'),
     (Kind.RESPONSE, {"id": 3, "body": 1, "headers": {"k": "v"}}, '{"success":3,"body":1,"headers":{"k":"v"}}'),
-    (
-        Kind.ERROR,
-        {"id": 3, "code": Code.NOT_FOUND, "attributes": {**NO_TEXT, "text": "no such order"}},
-        '{"fail":3,"body":"no such order","code":5}',
-    ),
-    (
-        Kind.ERROR,
-        {"id": 3, "code": Code.UNIMPLEMENTED, "attributes": {**NO_TEXT, "text": "nobody serves m"}},
-        '{"fail":3,"body":"NotFound","text":"nobody serves m","code":12}',
-    ),
-    (
-        Kind.ERROR,
-        {"id": "a", "code": Code.ABORTED, "attributes": {"text": "t", "reason": "stale", "detail": {"v": [1]}}},
-        '{"fail":"a","body":"t","code":10,"reason":"stale","detail":{"v":[1]}}',
-    ),
+    (Kind.ERROR, failed(3, Code.NOT_FOUND, "no such order"), '{"fail":3,"body":"no such order","code":5}'),
+    (Kind.ERROR, failed(3, Code.UNIMPLEMENTED, "no m"), '{"fail":3,"body":"NotFound","text":"no m","code":12}'),
+    (Kind.ERROR, failed("a", Code.ABORTED, "t", "r", [1]), '{"fail":"a","body":"t","code":10,"reason":"r","detail":[1]}'),
     (Kind.CANCEL, {"id": "x-1"}, '{"cancel":"x-1"}'),
+    (Kind.OPEN, opening("stream", 16, 0), '{"open":"x-1","subject":"s","mode":"stream","n":16,"hops":0}'),
     (
         Kind.OPEN,
-        {"subject": "s", "id": "x-1", "attributes": {"mode": "stream", "credit": 16, "hops": 0}},
-        '{"open":"x-1","subject":"s","mode":"stream","n":16,"hops":0}',
-    ),
-    (
-        Kind.OPEN,
-        {
-            "subject": "s",
-            "id": "x-1",
-            "body": [1],
-            "ttl": 2.0,
-            "headers": {"k": "v"},
-            "attributes": {"mode": "tunnel", "credit": 1, "hops": 2},
-        },
-        '{"open":"x-1","subject":"s","body":[1],"headers":{"k":"v"},"ttl":2000,"mode":"tunnel","n":1,"hops":2}',
+        {**opening("tunnel", 1, 2), **MORE},
+        '{"open":"x-1","subject":"s","body":2,"headers":{"k":"v"},"ttl":1000,"mode":"tunnel","n":1,"hops":2}',
     ),
     (Kind.ITEM, {"id": "x-1", "body": {"publish": "t"}}, '{"item":"x-1","body":{"publish":"t"}}'),
     (Kind.ITEM, {"id": "x-1", "body": b"\0\xff"}, '{"item":"x-1","data":"AP8="}'),
     (Kind.ITEM, {"id": "x-1"}, '{"item":"x-1"}'),
     (Kind.CREDIT, {"id": "x-1", "attributes": {"credit": 5}}, '{"credit":"x-1","n":5}'),
     (Kind.END, {"id": "x-1"}, '{"end":"x-1"}'),
-    (
-        Kind.END,
-        {"id": "x-1", "code": Code.CANCELLED, "attributes": {"text": "gone", "reason": "r", "detail": 1}},
-        '{"end":"x-1","text":"gone","code":1,"reason":"r","detail":1}',
-    ),
+    (Kind.END, failed("x", Code.CANCELLED, "gone", "r", 1), '{"end":"x","text":"gone","code":1,"reason":"r","detail":1}'),
 ]
 
 
@@ -115,7 +91,7 @@ def test_a_notification_is_written_as_a_request() -> None:
 
 
 def failure(code: Code, text: str = "", detail: Any = None) -> dict[str, Any]:
-    return {"id": 1, "code": code, "attributes": {"text": text, "reason": None, "detail": detail}}
+    return failed(1, code, text, None, detail)
 
 
 READ_ONLY: list[tuple[str, Kind, dict[str, Any]]] = [
@@ -133,9 +109,9 @@ READ_ONLY: list[tuple[str, Kind, dict[str, Any]]] = [
     ('{"fail":1}', Kind.ERROR, failure(Code.UNKNOWN)),
     ('{"fail":1,"body":[1]}', Kind.ERROR, failure(Code.UNKNOWN, detail=[1])),
     (
-        '{"fail":1,"body":{"name":"TypeError","message":"x is not a function","stack":"at y"}}',
+        '{"fail":1,"body":{"name":"TypeError","message":"x is no function","stack":"at y"}}',
         Kind.ERROR,
-        failure(Code.UNKNOWN, "x is not a function", {"name": "TypeError", "message": "x is not a function", "stack": "at y"}),
+        failure(Code.UNKNOWN, "x is no function", {"name": "TypeError", "message": "x is no function", "stack": "at y"}),
     ),
     ('{"fail":1,"body":{"message":5}}', Kind.ERROR, failure(Code.UNKNOWN, detail={"message": 5})),
     *((f'{{"fail":1,"body":"t","code":{it}}}', Kind.ERROR, failure(Code.UNKNOWN, "t")) for it in ("17", "0", "true", '"5"')),
@@ -149,9 +125,9 @@ READ_ONLY: list[tuple[str, Kind, dict[str, Any]]] = [
     ('{"request":"i","body":{"subject":"m"}}', Kind.REQUEST, {"subject": "m", "id": "i"}),
     ('{"request":"i","body":{"subject":"m","body":null}}', Kind.REQUEST, {"subject": "m", "id": "i", "body": None}),
     (
-        '{"request":"i","body":{"body":[1],"subject":"m"},"ttl":5}',
+        '{"request":"i","body":{"body":1,"subject":"m"},"ttl":5}',
         Kind.REQUEST,
-        {"subject": "m", "id": "i", "body": [1], "ttl": 0.005},
+        {"subject": "m", "id": "i", "body": 1, "ttl": 0.005},
     ),
     ('{"request":"i","body":{"subject":5}}', Kind.REQUEST, {"id": "i", "body": {"subject": 5}}),
     ('{"request":"i","body":{"subject":"m","to":"x"}}', Kind.REQUEST, {"id": "i", "body": {"subject": "m", "to": "x"}}),
@@ -245,14 +221,6 @@ def test_bytes_that_are_no_utf_8_are_refused() -> None:
     assert refused(b'{"publish":"\xc3\x28"}').reason == "malformed"
 
 
-def test_the_deepest_body_that_may_be_written_may_be_read() -> None:
-    deep: Any = 1
-    for _ in range(128):
-        deep = [deep]
-    for codec in (CODEC, SPEC):
-        assert read(codec.encode([Message(Kind.REQUEST, "m", "x", body=deep)])).body == deep
-
-
 def test_a_frame_above_the_limit_ends_the_connection() -> None:
     codec = Ubre().codec(Limits(message=100))
     with pytest.raises(RemoteProtocolError) as caught:
@@ -267,18 +235,12 @@ def test_a_body_keeps_its_bytes() -> None:
     assert CODEC.encode([message]) == b'{"publish":"m","body":{"a" : 1.50}}'
 
 
-def test_bytes_and_text_of_other_formats_become_json_strings() -> None:
+def test_bytes_of_other_formats_become_json_strings_and_an_item_holds_bytes_or_a_frame() -> None:
     assert CODEC.encode([Message(Kind.PUBLISH, "t", None, b"\0\xff", OCTETS)]) == b'{"publish":"t","body":"AP8="}'
     assert CODEC.encode([Message(Kind.RESPONSE, "", 1, b"hi", TEXT)]) == b'{"success":1,"body":"hi"}'
     assert CODEC.encode([Message(Kind.ITEM, "", 1, b"hi", TEXT)]) == b'{"item":1,"body":"hi"}'
-
-
-def test_an_item_of_bytes_comes_back_as_bytes() -> None:
     message = read('{"item":"x","data":""}')
     assert (message.raw, message.format, message.body) == (b"", OCTETS, b"")
-
-
-def test_a_frame_inside_an_item_is_embedded_and_never_quoted() -> None:
     inner = CODEC.encode([Message(Kind.REQUEST, "m", "x-1", body={"a": "b"})])
     outer = CODEC.encode([Message(Kind.ITEM, "", "y-1", inner, JSON)])
     assert outer == b'{"item":"y-1","body":' + inner + b"}"
@@ -311,11 +273,10 @@ def test_what_does_not_fit_the_wire_is_an_error_of_the_caller(message: Message, 
         CODEC.encode([message])
 
 
-def test_a_frame_holds_exactly_one_message() -> None:
+@pytest.mark.parametrize("messages", [[], [Message(Kind.PUBLISH, "a"), Message(Kind.PUBLISH, "b")]], ids=len)
+def test_a_frame_holds_exactly_one_message(messages: list[Message]) -> None:
     with pytest.raises(Unsupported):
-        CODEC.encode([])
-    with pytest.raises(Unsupported):
-        CODEC.encode([Message(Kind.PUBLISH, "a"), Message(Kind.PUBLISH, "b")])
+        CODEC.encode(messages)
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,7 @@ def seen(reader: UpReader, frame: bytes) -> Any:
 
 
 @given(st.sampled_from(sorted(GOOD)), MORE, st.sampled_from(IDS), PAYLOADS, st.data())
-def test_a_second_frame_of_a_shape_is_read_like_the_first(
-    kind: str, more: dict[str, Any], id: bytes, payload: bytes | None, data: Any
-) -> None:
+def test_a_second_frame_of_a_shape_is_read_like_the_first(kind: str, more: Any, id: bytes, payload: Any, data: Any) -> None:
     attributes = replace(GOOD[kind], id=id, **more)
     frame = write_message(write_attributes(attributes), payload)
     used = UpReader(Limits())

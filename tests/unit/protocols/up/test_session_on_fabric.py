@@ -51,9 +51,6 @@ def fabric() -> Fabric:
     return Fabric()
 
 
-# -- filters -----------------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_addressed_to_this_entity_is_heard_from_the_start() -> None:
     assert Fabric().heard == [(TO_US,)]
 
@@ -139,9 +136,7 @@ def test_filters_come_and_go_and_are_told_where_they_change(fabric: Fabric) -> N
         *((f"//device7/{it}", LocalProtocolError, "each part may be") for it in ("1/100/8001", "1/3/18001", "1/-1/*")),
     ],
 )
-def test_a_pattern_without_an_address_is_refused_and_changes_nothing(
-    fabric: Fabric, pattern: Any, error: type[Exception], text: str
-) -> None:
+def test_a_pattern_without_an_address_is_refused(fabric: Fabric, pattern: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         fabric.subscribe(pattern)
     fabric.subscribe("door.opened")
@@ -154,9 +149,6 @@ def test_filters_are_written_in_the_dialect(dialect: str) -> None:
     fabric.subscribe("//*/10AB/3/80CD")
     to_us, topic = "up/*/*/*/*/device1/10AB/3/*", "up/*/10AB/3/80CD/{}/{}/{}/{}"
     assert fabric.heard == [(to_us,), (to_us, topic)]
-
-
-# -- who is meant ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fabric_has_no_other_side_that_shows_itself(fabric: Fabric) -> None:
@@ -224,9 +216,7 @@ def test_a_request_whose_sink_has_no_authority_is_for_the_host_in_its_key() -> N
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("change", [{}, {"ttl": 1999}])
-def test_a_request_that_comes_again_is_refused_and_its_handler_not_asked(
-    fabric: Fabric, answered: bool, change: dict[str, Any]
-) -> None:
+def test_a_request_that_comes_again_is_refused(fabric: Fabric, answered: bool, change: dict[str, Any]) -> None:
     (first,) = receive(fabric.session, asked())
     if answered:
         fabric.session.send(Message(Kind.RESPONSE, "", first.id, b"1", JSON), 0.0)
@@ -276,9 +266,6 @@ def test_the_most_attributes_that_may_leave_are_taken(dialect: Any) -> None:
     frame = write_message(write_attributes(Attributes(bytes(16), 2, parse_uuri("//a/1/1/0"), token="t" * (room - 2))), b"")
     check_attributes(frame)
     assert adapter.fabric.frame(adapter.fabric.sample(frame), Limits()) is not None
-
-
-# -- samples -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_sample_has_the_authority_of_its_source_as_sender() -> None:

@@ -38,9 +38,6 @@ async def joined(server: Bus, client: Bus | None = None, **options: Any) -> Asyn
             yield bus
 
 
-# -- addresses -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 async def test_a_client_that_says_nothing_of_entities_reaches_a_server_with_a_name(format: Any) -> None:
     server = Bus()
@@ -141,9 +138,6 @@ async def test_a_large_body_fits_as_far_as_base64_lets_it() -> None:
         assert await client.request("echo", large) == large
         with pytest.raises(TooLarge):
             await client.request("echo", "x" * server.limits.message)
-
-
-# -- in time -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_request_that_ends_in_a_queue_never_reaches_its_handler_and_is_told() -> None:
@@ -255,9 +249,6 @@ async def test_a_publication_that_ends_in_a_queue_is_not_read() -> None:
         assert bus.stats().dropped == 1
 
 
-# -- who goes first ------------------------------------------------------------------------------------------------------
-
-
 async def test_behind_a_link_that_is_down_the_urgent_go_first_and_nobody_starves() -> None:
     server, order = Bus(), list[tuple[str, int]]()
     done = anyio.Event()
@@ -308,9 +299,6 @@ async def test_of_requests_that_wait_the_urgent_run_first() -> None:
         for reply in replies:
             await reply
     assert ran == ["fast0", "fast1", "fast2", "slow0", "slow1", "slow2"]
-
-
-# -- who may -------------------------------------------------------------------------------------------------------------
 
 
 async def test_token_and_level_come_to_authorize_and_never_into_a_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -56,9 +56,6 @@ def request(subject: str, ttl: float | None = 5.0, body: Any = "hi") -> Message:
     return Message(Kind.REQUEST, subject, None, ANY.encode(body), ANY, None, ttl)
 
 
-# -- names and addresses -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("subject", "name"),
     [
@@ -124,21 +121,17 @@ def test_the_default_entity_and_the_learned_one(ours: Driven) -> None:
     assert sent(ours)[0]["sink"] == "up://hu.veh7/hmi.app/1/rpc.user.get"
 
 
-def test_a_peer_is_learned_from_a_topic_whose_message_has_a_slash() -> None:
-    ours = session(entity="//vcu.vin/door/1")
-    receive(ours, {**PUBLISH, "type": "notif.v1", "source": "//hu.veh7/hmi.app/1/key#a/b", "sink": "//vcu.vin/door/1"})
-    ours.send(request("user.get"), 0.0)
-    assert sent(ours)[0]["sink"] == "//hu.veh7/hmi.app/1/rpc.user.get"
-
-
-def test_a_foreign_address_loses_its_scheme_and_a_plain_topic_of_the_peer_is_plain(ours: Driven) -> None:
+def test_a_foreign_address_loses_its_scheme_a_plain_topic_of_the_peer_is_plain_and_a_slash_in_a_message_teaches_it_too(
+    ours: Driven,
+) -> None:
     (foreign,) = receive(ours, PUBLISH)
     assert "up:" + str(foreign.subject) == PUBLISH["source"] == foreign.attributes["source"]
     (plain,) = receive(ours, {**PUBLISH, "source": "up://cgw.veh7/climate.seat/1/news.today#Message"})
     assert plain.subject == "news.today"
-
-
-# -- requests and answers ------------------------------------------------------------------------------------------------
+    ours = session(entity="//vcu.vin/door/1")
+    receive(ours, {**PUBLISH, "type": "notif.v1", "source": "//hu.veh7/hmi.app/1/key#a/b", "sink": "//vcu.vin/door/1"})
+    ours.send(request("user.get"), 0.0)
+    assert sent(ours)[0]["sink"] == "//hu.veh7/hmi.app/1/rpc.user.get"
 
 
 def test_a_request_has_all_that_the_document_wants() -> None:
@@ -199,27 +192,21 @@ def asked(ours: Driven) -> dict[str, Any]:
     return {**RESPONSE, "reqid": key, "sink": "/polybus/1/rpc.response"}
 
 
-def test_an_answer_from_another_than_was_asked_is_refused(ours: Driven) -> None:
-    answer = asked(ours)
-    (refused,) = receive(ours, {**answer, "source": "up://cgw.veh7/evil/1/rpc.SetHeat"})
-    assert (refused.error.reason, refused.error.reply_id) == ("wrong_peer", None)
-    (message,) = receive(ours, {**answer, "source": "up://CGW.VEH7/climate.seat/1/rpc.SetHeat"})
-    assert message.kind is Kind.RESPONSE
-
-
-def test_an_answer_to_nobody_is_refused_and_a_late_one_left_to_the_bus(ours: Driven) -> None:
+def test_an_answer_to_nobody_from_another_or_a_bad_one_is_refused_and_a_late_one_left_to_the_bus(ours: Driven) -> None:
     (refused,) = receive(ours, RESPONSE)
     assert refused.error.reason == "unknown_id"
     answer = asked(ours)
     ours.forget(answer["reqid"], 0.0)
     (late,) = receive(ours, answer)
     assert late.id == answer["reqid"]
-
-
-def test_a_bad_answer_ends_the_waiting(ours: Driven) -> None:
     answer = asked(ours)
     (refused,) = receive(ours, {**answer, "priority": "CS9"})
     assert refused.error.reply_id == answer["reqid"]
+    answer = asked(ours)
+    (refused,) = receive(ours, {**answer, "source": "up://cgw.veh7/evil/1/rpc.SetHeat"})
+    assert (refused.error.reason, refused.error.reply_id) == ("wrong_peer", None)
+    (message,) = receive(ours, {**answer, "source": "up://CGW.VEH7/climate.seat/1/rpc.SetHeat"})
+    assert message.kind is Kind.RESPONSE
 
 
 def test_a_bad_request_is_answered_with_commstatus_and_one_without_address_is_not(ours: Driven) -> None:
@@ -262,9 +249,6 @@ def test_what_the_bus_refuses_is_commstatus_and_what_a_handler_says_is_a_status(
     assert (error.kind, error.code, error.attributes["text"]) == (Kind.ERROR, Code.NOT_FOUND, "nobody")
 
 
-# -- time ----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [None, Code.UNAVAILABLE])
 def test_an_answer_that_has_expired_is_not_taken_and_a_later_one_is(code: Code | None) -> None:
     clock = Clock()
@@ -296,9 +280,6 @@ def test_an_id_without_time_never_expires() -> None:
     event = {**REQUEST, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"}
     (message,) = receive(session(Clock(NOW + 10**12), mode="lenient"), event)
     assert (message.kind, message.ttl) == (Kind.REQUEST, 5.0)
-
-
-# -- hashes --------------------------------------------------------------------------------------------------------------
 
 
 def sign(data: bytes) -> bytes:
@@ -362,9 +343,6 @@ def test_a_function_that_raises_where_a_hash_is_wrong_refuses_it() -> None:
     assert sent(reader)[0]["commstatus"] == Code.UNAUTHENTICATED
 
 
-# -- the rest ------------------------------------------------------------------------------------------------------------
-
-
 def test_notifications_are_written_as_the_sdks_did_or_as_the_document_says() -> None:
     for name in ("pub.v1", "notif.v1"):
         ours = session(peer="//hu.veh7/hmi.app/1", notification=name)
@@ -419,7 +397,7 @@ UNREADABLE: list[dict[str, Any]] = [{"hash": "no base64!"}, {"data_base64": "no 
 
 
 @pytest.mark.parametrize("parts", UNREADABLE)
-def test_a_request_whose_hash_or_data_cannot_be_read_is_answered_and_an_answer_fails_its_request_at_once(
+def test_a_request_with_an_unreadable_hash_or_data_is_answered_and_an_answer_ends_it(
     ours: Driven, parts: dict[str, Any]
 ) -> None:
     (event,) = receive(ours, {**REQUEST, **parts})
@@ -428,5 +406,4 @@ def test_a_request_whose_hash_or_data_cannot_be_read_is_answered_and_an_answer_f
     assert (answer["reqid"], answer["commstatus"]) == (REQUEST["id"], Code.INVALID_ARGUMENT)
     answer = asked(ours)
     (event,) = receive(ours, {**answer, **parts})
-    assert isinstance(event, Refused)
-    assert event.error.reply_id == answer["reqid"]
+    assert isinstance(event, Refused) and event.error.reply_id == answer["reqid"]

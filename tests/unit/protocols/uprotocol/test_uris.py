@@ -90,9 +90,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize(("text", "authority", "says"), STRANGE)
-def test_what_the_document_and_up_python_write_against_the_grammar_is_read_and_marked(
-    text: str, authority: str, says: str
-) -> None:
+def test_what_up_python_writes_against_the_grammar_is_read_and_marked(text: str, authority: str, says: str) -> None:
     uri = read_uri(text)
     assert (uri.authority, says in uri.strange) == (authority, True)
     with pytest.raises(UriError, match=says):
