@@ -116,7 +116,6 @@ class _Asker(Struct, gc=False):
 
 _asker: Final = msgspec.json.Decoder(_Asker).decode
 
-
 _REPLY_LENGTH: Final = len(REPLY_SUFFIX)
 _ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
 

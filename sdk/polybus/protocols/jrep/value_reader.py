@@ -42,7 +42,6 @@ _SINGLE: Final = frozenset((type(None), bool, int, float, str, bytes))
 Read: TypeAlias = "Callable[[ValueReading, dict[str, Any]], Any]"
 _BUILT_IN: Final = ("java.lang.",)
 
-
 _UTC: Final = datetime.UTC
 _from_timestamp: Final = datetime.datetime.fromtimestamp
 _SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -72,7 +72,6 @@ TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
     _CLOSED: dict.fromkeys(NatsEvent, _CLOSED),
 }
 
-
 _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True, many_senders=True)
 _CLUSTER: Final = replace(_NATIVE, extensions=True, built_in=True, numbers=True)
 _MESSAGES: Final = (b"MSG ", b"HMSG ")

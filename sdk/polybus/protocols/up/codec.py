@@ -225,7 +225,6 @@ class UpMessage(LazyMessage):
 
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
 
-
 _REMEMBERED: Final = 2048
 _LONGEST: Final = 1024  # Maximum bytes of cached attributes
 _ID: Final = b"\x0a\x12\x09"

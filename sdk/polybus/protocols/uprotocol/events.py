@@ -52,7 +52,6 @@ from .rules import (
 
 Extra: TypeAlias = Mapping[str, Any] | None
 
-
 Integer: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
@@ -115,7 +114,6 @@ class EventMessage(LazyMessage):
 USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 is_id: Final = re.compile(USUAL_ID).fullmatch
 EVENT_FIELDS: Final = frozenset(UsualEvent.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
-
 
 NAMES: Final = {
     kind: f"polybus.{kind.value}.v1"

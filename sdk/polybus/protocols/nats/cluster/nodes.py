@@ -138,7 +138,6 @@ _LONGEST_FACT: Final = 200
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
-
 PACE: Final = 1.0
 
 

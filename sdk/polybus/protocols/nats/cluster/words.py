@@ -21,7 +21,6 @@ PUBLISHED: Final = "publish"
 _CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
 
-
 _AGAIN: Final = 2.0
 LONGEST_PAUSE: Final = 16.0
 """First and longest wait, in seconds, before an unconfirmed publication is sent again."""
