@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,10 +15,6 @@ from ..store.compute import bytes_of
 from .shared import FIELDS, plain_event
 
 _SUBJECT, _CORRELATION, _CLIENT = map(FIELDS.index, ("subject", "correlation_id", "client"))
-_WITH_MORE: Final = (wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN)
-_WITH_SUBJECT: Final = (wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQUEST_NAMED)
-_WITHOUT_BODY: Final = (wire.CANCEL, wire.CREDIT, wire.DEADLINE)
-_NUMBERED: Final = 0xFFFF
 _HIDING: Final = (wire.URLENCODED, wire.BASE64)
 """Encodings that are searched from the beginning of a payload: behind a header, or behind a client number of four bytes."""
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
@@ -33,21 +28,9 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
     action = int.from_bytes(head[4:], "big")
     end = front + 8
     if head[0] >> 4 == wire.REQUEST and action >= wire.FIRST_RESERVED:
-        end = _start_of_body(frame, front, action)
+        end = wire.start_of_body(frame, end, action)
     # Binary: an empty payload of that encoding is readable.
     return frame[:front] + bytes((head[0] & 0xF0,)) + frame[front + 1 : end]
-
-
-def _start_of_body(frame: bytes, front: int, action: int) -> int:
-    """Return the position of the body in a reserved action."""
-    start = front + 8
-    if action in _WITH_SUBJECT:
-        size = int.from_bytes(frame[start : start + 2], "big")
-        return start + 2 + (4 if size == _NUMBERED else size)
-    if action in _WITH_MORE:
-        size, more = struct.unpack_from(">HH", frame, start)
-        return start + 8 + (4 if size == _NUMBERED else size) + int(more)
-    return len(frame) if action in _WITHOUT_BODY else start
 
 
 def blank(frame: bytes) -> bytes:

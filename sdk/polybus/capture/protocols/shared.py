@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from ...errors import BusError, Code
 from ...message import Kind, Message
-from ...plugins.protobuf import MOST_FIELDS, read_varint
+from ...plugins.protobuf import MOST_FIELDS, walk_fields
 
 encode: Final = msgspec.json.Encoder().encode
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -20,8 +20,6 @@ _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _value: Final = json.JSONDecoder(strict=False).raw_decode
 BEGINNING: Final = 256
 """Characters of a cut body that show whether it is an error's; a multiple of four for base64."""
-_FIXED: Final = {1: 8, 5: 4}
-"""Bytes of protobuf fields by wire type."""
 _KINDS: Final[Mapping[str, str]] = {
     **{kind.value: kind.value for kind in Kind},
     Kind.ERROR.value: "response",
@@ -149,18 +147,14 @@ def _after_blanks(text: str, at: int) -> int:
 
 def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
     """Return a protobuf message without its `bodies` fields, and the last one of those."""
-    kept, body, at = list[bytes](), b"", 0
-    while at < len(frame):
-        start, (tag, at) = at, read_varint(frame, at)
-        size, at = read_varint(frame, at) if tag & 7 in (0, 2) else (_FIXED.get(tag & 7, len(frame)), at)
-        after = at if tag & 7 == 0 else at + size
-        if tag >> 3 in bodies:
-            body = frame[at:after]
+    kept, body = list[bytes](), b""
+    for start, end, number, _, part, fault in walk_fields(frame, 0, len(frame)):
+        if number in bodies:
+            body = b"" if part is None else frame[part:end]
         else:
-            kept.append(frame[start:after])
-        if len(kept) > MOST_FIELDS or (after > len(frame) and not (cut and tag >> 3 in bodies)):
+            kept.append(frame[start:end])
+        if len(kept) > MOST_FIELDS or (fault and not (cut and number in bodies)):
             raise ValueError("cut off, or of too many fields")
-        at = after
     return b"".join(kept), body
 
 

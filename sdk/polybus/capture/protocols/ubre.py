@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from ...protocols.ubre.binary_format import HEADER
 from .shared import encode, objects_in
 
 _BODY: Final = re.compile("body|headers|data|text|detail")
-_HEADER: Final = struct.Struct(">BHI")
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
@@ -28,8 +27,8 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
                 raise ValueError("its id, or its subject, may stand behind the cut")
             kept["body"] = Raw(encode({"subject": subject}))
         return encode(kept)
-    letter, name_length, _ = _HEADER.unpack_from(frame)
+    letter, name_length, _ = HEADER.unpack_from(frame)
     text = frame[7 : 7 + name_length]
     if len(text) != name_length:
         raise ValueError("cut off")
-    return _HEADER.pack(letter, name_length, 0) + text
+    return HEADER.pack(letter, name_length, 0) + text

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...message import Message
-from ...plugins.protobuf import read_varint
+from ...plugins.protobuf import walk_fields
 from ...protocols.up.codec import UpMessage
 from ...protocols.up.wire import priority_name, read_attributes, split_message, uuid_text, write_attributes, write_message
 from .shared import FIELDS, parted, plain_event, starred
@@ -35,22 +35,9 @@ def blank(frame: bytes) -> bytes:
 
 def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the fields with a number, as far as the message goes."""
-    while at < end:
-        try:
-            tag, at = read_varint(frame, at)
-            kind = tag & 7
-            if kind == 0:
-                _, at = read_varint(frame, at)
-                continue
-            if kind not in (1, 2, 5):
-                return
-            size, at = read_varint(frame, at) if kind == 2 else (8 if kind == 1 else 4, at)
-        except (ValueError, IndexError):
-            return
-        stop = min(at + size, end)
-        if kind == 2 and tag >> 3 == wanted:
-            yield at, stop
-        at = stop
+    for _, stop, number, _, part, _ in walk_fields(frame, at, end):
+        if number == wanted and part is not None:
+            yield part, stop
 
 
 def event(message: Message) -> list[Any]:

@@ -18,9 +18,8 @@ from ...plugins.hello import HELLO
 from .._shared import fault_in_subject, remember
 from . import wire
 from .bodies import LAST_USER, RESULTS, WIRE_RULES, fill_error, payload_readers, refuse
+from .wire import NO_TTL, NUMBERED
 
-NUMBERED: Final = 0xFFFF  # In place of a subject's length: the subject is an action number of four bytes
-NO_TTL: Final = 0xFFFFFFFF
 DEADLINE_WORD: Final = "deadline"  # Subject of a control message with the deadline of the request after it
 
 _unpack: Final = wire.HEADER.unpack_from
@@ -299,8 +298,6 @@ _ACTION_NAMES: Final[Mapping[int, str]] = dict(
         wire.HELLO,
     )
 )
-_WITH_SUBJECT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQUEST_NAMED))
-_WITH_MORE: Final = frozenset((wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN))
 _SHOWN: Final = 200
 
 
@@ -325,8 +322,8 @@ def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[F
     yield FrameField(start + 2, 2, "message id", str(number))
     yield FrameField(start + 4, 4, "action id", f"{action:#010x}", _ACTION_NAMES.get(action) or names.get(action, ""))
     at = start + wire.HEADER_SIZE
-    if kind == wire.REQUEST and action in _WITH_SUBJECT | _WITH_MORE:
-        at = yield from _subject_fields(frame, at, action in _WITH_MORE)
+    if kind == wire.REQUEST and action in wire.WITH_SUBJECT | wire.WITH_MORE:
+        at = yield from _subject_fields(frame, at, action in wire.WITH_MORE)
         if at < 0:
             return
     if len(frame) > at:

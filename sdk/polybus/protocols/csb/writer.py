@@ -17,7 +17,8 @@ from ...plugins.hello import HELLO
 from .._shared import Memo, fault_in_subject, milliseconds, opening_facts
 from . import wire
 from .bodies import FORMATS, NUMBERS, WIRE_RULES, error_payload
-from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
+from .reader import DEADLINE_WORD
+from .wire import NO_TTL, NUMBERED
 
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _AS_REQUEST: Final = wire.REQUEST << 4
