@@ -9,7 +9,6 @@ from typing import Any, Final
 from msgspec import Raw
 
 from ...message import Kind, Message
-from ...protocols.jrep.names import REPLY_SUFFIX
 from .shared import FIELDS, encode, objects_in, plain_event
 
 _CORRELATION, _PRIORITY = map(FIELDS.index, ("correlation_id", "priority"))
@@ -20,6 +19,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Disconnect", "SessionExpired"), "close"),
     "Heartbeat": "heartbeat",
 }
+_REPLY: Final = ":RespondTo:RPC"
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
@@ -35,13 +35,13 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 def event(message: Message) -> list[Any]:
     row = plain_event(message)
     if row[0] == "request":
-        row[_CORRELATION] = (message.reply_to or "").removesuffix(REPLY_SUFFIX)
+        row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)
     elif row[0] == "response":
         row[_CORRELATION] = f"{message.subject}:{message.id}"
     elif message.kind is Kind.CONTROL:
         row[0] = _COMMANDS.get(str(message.attributes.get("CommandType")), "control")
     elif message.kind is Kind.CANCEL and type(message.id) is tuple:
-        row[_CORRELATION] = str(message.id[0]).removesuffix(REPLY_SUFFIX)
+        row[_CORRELATION] = str(message.id[0]).removesuffix(_REPLY)
     priority = message.attributes.get("PriorityProcessing")
     if priority is not None:
         row[_PRIORITY] = str(priority)
