@@ -26,15 +26,17 @@ def answering(bus: Bus | None = None, **options: Any) -> Bus:
 
 
 class Gated:
-    """A handler that waits for a signal, knows how many are inside, and answers with what `answer` makes of the body."""
+    """A handler that waits for a signal, knows who came and how many are inside, and answers with `answer` of the body."""
 
     def __init__(self, bus: Bus, subject: str = "wait", answer: Callable[[Any], Any] = lambda body: body) -> None:
         self.inside = self.most = 0
+        self.begun: list[Any] = []
         self.go = anyio.Event()
         self._answer = answer
         bus.handle(subject)(self.wait)
 
     async def wait(self, body: Any = None) -> Any:
+        self.begun.append(body)
         self.inside += 1
         self.most = max(self.most, self.inside)
         await self.go.wait()

@@ -38,6 +38,8 @@ def test_of_a_long_text_and_reason_a_part_is_shown_with_the_size_and_all_of_it_i
         (Forbidden("two\nlines\tand more"), "PERMISSION_DENIED: two\nlines\tand more"),
         (Forbidden("no", reason="a\nERROR: b\u2028"), r"PERMISSION_DENIED [a\nERROR: b\u2028]: no"),
         (Forbidden("ein Übel 😀", reason="größe"), "PERMISSION_DENIED [größe]: ein Übel 😀"),
+        # Marks that turn the direction of the text behind them.
+        (Forbidden("gpj.\u202egnp \u2066x\u2069"), r"PERMISSION_DENIED: gpj.\u202egnp \u2066x\u2069"),
     ],
 )
 def test_characters_that_write_over_a_line_or_begin_one_are_shown_as_escapes(error: RequestError, shown: str) -> None:
@@ -64,10 +66,6 @@ def test_where_there_was_no_link_the_reason_stands_alone_and_no_link_is_said_to_
         "the user 'zoe' is not connected here; it was never sent, or not read"
     )
     assert str(Disconnected()) == "the link to the peer is down; it was never sent, or not read"
-
-
-def test_marks_that_turn_the_direction_of_the_text_behind_them_are_shown_as_escapes() -> None:
-    assert str(Forbidden("gpj.\u202egnp \u2066x\u2069")) == r"PERMISSION_DENIED: gpj.\u202egnp \u2066x\u2069"
 
 
 @pytest.mark.parametrize(("elapsed", "shown"), [(1.0064, "1.006 s"), (0.001, "0.001 s"), (0.00012, "0.0001 s"), (0.0, "0 s")])

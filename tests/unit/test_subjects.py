@@ -158,12 +158,9 @@ def test_a_path_or_an_unknown_option_on_tcp_is_told(scheme: str, rest: str) -> N
             make(url)
 
 
-def test_a_user_in_a_url_of_tcp_is_told() -> None:
+def test_a_user_in_a_url_of_tcp_is_told_and_options_of_the_protocol_stay_allowed() -> None:
     with pytest.raises(ValueError, match="user"):
         connect("ubre+tcp://ann:secret@127.0.0.1:9000")
-
-
-def test_options_of_the_protocol_stay_allowed_on_tcp() -> None:
     connect("ubre+tcp://127.0.0.1:9000/?format=binary")
     Bus().serve("ubre+tcp://127.0.0.1:0?format=binary")
 

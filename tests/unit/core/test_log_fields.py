@@ -116,11 +116,8 @@ def test_a_request_has_the_id_of_its_wire(id: object, shown: object) -> None:
     assert log_fields(message=Message(Kind.REQUEST, "a", id)).get("request_id") == shown
 
 
-def test_texts_of_peers_stay_on_one_line_and_short() -> None:
+def test_texts_of_peers_stay_on_one_line_and_short_and_what_is_not_known_is_left_out() -> None:
     fields = log_fields(message=Message(Kind.REQUEST, "a\nERROR polybus: none\x1b[2J", "x" * 500))
     assert fields["subject"] == "a\\nERROR polybus: none\\x1b[2J"
     assert fields["request_id"] == "x" * 200
-
-
-def test_what_is_not_known_is_left_out() -> None:
     assert log_fields(address="", protocol=None, subject=0) == {"subject": 0}

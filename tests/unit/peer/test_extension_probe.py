@@ -55,11 +55,6 @@ async def unanswered(client: Bus) -> None:
         await read(client)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", 0.02)
-
-
 @pytest.mark.usefixtures("impatient")
 @bounded
 async def test_a_peer_that_answers_late_is_known_as_ours() -> None:

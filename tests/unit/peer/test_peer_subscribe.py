@@ -33,11 +33,6 @@ class News:
     title: str
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", 0.05)
-
-
 async def bodies(subscription: Subscription[Any], count: int) -> list[Any]:
     return [(await anext(subscription)).body for _ in range(count)]
 

@@ -13,6 +13,7 @@ from polybus.events import SubscriptionSlow
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import bounded, eventually
+from tests.unit.answering import Gated
 from tests.unit.pubsub.reading import bodies, with_barrier
 
 pytestmark = pytest.mark.anyio
@@ -86,23 +87,20 @@ async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_reques
 
 @bounded
 async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_links_bring() -> None:
-    server, heard, go = with_barrier(Bus(limits=Limits(queue_bytes=20_000))), [], anyio.Event()
-
-    @server.on("x", queue=1, when_full="block")
-    async def on_x(body: str) -> None:
-        heard.append(int(body[:3]))
-        await go.wait()
-
+    server = with_barrier(Bus(limits=Limits(queue_bytes=20_000)))
+    gated = Gated(server)
+    server.on("x", queue=1, when_full="block")(gated.wait)
     async with pair(server) as client, server.subscribe("x", queue=100, when_full="latest") as other:
         events = server.events()
         await client.publish("x", "000")
-        await eventually(lambda: heard)
+        await eventually(lambda: gated.begun)
         for number in range(1, 30):
             await client.publish("x", f"{number:03}" + "x" * 997)
         await client.request("barrier")
-        go.set()
-        await eventually(lambda: heard and heard[-1] == 29)
+        gated.go.set()
+        await eventually(lambda: gated.begun[-1].startswith("029"))
         assert bodies(other)[-1].startswith("029")
+        heard = [int(body[:3]) for body in gated.begun]
         assert heard == [0, *range(30 - len(heard) + 1, 30)]
         assert server.stats().dropped - other.dropped == 30 - len(heard) == 12
         assert client.stats().reconnects == server.stats().failed == 0
@@ -121,23 +119,19 @@ async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
 
 @bounded
 async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_not_the_near_link() -> None:
-    near, far, go, heard = with_barrier(Bus(limits=Limits(queue_bytes=200_000))), Bus(), anyio.Event(), []
-
-    @far.on("door.>", queue=1, when_full="block")
-    async def on_door(body: int) -> None:
-        heard.append(body)
-        await go.wait()
-
+    near, far = with_barrier(Bus(limits=Limits(queue_bytes=200_000))), Bus()
+    gated = Gated(far)
+    far.on("door.>", queue=1, when_full="block")(gated.wait)
     async with near, far, bridge(near, far, routes=[Route("door.>", "door.{rest}", kinds={"publish"})]), pair(near) as client:
         await publish_all(client, 3000, "door.left")
         assert near.stats().links == 1
         assert near.stats().unread <= 1000 + 200_000 // 200
         assert near.stats().dropped >= 900
         assert await client.request("barrier") is None
-        go.set()
-        await eventually(lambda: heard[-1:] == [2999])
-        assert heard == sorted(heard)
-        assert len(heard) + near.stats().dropped == 3000
+        gated.go.set()
+        await eventually(lambda: gated.begun[-1:] == [2999])
+        assert gated.begun == sorted(gated.begun)
+        assert len(gated.begun) + near.stats().dropped == 3000
 
 
 @bounded
@@ -356,18 +350,15 @@ async def test_the_log_names_the_bound_in_bytes_of_a_queue_of_few_messages(caplo
 
 @bounded
 async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> None:
-    server, go = with_barrier(Bus()), anyio.Event()
-
-    @server.on("x")
-    async def on_x(body: int) -> None:
-        await go.wait()
-
+    server = with_barrier(Bus())
+    gated = Gated(server)
+    server.on("x")(gated.wait)
     async with pair(server) as client:
         async with server.subscribe("x", queue=3, when_full="block"), server.subscribe("x", queue=3):
             await publish_all(client, 10)
             assert server.stats().unread == 9 + 10 + 3
         assert server.stats().unread == 9
-        go.set()
+        gated.go.set()
         await eventually(lambda: server.stats().unread == 0)
     assert server.stats().unread == 0
 
@@ -375,20 +366,16 @@ async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> No
 @pytest.mark.parametrize("protocol", ["ubre", "jrep", "csb", "nats"])
 @bounded
 async def test_a_burst_of_small_publications_is_kept_whole_by_a_slow_handler(protocol: str) -> None:
-    bus, go, heard = Bus(), anyio.Event(), list[int]()
-
-    @bus.on("burst")
-    async def hear(number: int) -> None:
-        await go.wait()
-        heard.append(number)
-
+    bus = Bus()
+    gated = Gated(bus)
+    bus.on("burst")(gated.wait)
     async with pair(bus, protocol=protocol) as client, bus.subscribe("burst", returns=int) as unread:
         for number in range(5000):
             await client.publish("burst", number)
         await eventually(lambda: len(unread) == 5000)
-        go.set()
-        await eventually(lambda: len(heard) == 5000)
-        assert heard == list(range(5000))
+        gated.go.set()
+        await eventually(lambda: len(gated.begun) == 5000)
+        assert gated.begun == list(range(5000))
         assert bus.stats().dropped == 0
 
 
