@@ -80,18 +80,15 @@ def test_clients_that_the_broker_has_assigned_before_it_answers_are_there_when_i
     assert (eight, gone) == (PeerOpened(8, "client 8", {}), PeerClosed(8, "the client has gone"))
 
 
-def test_what_comes_before_the_broker_answers_is_bounded() -> None:
+def test_a_broker_that_refuses_it_or_says_too_much_before_it_answers_ends_the_connection() -> None:
+    session = session_of(server="A")
+    [event] = said(session, "00000000 22d00000 ffff0000", b'{"code":6,"text":"taken"}')
+    assert isinstance(event, CloseWanted) and event.reason == "taken"
     session = session_of(server="A")
     for _ in range(5):
         session.receive(bytes.fromhex("00000007 10000001 00000005") + bytes(1_000_000), 0.0)
     [event] = session.events()
     assert isinstance(event, CloseWanted)
-
-
-def test_a_broker_that_refuses_it_ends_the_connection() -> None:
-    session = session_of(server="A")
-    [event] = said(session, "00000000 22d00000 ffff0000", b'{"code":6,"text":"taken"}')
-    assert isinstance(event, CloseWanted) and event.reason == "taken"
 
 
 def test_each_client_has_ids_of_its_own_and_keys_that_no_other_has() -> None:

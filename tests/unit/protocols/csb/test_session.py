@@ -219,14 +219,11 @@ def test_the_deadline_before_a_request_is_its_own_even_where_they_are_read_apart
     assert sent(session) == []
 
 
-def test_publications_and_subscriptions_of_a_stranger_are_answered_like_any_request(session: Driven) -> None:
+def test_publications_and_subscriptions_are_answered_like_any_request_until_the_peer_is_known(session: Driven) -> None:
     for number, action in ((0, "ffff0003"), (5, "ffff0003"), (6, "ffff0001"), (7, "ffff0002")):
         session.receive(bytes.fromhex(f"10 00 {number:04x} {action} 0001 61"), 0.0)
     assert [event.kind for event in session.events()] == [Kind.PUBLISH, Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE]
     assert sent(session) == ["20000000ffff0003", "20000005ffff0003", "20000006ffff0001", "20000007ffff0002"]
-
-
-def test_publications_between_our_own_are_not_answered(session: Driven) -> None:
     session.receive(bytes.fromhex("12 00 0005 ffff0000") + b'{"v":1}', 0.0)
     session.receive(bytes.fromhex("10 00 0000 ffff0003 0001 61"), 0.0)
     session.receive(bytes.fromhex("10 00 0001 ffff0003 0001 61"), 0.0)
@@ -262,28 +259,24 @@ def test_a_channel_goes_by_the_number_of_its_open_in_both_directions() -> None:
         assert item.body == b""
 
 
-def test_an_item_for_a_channel_that_was_never_open_is_refused(session: Driven) -> None:
+def test_an_item_for_a_channel_that_was_never_open_is_refused_and_an_open_that_a_bare_peer_does_not_know_is_over(
+    session: Driven,
+) -> None:
     session.send(REQUEST, 0.0)
     session.receive(bytes.fromhex("22 00 0001 ffff0009 31"), 0.0)  # 1 is a request, and no open
     assert refused(session.events()) == "unknown_id"
-
-
-def test_an_open_that_a_bare_peer_does_not_know_is_over(session: Driven) -> None:
     key = session.send(Message(Kind.OPEN, "log", attributes={"mode": "stream", "credit": 4, "hops": 0}), 0.0)
-    [message] = answer(session, 1, 0xFFFF0007, 0xC9)
+    [message] = answer(session, 2, 0xFFFF0007, 0xC9)
     assert (message.kind, message.id, message.code) == (Kind.ERROR, key, Code.UNIMPLEMENTED)
 
 
-def test_a_bad_open_is_answered_with_an_end(session: Driven) -> None:
+def test_a_bad_open_is_answered_with_an_end_and_an_answer_that_does_not_parse_fails_its_request(session: Driven) -> None:
     session.receive(bytes.fromhex("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d"), 0.0)
     [event] = session.events()
     assert refused([event]) == "malformed"
     session.send(event.answer, 0.0)
     [frame] = session.frames_to_send()
     assert frame[:8] == bytes.fromhex("22 cc 0005 ffff000b")
-
-
-def test_an_answer_that_does_not_parse_fails_its_request(session: Driven) -> None:
     key = session.send(REQUEST, 0.0)
     [event] = answer(session, 1, payload=b"{")
     assert isinstance(event, Refused) and event.error.reply_id == key

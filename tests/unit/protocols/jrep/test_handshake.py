@@ -161,7 +161,7 @@ def test_a_client_falls_back_after_an_empty_answer_and_after_silence(nothing: bo
     assert client.federation.state is FederationState.CONNECTED  # it was only slow
 
 
-def test_a_second_associate_tells_everything_anew() -> None:
+def test_a_second_associate_tells_everything_anew_and_is_no_second_link() -> None:
     server = session("server")
     server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus,a,b"), 0.0)
     told = [(event.kind, event.subject) for event in server.events() if isinstance(event, Message)]
@@ -175,6 +175,10 @@ def test_a_second_associate_tells_everything_anew() -> None:
     assert told == [(Kind.UNSUBSCRIBE, "a"), (Kind.SUBSCRIBE, "b"), (Kind.SUBSCRIBE, "c")]
     (finish,) = said(server)
     assert finish["RemoteServices"] == "ServerBus,ServerEchoService,news"
+    server = session("server")
+    for _ in range(2):
+        server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus"), 0.0)
+    assert [type(event) for event in server.events()] == [Ready]
 
 
 def test_a_second_connect_to_queue_tells_everything_anew() -> None:
@@ -198,13 +202,6 @@ def test_a_second_connect_to_queue_tells_everything_anew() -> None:
     assert isinstance(refused, Refused) and refused.error.reason == "reserved_subject"
 
 
-def test_a_second_associate_of_a_client_that_hears_nothing_is_no_second_link() -> None:
-    server = session("server")
-    for _ in range(2):
-        server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus"), 0.0)
-    assert [type(event) for event in server.events()] == [Ready]
-
-
 def test_traffic_or_an_associate_without_what_it_needs_is_answered_at_once_and_federates_nothing() -> None:
     server = session("server")
     server.receive(b'[{"ToSubject":"a","Value":1}]', 0.0)
@@ -223,7 +220,7 @@ def test_traffic_or_an_associate_without_what_it_needs_is_answered_at_once_and_f
     assert server.federation.state is FederationState.LISTENING
 
 
-def test_a_client_whose_session_has_expired_comes_back() -> None:
+def test_a_client_whose_session_has_expired_comes_back_and_a_peer_cannot_speak_for_this_side_s_bus() -> None:
     client, _ = shaken(Jrep(), Jrep())
     client.events()
     client.receive(command("ClientBus", "SessionExpired"), 1.0)
@@ -231,6 +228,13 @@ def test_a_client_whose_session_has_expired_comes_back() -> None:
     assert isinstance(event, CloseWanted)
     assert event.error is None, "the link is made anew"
     assert "expired" in event.reason
+    server = session("server")
+    server.receive(command("ServerBus", "Associate", RemoteServices="a"), 0.0)
+    server.events()
+    server.receive(command("ClientBus", "Disconnect", Reason="spoof"), 0.0)
+    (event,) = server.events()
+    assert isinstance(event, Refused) and event.error.reason == "reserved_subject"
+    assert server.federation.state is FederationState.CONNECTED
 
 
 def test_disconnect_says_why_in_both_directions() -> None:
@@ -289,16 +293,6 @@ def test_how_often_a_peer_beats_says_nothing_of_how_often_this_side_does() -> No
     assert beats == [10.0]
     server.tick(14.0)
     assert CloseWanted(1006, "no heartbeat for too long") in server.events()
-
-
-def test_a_peer_cannot_speak_for_this_side_s_bus() -> None:
-    server = session("server")
-    server.receive(command("ServerBus", "Associate", RemoteServices="a"), 0.0)
-    server.events()
-    server.receive(command("ClientBus", "Disconnect", Reason="spoof"), 0.0)
-    (event,) = server.events()
-    assert isinstance(event, Refused) and event.error.reason == "reserved_subject"
-    assert server.federation.state is FederationState.CONNECTED
 
 
 def test_every_state_of_a_bus_has_an_answer_to_every_event() -> None:

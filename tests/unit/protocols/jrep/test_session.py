@@ -99,12 +99,17 @@ def test_a_peer_cannot_open_a_channel_under_a_name_of_ours() -> None:
     assert reasons(client) == ["invalid_id"]
 
 
-def test_nobody_may_be_asked_or_answered_under_a_reserved_name() -> None:
+def test_names_of_buses_and_of_answers_are_no_goals_and_subscriptions_to_answers_are_left_out() -> None:
     _, server = pair()
     server.receive(b'[{"ToSubject":"a","ReplyTo":"ServerBus","ErrorTo":"e"},{"ToSubject":"clientBUS ","Value":1}]', 0.0)
     assert reasons(server) == ["reserved_subject", "reserved_subject"]
     (told,) = said(server)
     assert told["ToSubject"] == "e"
+    server.receive(b'[{"ToSubject":"x:RPC","CommandType":"m:Errors:RPC"},{"ToSubject":"x:RespondTo:RPC","ReplyTo":"r"}]', 0.0)
+    assert reasons(server) == ["reserved_subject", "unknown_id"]
+    for verb in ("RemoteSubscribe", "RemoteUnsubscribe"):
+        hear(server, {"ToSubject": "ServerBus", "CommandType": verb, "SubjectsList": ["a:7:RespondTo:RPC", "b"]})
+    assert [message.subject for message in messages(server)] == ["b", "b"]
 
 
 RESERVED = ["AuthorizationServicE", "serverBUS", "ClientBusErrors", "ServerEchoService"]
@@ -127,19 +132,6 @@ def test_a_name_that_the_peer_takes_for_an_answer_is_never_written(kind: Kind, s
     assert client.frames_to_send() == []
 
 
-def test_a_call_under_the_name_of_an_answer_is_refused() -> None:
-    _, server = pair()
-    server.receive(b'[{"ToSubject":"x:RPC","CommandType":"m:Errors:RPC"},{"ToSubject":"x:RespondTo:RPC","ReplyTo":"r"}]', 0.0)
-    assert reasons(server) == ["reserved_subject", "unknown_id"]
-
-
-def test_subscriptions_to_answers_are_neither_kept_nor_an_offence() -> None:
-    _, server = pair()
-    for verb in ("RemoteSubscribe", "RemoteUnsubscribe"):
-        hear(server, {"ToSubject": "ServerBus", "CommandType": verb, "SubjectsList": ["a:7:RespondTo:RPC", "b"]})
-    assert [message.subject for message in messages(server)] == ["b", "b"]
-
-
 @pytest.mark.parametrize("role", ["server", "client"])
 @pytest.mark.parametrize("more", [{}, {"PriorityProcessing": "high"}], ids=["good", "bad"])
 @pytest.mark.parametrize("name", ["ServerBus", "clientBUS ", "AuthenticationService"])
@@ -151,12 +143,15 @@ def test_nobody_is_told_of_errors_under_a_reserved_name(name: str, more: dict[st
     assert [told["ToSubject"] for told in said(one)] == ["ClientBusErrors"] * (role == "server")
 
 
-def test_a_client_may_name_its_own_bus_s_errors() -> None:
-    _, server = pair()
+def test_a_client_s_bus_is_told_of_errors_that_name_it_or_nothing_and_a_server_s_is_not() -> None:
+    client, server = pair()
     server.receive(b'[{"ToSubject":"a","ReplyTo":"r","ErrorTo":"ClientBusErrors"}]', 0.0)
     (asked,) = messages(server)
     server.send(Message(Kind.ERROR, "a", asked.id, code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
     assert [told["ToSubject"] for told in said(server)] == ["ClientBusErrors"]
+    for one, expected in ((server, ["ClientBusErrors"]), (client, [])):
+        one.send(Message(Kind.ERROR, "a", ("reply", None), code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
+        assert [told["ToSubject"] for told in said(one)] == expected
 
 
 @pytest.mark.parametrize("priority", ["+-5", "--1", "", "٣x", "9" * 401, 10**400, -(10**400), None, True, [1]])
@@ -169,11 +164,14 @@ def test_a_priority_that_is_no_number_is_refused_alone(priority: Any) -> None:
     assert good.subject == "f"
 
 
-def test_what_is_too_large_is_refused_before_it_is_sent() -> None:
+def test_what_is_too_large_is_not_sent_and_a_lost_connection_forgets_what_was_not() -> None:
     client = Driven(Jrep().session("client", Limits(message=2000)))
     with pytest.raises(TooLarge, match="2000"):
         client.send(Message(Kind.REQUEST, "a", body="x" * 2000), 0.0)
-    assert len(client.frames_to_send()) == 0
+    assert client.frames_to_send() == []
+    client.send(Message(Kind.PUBLISH, "a"), 0.0)
+    client.connection_lost("cut")
+    assert client.frames_to_send() == []
 
 
 def test_the_answers_to_one_payload_leave_in_as_few_payloads_as_the_limit_allows() -> None:
@@ -187,34 +185,18 @@ def test_the_answers_to_one_payload_leave_in_as_few_payloads_as_the_limit_allows
     assert [answer["ToSubject"] for frame in frames for answer in json.loads(frame)] == [one["ReplyTo"] for one in asked]
 
 
-def test_sending_does_not_change_the_message() -> None:
-    client, _ = pair()
+def test_sending_does_not_change_the_message_and_leaves_out_what_a_bridge_notes_of_another_wire() -> None:
+    client, server = pair()
     message = Message(Kind.REQUEST, "a", body=1, headers={"x-a": "b"}, ttl=1.0)
     client.send(message, 0.0)
     assert (message.id, message.subject, message.headers, message.ttl, message.body) == (None, "a", {"x-a": "b"}, 1.0, 1)
-
-
-def test_what_a_bridge_notes_of_another_wire_is_no_part_of_a_message() -> None:
-    client, server = pair()
+    carry(client, server)
+    messages(server)
     crossed = {"polybus-relayed": {"id": "018bcfe5-687b-8005-b010-101010101a1a"}, "Page": 7}
     for kind in (Kind.PUBLISH, Kind.NOTIFY):
         client.send(Message(kind, "a", body=1, attributes=crossed), 0.0)
     carry(client, server)
     assert [(message.body, message.attributes) for message in messages(server)] == [(1, {"Page": 7})] * 2
-
-
-def test_an_error_without_error_to_goes_to_a_client_s_bus_only() -> None:
-    client, server = pair()
-    for one, expected in ((server, ["ClientBusErrors"]), (client, [])):
-        one.send(Message(Kind.ERROR, "a", ("reply", None), code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
-        assert [told["ToSubject"] for told in said(one)] == expected
-
-
-def test_a_lost_connection_forgets_what_was_not_sent() -> None:
-    client, _ = pair()
-    client.send(Message(Kind.PUBLISH, "a"), 0.0)
-    client.connection_lost("cut")
-    assert client.frames_to_send() == []
 
 
 def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:

@@ -281,16 +281,13 @@ class Point:
     y: float
 
 
-def test_types_without_a_java_name_are_written_as_json_would_have_them() -> None:
-    value = [Colour.RED, Point(1, 2.5), uuid.UUID(int=1), datetime.date(2020, 1, 2), (1, "a"), frozenset({1})]
-    plain = ["r", {"x": 1, "y": 2.5}, "00000000-0000-0000-0000-000000000001", "2020-01-02", [1, "a"], {1}]
-    assert ERRAI.decode(ERRAI.encode(value)) == plain
-
-
-def test_an_exception_is_written_as_a_runtime_exception_without_a_stack() -> None:
+def test_an_exception_and_types_without_a_java_name_are_written_as_java_or_json_has_them() -> None:
     back = ERRAI.decode(ERRAI.encode(ValueError("no")))
     assert isinstance(back, JavaObject) and back.type == "java.lang.RuntimeException"
     assert (back["message"], back["stackTrace"], back["cause"]) == ("ValueError:no", [], None)
+    value = [Colour.RED, Point(1, 2.5), uuid.UUID(int=1), datetime.date(2020, 1, 2), (1, "a"), frozenset({1})]
+    plain = ["r", {"x": 1, "y": 2.5}, "00000000-0000-0000-0000-000000000001", "2020-01-02", [1, "a"], {1}]
+    assert ERRAI.decode(ERRAI.encode(value)) == plain
 
 
 def test_registered_classes_and_enums_come_back_as_such(types: JavaTypes, both: ErraiFormat) -> None:
@@ -485,14 +482,11 @@ def test_an_object_within_itself_as_an_element_or_a_key_that_needs_its_hash_is_r
         ErraiFormat(types, strict=False, depth=128).decode(JSON.encode(node))
 
 
-def test_a_decimal_that_no_reader_takes_is_not_written() -> None:
+def test_a_decimal_that_no_reader_takes_and_a_model_that_cannot_write_itself_are_errors_of_their_sender() -> None:
     for far in ("1E+5000", "-1E-5000", "0E+5000"):
         with pytest.raises(EncodeError, match="more than 4300 digits"):
             ERRAI.encode({"a": decimal.Decimal(far)})
     assert ERRAI.decode(ERRAI.encode(decimal.Decimal("1E+4300"))) == decimal.Decimal("1E+4300")
-
-
-def test_a_model_that_cannot_write_itself_is_an_error_of_its_sender() -> None:
     with pytest.raises(EncodeError, match=r"OfBytes cannot be written: .*utf-8.*\$\.a"):
         ERRAI.encode({"a": pydantic.create_model("OfBytes", data=(bytes, ...))(data=b"\xff")})
 

@@ -63,11 +63,7 @@ def test_ids_are_a_random_token_and_a_number(session: Driven) -> None:
     for key, frame in zip(keys, session.frames_to_send(), strict=True):
         assert str(key).encode() in frame
     assert session.send(Message(Kind.PUBLISH, "t"), 0.0) is None
-
-
-def test_sending_a_request_does_not_touch_its_message(session: Driven) -> None:
-    message = Message(Kind.REQUEST, "m", "id of the asker", body=1)
-    session.send(message, 0.0)
+    session.send(message := Message(Kind.REQUEST, "m", "id of the asker", body=1), 0.0)
     assert message.id == "id of the asker"
 
 
@@ -120,14 +116,11 @@ def test_a_refused_request_is_answered_one_without_an_id_is_not_and_the_connecti
     assert session.frames_to_send() == []
 
 
-def test_a_frame_above_the_limit_ends_the_connection() -> None:
+def test_a_frame_above_the_limit_ends_the_connection_and_is_not_queued_here() -> None:
     session = opened(Ubre(format="binary"), Limits(message=1000))
     [refused, close] = received(session, b"P\0\1\xff\xff\xff\xfet")
     assert isinstance(refused, Refused) and isinstance(close, CloseWanted)
     assert (close.code, close.reason, close.error) == (1009, "too_large", refused.error)
-
-
-def test_a_frame_that_would_be_above_the_limit_is_not_queued() -> None:
     session = opened(limits=Limits(message=100))
     with pytest.raises(TooLarge, match="limit: message"):
         session.send(Message(Kind.PUBLISH, "t", body="x" * 100), 0.0)

@@ -25,7 +25,7 @@ def test_a_table_of_a_file_is_that_of_code() -> None:
     assert hash(from_file) == hash(Up(names=names_in(FILE), clock=from_file.clock))
 
 
-def test_a_file_that_is_no_table_is_refused_with_the_place() -> None:
+def test_a_file_that_is_no_table_is_refused_with_the_place_and_a_name_that_is_written_otherwise_without_its_line() -> None:
     with pytest.raises(ValueError, match=r"up: doors\.toml: no TOML: .*line 1"):
         names_in("door opened = 1", file="doors.toml")
     for hostile in ("a = " + "[" * 100_000, "a = " + "{b = " * 100_000, "a = " + "1" * 5000):
@@ -33,6 +33,8 @@ def test_a_file_that_is_no_table_is_refused_with_the_place() -> None:
             names_in(hostile, file="doors.toml")
     with pytest.raises(ValueError, match=r"Path\('names\.toml'\)\.read_text\(\)"):
         names_in("names.toml")
+    with pytest.raises(ValueError, match="^up: names: 65535 of 'ö' is not a number"):
+        names_in('"\\u00f6" = 0xFFFF')
 
 
 @pytest.mark.parametrize(
@@ -52,11 +54,6 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(line: str, text: str) -> 
     with pytest.raises(ValueError, match=re.escape(text)) as caught:
         names_in(table, file="names.toml")
     assert str(caught.value).startswith("up: names.toml, line 5: ")
-
-
-def test_a_name_that_is_written_otherwise_is_told_without_its_line() -> None:
-    with pytest.raises(ValueError, match="^up: names: 65535 of 'ö' is not a number"):
-        names_in('"\\u00f6" = 0xFFFF')
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, RemoteProtocolError, TooLarge, Unsupported
 from polybus.body import JSON, OCTETS, TEXT
@@ -218,12 +219,16 @@ def test_a_publication_comes_from_us_and_is_made_once_for_all_peers() -> None:
     assert (given.ttl, payload, given.payload_format) == (2500, b"\x00", PayloadFormat.RAW)
 
 
-def test_a_notification_goes_to_the_peer() -> None:
+def test_notifications_and_messages_of_protocol_buffers_arrive_at_the_peer() -> None:
     ours, theirs = pair()
     ours.send(Message(Kind.NOTIFY, "light", body=1), 0.0)
     message = carried(ours, theirs)
     assert (message.kind, message.subject, message.body) == (Kind.NOTIFY, "light", 1)
     assert (message.attributes["source"], message.attributes["sink"]) == (f"{CAR}/80CE", f"{PHONE}/0")
+    ours.send(Message(Kind.PUBLISH, "door.opened", body=Duration(seconds=3)), 0.0)
+    message = carried(ours, theirs)
+    assert (message.format, message.body) == (ANY, Duration(seconds=3))
+    assert message.attributes["payload_format"] == "protobuf_in_any"
 
 
 def test_what_is_relayed_keeps_its_priority_and_the_form_of_its_bytes(ours: Driven) -> None:
@@ -248,16 +253,6 @@ def test_a_value_is_written_in_its_form(body: Any, strings: str, payload: bytes,
     ours.send(Message(Kind.PUBLISH, "door.opened", body=body), 0.0)
     ((given, written),) = sent(ours)
     assert (written, given.payload_format) == (payload, format)
-
-
-def test_messages_of_protocol_buffers_go_in_an_any_and_come_back() -> None:
-    from google.protobuf.duration_pb2 import Duration
-
-    ours, theirs = pair()
-    ours.send(Message(Kind.PUBLISH, "door.opened", body=Duration(seconds=3)), 0.0)
-    message = carried(ours, theirs)
-    assert (message.format, message.body) == (ANY, Duration(seconds=3))
-    assert message.attributes["payload_format"] == "protobuf_in_any"
 
 
 @pytest.mark.parametrize(

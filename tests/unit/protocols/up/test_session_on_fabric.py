@@ -51,8 +51,20 @@ def fabric() -> Fabric:
     return Fabric()
 
 
-def test_what_is_addressed_to_this_entity_is_heard_from_the_start() -> None:
-    assert Fabric().heard == [(TO_US,)]
+def test_what_is_addressed_to_this_entity_is_heard_from_the_start_and_filters_are_told_where_they_change(
+    fabric: Fabric,
+) -> None:
+    assert fabric.heard == [(TO_US,)]
+    fabric.subscribe("door.opened")
+    fabric.subscribe("door.*")
+    assert len(fabric.heard) == 2
+    fabric.subscribe("//*/10AB/3/80CD")
+    assert fabric.topics == [f"up/device1/10AB/0/3/80CD/{NO_SINK}", f"up/*/10AB/0/3/80CD/{NO_SINK}"]
+    fabric.subscribe("door.opened", Kind.UNSUBSCRIBE)
+    assert len(fabric.heard) == 3
+    fabric.subscribe("door.*", Kind.UNSUBSCRIBE)
+    fabric.subscribe("nobody.knew", Kind.UNSUBSCRIBE)
+    assert fabric.topics == [f"up/*/10AB/0/3/80CD/{NO_SINK}"]
 
 
 @pytest.mark.parametrize(
@@ -108,19 +120,6 @@ def test_each_filter_is_written_once_however_many_come_after_it() -> None:
     assert len(dialect.written) == 101
 
 
-def test_filters_come_and_go_and_are_told_where_they_change(fabric: Fabric) -> None:
-    fabric.subscribe("door.opened")
-    fabric.subscribe("door.*")
-    assert len(fabric.heard) == 2
-    fabric.subscribe("//*/10AB/3/80CD")
-    assert fabric.topics == [f"up/device1/10AB/0/3/80CD/{NO_SINK}", f"up/*/10AB/0/3/80CD/{NO_SINK}"]
-    fabric.subscribe("door.opened", Kind.UNSUBSCRIBE)
-    assert len(fabric.heard) == 3
-    fabric.subscribe("door.*", Kind.UNSUBSCRIBE)
-    fabric.subscribe("nobody.knew", Kind.UNSUBSCRIBE)
-    assert fabric.topics == [f"up/*/10AB/0/3/80CD/{NO_SINK}"]
-
-
 @pytest.mark.parametrize(
     ("pattern", "error", "text"),
     [
@@ -151,15 +150,12 @@ def test_filters_are_written_in_the_dialect(dialect: str) -> None:
     assert fabric.heard == [(to_us,), (to_us, topic)]
 
 
-def test_a_fabric_has_no_other_side_that_shows_itself(fabric: Fabric) -> None:
+def test_a_fabric_has_no_other_side_that_shows_itself_and_an_address_or_a_peer_says_who_is_meant(fabric: Fabric) -> None:
     (message,) = receive(fabric.session, published())
     assert message.subject == f"{PHONE}/80CD"  # not the name: it would be that of the peer
     for kind, subject in ((Kind.REQUEST, "UpdateDoor"), (Kind.NOTIFY, "door.opened")):
         with pytest.raises(Unsupported, match=r"a fabric has no single peer: set Up\(peer=\.\.\.\)"):
             fabric.session.send(Message(kind, subject, ttl=1.0, body=MISSING), 0.0)
-
-
-def test_an_address_or_a_peer_says_who_is_meant(fabric: Fabric) -> None:
     for subject in ("seat", "//device4/1/1/7"):
         assert fabric.session.send(Message(Kind.REQUEST, subject, ttl=1.0, body=MISSING), 0.0)
     assert [str(given.sink) for given, _ in sent(fabric.session)] == ["//device3/1/1/7", "//device4/1/1/7"]

@@ -265,7 +265,7 @@ def test_an_answer_that_has_expired_is_not_taken_and_a_later_one_is(code: Code |
     assert (message.kind, message.ttl) == (dead.message.kind, None)
 
 
-def test_an_answer_lives_for_ever_without_ttl_and_with_an_allowance_as_much_longer() -> None:
+def test_an_answer_lives_for_ever_without_ttl_or_time_in_its_id_and_with_an_allowance_as_much_longer() -> None:
     clock = Clock(NOW + 31_536_000_000)
     for ttl in (None, 0):
         ours = session(clock)
@@ -274,9 +274,6 @@ def test_an_answer_lives_for_ever_without_ttl_and_with_an_allowance_as_much_long
     assert receive(ours, asked(ours))[0].kind is Kind.RESPONSE
     ours = session(Clock(NOW - 86_400_000))  # of a clock that is far ahead: a timer of this side runs
     assert receive(ours, asked(ours))[0].kind is Kind.RESPONSE
-
-
-def test_an_id_without_time_never_expires() -> None:
     event = {**REQUEST, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"}
     (message,) = receive(session(Clock(NOW + 10**12), mode="lenient"), event)
     assert (message.kind, message.ttl) == (Kind.REQUEST, 5.0)
@@ -362,10 +359,15 @@ def test_one_publication_is_one_event_for_all_peers() -> None:
     assert len({frame for one in sessions for frame in one.frames_to_send()}) == 1
 
 
-def test_a_batch_is_taken_message_by_message(ours: Driven) -> None:
+def test_a_batch_is_taken_message_by_message_and_no_more_is_looked_at_than_may_be_bad_in_a_minute(ours: Driven) -> None:
     found = receive(ours, [PUBLISH, {**PUBLISH, "priority": "CS9"}, REQUEST])
     assert [type(item) for item in found[1:2]] == [Refused]
     assert [item.kind for item in (found[0], found[2])] == [Kind.PUBLISH, Kind.REQUEST]
+    made, bad = session(limits=Limits(bad_messages=3)), list[Any]([{}] * 3)
+    *refused, last = receive(made, [*bad, PUBLISH])
+    assert [type(event) for event in refused] == [Refused, Refused, Refused]
+    assert last.kind is Kind.PUBLISH
+    assert len(receive(made, [*bad, {}, PUBLISH, *bad])) == 4
 
 
 def test_sizes() -> None:
@@ -383,14 +385,6 @@ def test_a_channel_is_not_opened_under_a_name_of_ours(ours: Driven) -> None:
     assert event["id"] == own
     (refused,) = receive(ours, event)
     assert refused.error.reason == "invalid_id"
-
-
-def test_of_a_batch_no_more_is_looked_at_than_may_be_bad_in_a_minute() -> None:
-    made, bad = session(limits=Limits(bad_messages=3)), list[Any]([{}] * 3)
-    *refused, last = receive(made, [*bad, PUBLISH])
-    assert [type(event) for event in refused] == [Refused, Refused, Refused]
-    assert last.kind is Kind.PUBLISH
-    assert len(receive(made, [*bad, {}, PUBLISH, *bad])) == 4
 
 
 UNREADABLE: list[dict[str, Any]] = [{"hash": "no base64!"}, {"data_base64": "no base64!"}]

@@ -29,10 +29,13 @@ def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
         assert uri.number == int(uri.resource)
 
 
-def test_scheme_and_authority_are_equal_in_any_case() -> None:
+def test_scheme_and_authority_are_equal_in_any_case_and_with_brackets_or_without() -> None:
     lower = "up://cgw.veh7.example.net/climate.seat/1/rpc.SetHeat"
     assert parse_uri("UP://CGW.Veh7.Example.NET/climate.seat/1/rpc.SetHeat").key == parse_uri(lower).key
     assert parse_uri("//Host/a/1/B#C").key == parse_uri("up://hOST/a/1/B#C").key != parse_uri("//host/a/1/b#C").key
+    strange, usual = read_uri("UP://2001:DB8::1/4/1/3"), parse_uri("//[2001:db8::1]/4/1/3")
+    assert (strange.key, strange.entity, strange.text) == (usual.key, usual.entity, "UP://[2001:DB8::1]/4/1/3")
+    assert not usual.strange
 
 
 @pytest.mark.parametrize(
@@ -97,12 +100,6 @@ def test_what_up_python_writes_against_the_grammar_is_read_and_marked(text: str,
         parse_uri(text)
 
 
-def test_an_address_without_brackets_is_the_one_with_them() -> None:
-    strange, usual = read_uri("UP://2001:DB8::1/4/1/3"), parse_uri("//[2001:db8::1]/4/1/3")
-    assert (strange.key, strange.entity, strange.text) == (usual.key, usual.entity, "UP://[2001:DB8::1]/4/1/3")
-    assert not usual.strange
-
-
 def test_wildcards_make_a_pattern() -> None:
     assert parse_uri("//*/body.access/1/door.*#Door").is_pattern
     assert not parse_uri("/a/1/x%2A#X").is_pattern
@@ -140,7 +137,7 @@ def test_what_is_no_uuid_is_a_value_error(text: str) -> None:
         id_time_ms(text)
 
 
-def test_an_id_is_a_uuid_of_version_8_with_the_time_of_the_clock() -> None:
+def test_an_id_has_the_time_of_the_clock_and_ten_thousand_in_a_millisecond_are_in_order() -> None:
     ids = IdFactory(clock=lambda: NOW * 1_000_000, rng=random.Random(1))
     first, second = ids.next(), ids.next()
     parsed = uuid.UUID(first)
@@ -148,9 +145,6 @@ def test_an_id_is_a_uuid_of_version_8_with_the_time_of_the_clock() -> None:
     assert (parsed.int >> 64 & 0xFFF, uuid.UUID(second).int >> 64 & 0xFFF) == (0, 1)
     assert id_time_ms(first) == id_time_ms(second) == NOW
     assert first[18:] == second[18:] == ids.suffix
-
-
-def test_ten_thousand_ids_in_a_millisecond_differ_and_are_in_order() -> None:
     ids = IdFactory(clock=lambda: NOW * 1_000_000)
     made = [ids.next() for _ in range(10_000)]
     assert len(set(made)) == 10_000
