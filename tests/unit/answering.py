@@ -1,13 +1,13 @@
 """A bus for many tests, and a handler that waits until a test releases its calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio
 
-from polybus import Bus
+from polybus import Bus, Peer
 
-__all__ = ["Gated", "answering"]
+__all__ = ["Gated", "answering", "noting", "publish_each"]
 
 
 def answering(bus: Bus | None = None, **options: Any) -> Bus:
@@ -23,6 +23,22 @@ def answering(bus: Bus | None = None, **options: Any) -> Bus:
         await anyio.sleep_forever()
 
     return bus
+
+
+def noting(bus: Bus, pattern: str, **options: Any) -> list[Any]:
+    """The bodies that a handler of publications of this bus will be given, in their order."""
+    bodies: list[Any] = []
+
+    @bus.on(pattern, **options)
+    async def note(body: Any) -> None:
+        bodies.append(body)
+
+    return bodies
+
+
+async def publish_each(bus: Bus | Peer, subject: str, bodies: Iterable[object]) -> None:
+    for body in bodies:
+        await bus.publish(subject, body)
 
 
 class Gated:

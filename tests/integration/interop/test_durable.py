@@ -20,23 +20,22 @@ from tests.unit.cluster.test_administration import (
 )
 from tests.unit.cluster.test_administration import test_names_are_found_however_many_an_engine_gives_at_once as names_are_found
 from tests.unit.cluster.test_durable import (
-    test_a_consumer_that_was_removed_is_made_again_and_that_is_said,
+    test_a_consumer_that_was_removed_is_made_again,
     test_a_durable_handler_that_differs_is_named_with_the_argument,
-    test_a_new_durable_handler_begins_where_it_is_told_to,
+    test_a_new_durable_handler_begins_where_told,
     test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline,
+    test_a_store_that_differs_is_named_with_the_argument,
     test_a_store_that_is_full_says_so,
-    test_a_store_that_is_there_and_differs_is_named_with_the_argument,
     test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle,
-    test_an_id_of_another_subject_is_said_and_not_taken_for_stored,
     test_each_publication_is_for_one_worker_of_each_durable_handler,
     test_large_publications_come_as_many_at_a_time_as_are_good_for_the_link,
     test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_that_it_differs,
     test_ordered_is_one_at_a_time_in_the_whole_cluster,
     test_what_a_worker_is_at_when_it_is_closed_comes_to_others_at_once,
-    test_what_is_published_twice_under_an_id_is_stored_once,
+    test_what_is_published_twice_under_an_id_is_stored_once_and_the_id_is_for_one_subject,
     test_what_is_too_large_to_be_kept_with_its_story_dies_all_the_same,
     test_what_no_attempt_can_deal_with_is_a_dead_letter,
-    test_what_others_have_made_and_would_lose_something_is_named,
+    test_what_others_made_that_would_lose_data_is_named,
     test_what_stores_and_durable_handlers_cannot_be_is_one_clear_error,
 )
 from tests.unit.cluster.test_stored_subscriptions import (

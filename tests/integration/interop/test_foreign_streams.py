@@ -41,7 +41,7 @@ from tests.unit.cluster.test_foreign_streams import (
     test_an_id_without_a_stream_is_one_clear_error,
     test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped,
     test_two_links_are_told_apart_by_what_they_serve,
-    test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream,
+    test_what_no_attempt_can_handle_stays_in_their_stream,
 )
 
 from .faststream_peer import NatsBroker, faststream

@@ -1,21 +1,32 @@
-"""Handlers of publications that several tests need."""
+"""Handlers that several tests need."""
 
 from typing import Any
 
+import anyio
+from attrs import define
+
 from polybus import Bus, Retry
 
-__all__ = ["failing", "noting"]
+__all__ = ["Endless", "double", "failing"]
 
 
-def noting(bus: Bus, pattern: str, **options: Any) -> list[Any]:
-    """The bodies that a handler of this bus will be given, in their order."""
-    bodies: list[Any] = []
+async def double(n: int) -> int:
+    return 2 * n
 
-    @bus.on(pattern, **options)
-    async def note(body: Any) -> None:
-        bodies.append(body)
 
-    return bodies
+@define
+class Endless:
+    """A handler that waits until it is stopped, and how often it has begun and was stopped."""
+
+    begun: int = 0
+    stopped: int = 0
+
+    async def run(self) -> None:
+        self.begun += 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.stopped += 1
 
 
 def failing(bus: Bus, pattern: str, **options: Any) -> None:

@@ -27,7 +27,6 @@ class RunningCluster:
     """Who has heard what, and on which subject."""
 
     def next_heard(self, count: int) -> list[tuple[str, str, Any]]:
-        """So much of what the clients have heard, in any order."""
         return sorted(self.heard.get(timeout=BOUND) for _ in range(count))
 
 
@@ -83,6 +82,5 @@ async def _running() -> AsyncIterator[RunningCluster]:
 
 @contextmanager
 def running_cluster() -> Iterator[RunningCluster]:
-    """The cluster, as long as the block lasts."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(_running()) as running:
         yield running

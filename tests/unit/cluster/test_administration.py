@@ -10,17 +10,16 @@ import pytest
 from attrs import evolve
 
 from polybus import Bus, Context, Limits, LocalProtocolError, Store, connect
-from polybus._core.bus.bus import parts_of
 from polybus.body import JSON
-from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.dead_letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.message import Kind, Message
 from polybus.plugins.extensions import party_of
-from tests.unit.cluster.handlers import failing, noting
+from tests.unit.answering import noting, publish_each
+from tests.unit.cluster.handlers import failing
 
-from .test_durable import SOON, WORK, all_done, jetstream, node, state
+from .test_durable import SOON, WORK, all_done, backbone_of, jetstream, node, state
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +29,6 @@ async def letters(administration: Administration, durable: str = "") -> list[Any
 
 
 async def until_letters(administration: Administration, count: int = 1) -> list[Any]:
-    """Wait for so many dead letters, and return all that there are."""
     with anyio.fail_after(20):
         while len(found := await letters(administration)) < count:
             await anyio.lowlevel.checkpoint()
@@ -45,8 +43,7 @@ async def some_die(bus: Bus, administration: Administration, count: int) -> list
 
 
 async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any, name: str) -> None:
-    bus = node(engine, WORK, name=name)
-    async with bus:
+    async with node(engine, WORK, name=name) as bus:
         stream, asking = f"{name}-work", jetstream(bus)
         names = {f"C{number}" for number in range(1100)}
 
@@ -63,20 +60,20 @@ async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any,
 
 async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
-    handled: list[tuple[str, int]] = []
+    handled: list[tuple[str, int, Any]] = []
     repaired = False
 
     @bus.on("work.hard", durable="billing", retry=SOON)
-    async def bill(number: int) -> None:
+    async def bill(number: int, ctx: Context) -> None:
         if not repaired:
             raise ValueError("no bank")
-        handled.append(("billing", number))
+        handled.append(("billing", ctx.attempt, ctx.message.id))
 
     @bus.on("work.>", durable="mail", retry=SOON)
     async def mail(number: int) -> None:
         if not repaired:
             raise OSError("no post")
-        handled.append(("mail", number))
+        handled.append(("mail", number, ""))
 
     heard = noting(bus, "work.hard")
 
@@ -106,10 +103,10 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
             while not handled:
                 await all_done(bus, f"{name}-work", "billing")
         await all_done(bus, f"{name}-work", "mail")
-        assert (handled, heard) == ([("billing", 0)], [0, 1])
+        assert (handled, heard) == ([("billing", 1, "id0")], [0, 1])  # under the id that its handler saw first
         await administration.retry(first)  # as after a crash before it was removed: it is stored once
         await all_done(bus, f"{name}-work", "billing")
-        assert handled == [("billing", 0)]
+        assert len(handled) == 1
         with pytest.raises(LocalProtocolError, match=f"has no dead letter {first.number}"):
             await administration.letter(first.number)
         for letter in await letters(administration):
@@ -119,11 +116,7 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
 
 async def test_stores_are_listed_shown_made_and_removed(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
-
-    @bus.on("work.done", durable="billing")
-    async def bill(number: int) -> None:
-        """Do nothing with it."""
-
+    bus.on("work.done", durable="billing")(lambda number: None)
     async with bus:
         administration = Administration.of(bus)
         await bus.publish("work.done", 1)
@@ -177,31 +170,25 @@ async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any
         await foreign.publish(f"{name}.dead.billing.%iabc", 1)  # a number that is none
         await bus.publish("work.hard", 7)
         administration = Administration.of(bus)
-        found = await until_letters(administration, 2)
-        faults = [letter for letter in found if letter.fault]
-        assert len(faults) == 1
+        [fault] = [letter for letter in await until_letters(administration, 2) if letter.fault]
         with pytest.raises(LocalProtocolError, match="cannot be read"):
-            await administration.retry(faults[0])
-        for letter in faults:
-            await administration.drop(letter)
+            await administration.retry(fault)
+        await administration.drop(fault)
         assert [letter.body for letter in await letters(administration) if letter.attempts] == [b"7"]
 
 
 async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_of_others(engine: Any, name: str) -> None:
     bus, body = node(engine, WORK, name=name), b'"mine"'
-
     failing(bus, "work.hard")
 
     async with bus, connect(engine.url) as foreign:
         await foreign.publish(f"{name}.dead.billing", "of somebody else")
         (server,) = foreign.peers
         sham = {"Polybus-Whole": "1", "polybus-left-out": "body", "Polybus-Attempts": "many", "x-shop": "7"}
-        party_of(server).link.publish(
-            Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham), party_of(server), math.inf
-        )
+        message = Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham)
+        party_of(server).link.publish(message, party_of(server), math.inf)
         administration = Administration.of(bus)
-        found = await until_letters(administration)
-        (letter,) = found
+        (letter,) = await until_letters(administration)
         assert (letter.whole, letter.left_out, letter.attempts, letter.body) == (0, "", 1, body)
         assert letter.headers == {"x-shop": "7"}
         await administration.drop(letter)
@@ -214,8 +201,7 @@ async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(eng
 
     async with bus:
         administration = Administration.of(bus)
-        for number in range(2):
-            await bus.publish("work.hard", number)
+        await publish_each(bus, "work.hard", range(2))
         await until_letters(administration, 2)
         with anyio.fail_after(20):
             tried = []
@@ -235,8 +221,7 @@ async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: A
     async with bus:
         administration = Administration.of(bus)
         await bus.publish("work.hard", 1)
-        found = await until_letters(administration)
-        [letter] = found
+        [letter] = await until_letters(administration)
         for durable, subject in (("gone", "work.hard"), ("billing", "work.easy")):
             with pytest.raises(LocalProtocolError, match=f"no durable handler '{durable}' for '{subject}'"):
                 await administration.retry(evolve(letter, durable=durable, subject=subject))
@@ -272,9 +257,8 @@ async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(en
         administration = Administration.of(bus)
         async with small:
             await bus.publish("work.hard", 1, headers={"x": long, "y": "8"}, id="order-1")
-            found = await until_letters(administration)
+            [letter] = await until_letters(administration)
             await all_done(bus, f"{name}-work", "billing")
-        [letter] = found
         assert (letter.body, letter.headers, letter.left_out, letter.id) == (b"1", {"y": "8"}, "headers", "order-1")
         assert "cannot be read" in letter.death
         with pytest.raises(LocalProtocolError, match="has no dead letter 1"):
@@ -298,13 +282,10 @@ async def test_a_store_is_shown_although_a_reader_goes_meanwhile(engine: Any, na
                 await super().ask(f"CONSUMER.DELETE.{name}-work.going")
             return await super().ask(word, members)
 
-    bus = node(engine, WORK, name=name)
-    async with bus:
+    async with node(engine, WORK, name=name) as bus:
         for durable in ("going", "staying"):
             config = {"durable_name": durable, "ack_policy": "explicit", "filter_subject": f"{name}.p.work.>"}
             make = f"CONSUMER.DURABLE.CREATE.{name}-work.{durable}"
             await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": config})
-        backbone = parts_of(bus).links.mesh
-        assert isinstance(backbone, Backbone)
-        late = evolve(Administration.of(bus), jetstream=Late(backbone))
+        late = evolve(Administration.of(bus), jetstream=Late(backbone_of(bus)))
         assert (await late.store("work")).durables == {"staying": (0, 0)}

@@ -16,8 +16,7 @@ pytestmark = pytest.mark.anyio
 WORK = Store("work", "work.>")
 
 
-async def bill(number: int) -> None:
-    """Do nothing with it."""
+async def bill(number: int) -> None: ...
 
 
 async def test_an_engine_that_keeps_nothing_says_what_to_start() -> None:
@@ -26,23 +25,15 @@ async def test_an_engine_that_keeps_nothing_says_what_to_start() -> None:
         await refused(bus, LocalProtocolError, match=r"has no JetStream: start it with nats-server -js -sd FOLDER")
 
 
-async def test_a_bus_alone_has_nobody_who_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_durable_handlers_need_a_cluster_and_are_registered_before_entering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
-    durable = Bus(cluster="auto")
-    durable.on("work.>", durable="billing")(bill)
-    for bus in (Bus(cluster=Cluster(stores=[WORK])), durable):
+    alone, named = Bus(), Bus(cluster="auto")
+    for bus in (alone, named):
+        bus.on("work.>", durable="billing")(bill)
+    for bus in (Bus(cluster=Cluster(stores=[WORK])), named):
         await refused(bus, LocalProtocolError, match=r"none is named: set POLYBUS_CLUSTER")
-
-
-async def test_a_bus_without_a_cluster_has_no_durable_handlers() -> None:
-    bus = Bus()
-    bus.on("work.>", durable="billing")(bill)
-    await refused(
-        bus, LocalProtocolError, match=r"bill: durable='billing' needs the engine of a cluster.*Bus\(cluster='auto'\)"
-    )
-
-
-async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> None:
+    text = r"bill: durable='billing' needs the engine of a cluster.*Bus\(cluster='auto'\)"
+    await refused(alone, LocalProtocolError, match=text)
     async with Bus() as bus:
         with pytest.raises(LocalProtocolError, match="bill: register durable='billing' before you enter the bus"):
             bus.on("work.>", durable="billing")(bill)
@@ -67,11 +58,7 @@ async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> No
         ({"durable": "b", "start": timedelta(days=900_000)}, ValueError, "less than 290 years"),
         ({"durable": "b", "queue": 5}, ValueError, "queue=5 has no effect with durable='b': concurrency= limits how many"),
         ({"durable": "b", "when_full": "block"}, ValueError, "when_full='block' has no effect with durable='b'"),
-        (
-            {"durable": "b", "retry": Retry(idempotent=True)},
-            ValueError,
-            "Retry(idempotent=True) has no effect with durable='b'",
-        ),
+        ({"durable": "b", "retry": Retry(idempotent=True)}, ValueError, "Retry(idempotent=True) has no effect with durable='b"),
         ({"durable": "b", "retry": Retry(codes=[])}, ValueError, "Retry(codes=...) has no effect with durable='b'"),
         ({"durable": "b", "concurrency": 20_001}, ValueError, "concurrency=20001: at most 20000 with durable="),
         ({"durable": "b", "retry": Retry(backoff=1e11)}, ValueError, "backoff=100000000000.0: less than 290 years"),
@@ -82,15 +69,12 @@ async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> No
         ({"ordered": True}, ValueError, "ordered=True needs durable="),
     ],
 )
-def test_what_a_durable_handler_cannot_be_is_said_where_it_is_registered(
-    options: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_what_a_durable_handler_cannot_be_is_said_at_once(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=re.escape(text)):
         Bus(cluster="auto").on("work.>", **options)
 
 
 def _any(value: Any) -> Any:
-    """Keep a wrong type from the type checker."""
     return value
 
 

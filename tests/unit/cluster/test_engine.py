@@ -63,9 +63,7 @@ def test_where_no_server_is_found_three_ways_out_are_told(monkeypatch: pytest.Mo
         assert way in str(caught.value)
 
 
-def test_it_is_found_on_the_path_beside_the_interpreter_and_in_the_wheel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_is_found_on_the_path_by_the_interpreter_and_in_the_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def program(folder: str) -> str:
         path = tmp_path / folder / "nats-server"
         path.parent.mkdir()
@@ -104,7 +102,6 @@ signal.pause()
 
 
 async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> NatsServer:
-    """Have it run until something stands in the log."""
     children = Children()
     engine = NatsServer(children, binary, "shop", -1)
 
@@ -125,7 +122,6 @@ async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> Na
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The only error within groups."""
     while isinstance(error, BaseExceptionGroup):
         [error] = error.exceptions
     return error
@@ -149,20 +145,20 @@ async def test_it_keeps_stores_where_the_environment_says(
 async def test_a_folder_that_cannot_be_used_is_one_clear_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    folder = tmp_path / "stores"
-    if kind == "below a file":
-        folder.touch()
-        folder /= "stores"
-    elif kind == "a file":
-        folder.touch()
-    elif kind == "read alone":
-        folder.mkdir()
-        monkeypatch.setattr(os, "access", lambda path, mode, **options: path != folder)
-    monkeypatch.setenv("POLYBUS_STORE", str(folder))
-    why = "the engine of another program has its stores there" if kind == "of another engine" else "stores cannot be kept there"
+    folder, why = tmp_path / "stores", "stores cannot be kept there"
     with ExitStack() as stack:
-        if kind == "of another engine":
+        if kind == "below a file":
+            folder.touch()
+            folder /= "stores"
+        elif kind == "a file":
+            folder.touch()
+        elif kind == "read alone":
+            folder.mkdir()
+            monkeypatch.setattr(os, "access", lambda path, mode, **options: path != folder)
+        else:
             stack.enter_context(held(str(folder)))
+            why = "the engine of another program has its stores there"
+        monkeypatch.setenv("POLYBUS_STORE", str(folder))
         with pytest.raises(BaseExceptionGroup) as failed:
             await lives(program(tmp_path, SERVES), "never", caplog)
     error = cause_of(failed.value)
@@ -193,7 +189,7 @@ async def test_its_configuration_is_readable_for_us_alone_and_gone_when_it_has_b
 
 
 @pytest.mark.anyio
-async def test_one_that_does_not_start_is_an_error_with_what_it_said(
+async def test_one_that_does_not_start_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -210,9 +206,7 @@ GUARDED = "import os, sys; print(os.getpid(), flush=True); sys.stdin.close(); im
 
 
 @pytest.mark.parametrize("ends_with", [signal.SIGKILL, signal.SIGTERM])
-def test_where_the_kernel_ends_nothing_with_its_parent_the_end_of_a_pipe_does_and_a_signal_is_passed_on(
-    ends_with: signal.Signals,
-) -> None:
+def test_without_a_signal_by_the_kernel_the_end_of_a_pipe_ends_a_child_and_signals_pass(ends_with: signal.Signals) -> None:
     command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "pipe", sys.executable, "-c", GUARDED]
     reading, writing = os.pipe()
     with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE) as process:

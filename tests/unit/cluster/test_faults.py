@@ -17,44 +17,15 @@ from polybus.testing.nats_engine import EngineClient, met
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.refusal import refused
 from tests.support import eventually, next_event
-from tests.unit.cluster.handlers import noting
+from tests.unit.answering import noting, publish_each
+from tests.unit.cluster.handlers import Endless, double
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_gone(engine: NatsEngine) -> None:
-    asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    begun, stopped = 0, 0
-
-    @worker.handle("work")
-    async def work() -> None:
-        nonlocal begun, stopped
-        begun += 1
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped += 1
-
-    async with cluster(asker, worker, url=engine.url):
-        replies = [asker.request("work", timeout=60) for _ in range(50)]
-        await eventually(lambda: begun == 50)
-        events = asker.events()
-        _, client = engine.clients
-        client.transport.abort(Closed(1006, "killed"))
-        before = anyio.current_time()
-        for reply in replies:
-            with pytest.raises(Disconnected) as caught:
-                await reply
-            assert caught.value.sent
-        assert anyio.current_time() - before < 2
-        await eventually(lambda: stopped == 50)
-        assert asker.stats().pending == 0
-        gone = await next_event(events, NodeGone)
-        assert not gone.orderly
-
-
-async def test_a_stream_from_a_node_that_is_gone_breaks_at_its_reader(engine: NatsEngine) -> None:
-    asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    asker, worker, work = Bus(cluster=engine.url), Bus(cluster=engine.url), Endless()
+    worker.handle("work")(work.run)
 
     @worker.handle("rows")
     async def rows() -> AsyncIterator[int]:
@@ -63,10 +34,23 @@ async def test_a_stream_from_a_node_that_is_gone_breaks_at_its_reader(engine: Na
 
     async with cluster(asker, worker, url=engine.url), asker.stream("rows") as items:
         assert await anext(items) == 1
+        replies = [asker.request("work", timeout=60) for _ in range(50)]
+        await eventually(lambda: work.begun == 50)
+        events = asker.events()
         _, client = engine.clients
         client.transport.abort(Closed(1006, "killed"))
-        with anyio.fail_after(2), pytest.raises(Disconnected, match="is gone"):
+        before = anyio.current_time()
+        for reply in replies:
+            with pytest.raises(Disconnected) as caught:
+                await reply
+            assert caught.value.sent
+        with pytest.raises(Disconnected, match="is gone"):
             await anext(items)
+        assert anyio.current_time() - before < 2
+        await eventually(lambda: work.stopped == 50)
+        assert asker.stats().pending == 0
+        gone = await next_event(events, NodeGone)
+        assert not gone.orderly
 
 
 async def test_that_holds_on_a_quiet_connection_too_of_what_nobody_has_taken() -> None:
@@ -96,32 +80,24 @@ async def test_that_holds_on_a_quiet_connection_too_of_what_nobody_has_taken() -
 
 async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: NatsEngine) -> None:
     asker, worker, other = (Bus(cluster=engine.url) for _ in range(3))
-    begun = 0
-
-    @worker.handle("work")
-    async def work() -> None:
-        nonlocal begun
-        begun += 1
-        await anyio.sleep_forever()
-
-    @other.handle("quick")
-    async def quick() -> None:
-        pass
+    work = Endless()
+    worker.handle("work")(work.run)
+    other.handle("double")(double)
 
     async def ask_on() -> None:
         while True:
-            await asker.request("quick", timeout=60)
+            await asker.request("double", 1, timeout=60)
             await anyio.sleep(0.1)
 
     async with cluster(asker, worker, other, url=engine.url):
         first = asker.request("work", timeout=60)
-        await eventually(lambda: begun == 1)
+        await eventually(lambda: work.begun == 1)
         await anyio.sleep(0.5)  # so that the next look is nearer than that of the connection to come
         await engine.cut()
         with pytest.raises(Disconnected):
             await first
         second = asker.request("work", timeout=60)
-        await eventually(lambda: begun == 2)
+        await eventually(lambda: work.begun == 2)
         async with anyio.create_task_group() as group:
             group.start_soon(ask_on)
             await anyio.sleep(3)
@@ -134,24 +110,15 @@ async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: N
 
 
 async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine: NatsEngine) -> None:
-    worker, asker = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    begun, stopped = anyio.Event(), anyio.Event()
-
-    @worker.handle("work")
-    async def work() -> None:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-
+    worker, asker, work = Bus(cluster=engine.url), Bus(cluster=engine.url), Endless()
+    worker.handle("work")(work.run)
     async with cluster(worker, asker, url=engine.url):
         reply = asker.request("work", timeout=60)
         with anyio.fail_after(3):
-            await begun.wait()
+            await eventually(lambda: work.begun)
             _, client = engine.clients
             client.transport.abort(Closed(1006, "killed"))
-            await stopped.wait()
+            await eventually(lambda: work.stopped)
         with pytest.raises(Disconnected):
             await reply
 
@@ -169,9 +136,7 @@ async def test_a_node_that_only_is_slow_keeps_its_requests(engine: NatsEngine) -
 
 
 async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngine) -> None:
-    asker = Bus(cluster=engine.url)
-    full = Bus(cluster=Cluster(engine.url, running=1, waiting=0))
-    free = Bus(cluster=engine.url)
+    asker, free, full = Bus(cluster=engine.url), Bus(cluster=engine.url), Bus(cluster=Cluster(engine.url, running=1, waiting=0))
     seen: Counter[str] = Counter()
     release = anyio.Event()
 
@@ -203,22 +168,13 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
 
 async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_lost(engine: NatsEngine) -> None:
     asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
-    begun = anyio.Event()
-
-    @worker.handle("forever")
-    async def forever() -> None:
-        begun.set()
-        await anyio.sleep_forever()
-
-    @worker.handle("double")
-    async def double(n: int) -> int:
-        return 2 * n
-
+    endless = Endless()
+    worker.handle("forever")(endless.run)
+    worker.handle("double")(double)
     heard = noting(hearer, "news")
-
     async with cluster(asker, worker, hearer, url=engine.url):
         reply = asker.request("forever", timeout=60)
-        await begun.wait()
+        await eventually(lambda: endless.begun)
         events = asker.events()
         await engine.cut()
         with pytest.raises(Disconnected) as caught:
@@ -226,8 +182,7 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
         assert caught.value.sent
         # These wait until the others are back, who may come later than this one.
         waiting = [asker.request("double", n, timeout=20) for n in range(20)]
-        for n in range(20):
-            await asker.publish("news", n)
+        await publish_each(asker, "news", range(20))
         assert [await one for one in waiting] == [2 * n for n in range(20)]
         await eventually(lambda: len(heard) == 20)
         assert heard == list(range(20))
@@ -240,13 +195,8 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
 async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits(engine: NatsEngine, seed: int) -> None:
     asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
     rng = random.Random(seed)
-
-    @worker.handle("double")
-    async def double(n: int) -> int:
-        return 2 * n
-
+    worker.handle("double")(double)
     heard = noting(hearer, "news")
-
     async with cluster(asker, worker, hearer, url=engine.url):
         waiting: dict[int, Reply[int]] = {}
         for turn in range(4):
@@ -313,14 +263,11 @@ async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engi
         for n in range(10):
             assert await asker.request("work", n) == "second"
         found = await asker.nodes()
-        assert len(found) == 2
-        assert found.complete
+        assert (len(found), found.complete) == (2, True)
 
 
 @pytest.mark.parametrize(("dedup", "sent"), [(120.0, [0, 2, 6, 14]), (10.0, [0, 2]), (1.0, [0])])
-async def test_nothing_is_stored_twice_when_the_store_has_forgotten_its_id(
-    engine: NatsEngine, dedup: float, sent: list[int]
-) -> None:
+async def test_nothing_is_stored_twice_when_a_store_forgot_its_id(engine: NatsEngine, dedup: float, sent: list[int]) -> None:
     shop, native = Bus(cluster=Cluster(engine.url, stores=[Store("work", "work.>", dedup=dedup)])), Bus()
     heard: list[float] = []
 

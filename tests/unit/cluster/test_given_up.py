@@ -11,27 +11,22 @@ from polybus import Bus, Cluster, Store
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import bounded
+from tests.unit.answering import noting
+from tests.unit.cluster.handlers import double
 
 pytestmark = pytest.mark.anyio
 
 
 async def node(engine: NatsEngine) -> None:
     bus = Bus(cluster=engine.url)
-
-    @bus.handle("double")
-    async def double(number: int) -> int:
-        return 2 * number
-
+    bus.handle("double")(double)
     async with bus:
         assert await bus.request("double", 21) == 42
 
 
 async def keeper(engine: NatsEngine) -> None:
     bus = Bus(cluster=Cluster(engine.url, stores=[Store("orders", "orders.>")]))
-
-    @bus.on("orders.>", durable="audit")
-    async def audit(number: int) -> None: ...
-
+    noting(bus, "orders.>", durable="audit")
     async with bus:
         pass
 
@@ -48,7 +43,7 @@ async def another(engine: NatsEngine) -> None:
 
 @pytest.mark.parametrize("enter", [node, keeper, nodes, another])
 @bounded
-async def test_nothing_is_left_of_what_is_given_up_while_it_is_entered(
+async def test_nothing_is_left_of_an_entering_that_is_given_up(
     enter: Callable[[NatsEngine], Awaitable[None]], engine: NatsEngine
 ) -> None:
     over = False

@@ -11,7 +11,7 @@ import anyio.abc
 import pytest
 from attrs import define, field
 
-from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, RequestError, connect
+from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, Peer, RequestError, connect
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.handover import ClientHandover
@@ -22,6 +22,7 @@ from polybus.plugins.registry import resolve_url
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually, next_event
+from tests.unit.answering import publish_each
 
 pytestmark = pytest.mark.anyio
 
@@ -45,9 +46,12 @@ class Roaming:
     """A connector to whichever of several servers lets in, once it may."""
 
     urls: list[str]
-    may: anyio.Event
+    may: anyio.Event = field(factory=anyio.Event)
     reconnects: bool = True
     attempts: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.may.set()
 
     @property
     def url(self) -> str:
@@ -63,20 +67,34 @@ class Roaming:
 
 @define(eq=False)
 class Heard:
-    """A client, and what it has heard, by subject."""
-
     bus: Bus
+    servers: list[str]
     roaming: Roaming
     got: dict[str, list[int]] = field(factory=dict)
 
     async def take(self, message: Message) -> None:
         self.got.setdefault(str(message.subject), []).append(message.body)
 
+    async def known(self) -> None:
+        """Wait until its node has read all that it has said."""
+        async with self.bus.subscribe("barrier"):
+            pass
+
+    async def comes_back(self, to: int = 1) -> None:
+        reconnects = self.bus.stats().reconnects
+        self.roaming.urls = [self.servers[to]]
+        self.roaming.may.set()
+        await eventually(lambda: self.bus.stats().reconnects > reconnects)
+        await self.known()
+
+    @property
+    def token(self) -> Any:
+        [peer] = parts_of(self.bus).links.peers
+        return peer.negotiation
+
 
 @define(eq=False)
 class World:
-    """Nodes of a cluster that serve, and their clients."""
-
     engine: NatsEngine
     stack: AsyncExitStack
     nodes: list[Bus]
@@ -90,26 +108,25 @@ class World:
             self.urls.append(url)
 
     async def client(self, at: int, pattern: str = "news.*", **options: Any) -> Heard:
-        """A client of one node, that has subscribed."""
-        bus = Bus()
-        may = anyio.Event()
-        may.set()
-        roaming = Roaming([self.urls[at]], may)
-        heard = Heard(bus, roaming)
+        heard = Heard(Bus(), self.urls, Roaming([self.urls[at]]))
         protocol = self.urls[at].partition("+")[0]
-        bus.on(pattern, queue=100_000)(heard.take)
-        await self.stack.enter_async_context(connect(roaming, bus=bus, protocol=protocol, backoff=SOON, **options))
-        async with bus.subscribe("barrier"):
-            pass
+        heard.bus.on(pattern, queue=100_000)(heard.take)
+        connecting = connect(heard.roaming, bus=heard.bus, protocol=protocol, backoff=SOON, **options)
+        await self.stack.enter_async_context(connecting)
+        await heard.known()
         return heard
 
-    async def publish(self, by: int, times: int = 1, subject: str = "") -> None:
-        """Have a node publish numbers, each once."""
-        subject = subject or f"news.{by}"
-        for _ in range(times):
-            number = self.published.get(subject, 0)
-            self.published[subject] = number + 1
-            await self.nodes[by].publish(subject, number)
+    async def publish(self, *by: int, times: int = 1, subject: str = "") -> None:
+        for node in by:
+            to = subject or f"news.{node}"
+            for _ in range(times):
+                number = self.published.get(to, 0)
+                self.published[to] = number + 1
+                await self.nodes[node].publish(to, number)
+
+    def at_node(self, node: int) -> Peer:
+        [peer] = [peer for peer in self.nodes[node].peers if not party_of(peer).link.upstream]
+        return peer
 
     async def all_heard(self, *clients: Heard) -> None:
         """Each has heard all of each publisher once, in order."""
@@ -128,8 +145,6 @@ class World:
 
 
 class Nodes:
-    """The world of a test, with so many nodes."""
-
     def __init__(self, engine: NatsEngine, count: int = 3, protocol: str = "ubre", **options: Any) -> None:
         self._made = [Bus(cluster=Cluster(engine.url), **options) for _ in range(count)]
         self._engine = engine
@@ -146,30 +161,27 @@ class Nodes:
         await self._stack.__aexit__(*error)
 
 
-async def away(heard: Heard) -> None:
-    """Wait until a client is between two connections."""
-    attempts = heard.roaming.attempts
-    await eventually(lambda: heard.roaming.attempts > attempts)
+async def leave(world: World, client: Heard, group: anyio.abc.TaskGroup) -> None:
+    """Have the first node tell its client goodbye, and wait until it is between two connections."""
+    client.roaming.may = anyio.Event()
+    attempts = client.roaming.attempts
+    group.start_soon(world.nodes[0].drain, 20)
+    await eventually(lambda: client.roaming.attempts > attempts)
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
 async def test_a_client_hears_what_was_published_before_during_and_after_its_absence(engine: NatsEngine, protocol: str) -> None:
     async with Nodes(engine, protocol=protocol) as world, anyio.create_task_group() as group:
         client = await world.client(0)
-        for by in range(3):
-            await world.publish(by, 5)
-        client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[1]]
-        group.start_soon(world.nodes[0].drain, 20)
-        await away(client)
-        for by in range(3):
-            await world.publish(by, 5)
+        await world.publish(0, 1, 2, times=5)
+        await leave(world, client, group)
+        await world.publish(0, 1, 2, times=5)
         assert sum(map(len, client.got.values())) == 15
         before = anyio.current_time()
-        client.roaming.may.set()
+        await client.comes_back()
         await world.all_heard(client)
         assert anyio.current_time() - before < 1
-        for by in range(3):
-            await world.publish(by, 5)
+        await world.publish(0, 1, 2, times=5)
         await world.all_heard(client)
         await world.nothing_is_kept()
 
@@ -186,11 +198,9 @@ async def test_a_drain_ends_as_soon_as_all_have_come_back_and_after_two_seconds_
         await world.nodes[1].drain(20)
         assert 1.99 < anyio.current_time() - before < 2.5
         await world.nothing_is_kept()
-        client.roaming.may.set()
-        client.roaming.urls = [world.urls[2]]
-        await eventually(lambda: client.bus.stats().reconnects == 2)
-        async with client.bus.subscribe("barrier"):
-            await world.publish(2)
+        await client.comes_back(to=2)
+        assert client.bus.stats().reconnects == 2
+        await world.publish(2)
         await eventually(lambda: client.got == {"news.2": [0]})  # it goes on, without what it has missed
         await world.nodes[2].drain(0)  # where there is no time, nobody is waited for
         assert anyio.current_time() - before < 4
@@ -233,8 +243,6 @@ class SlowWay:
 
 
 class Ending:
-    """A transport of the engine, whose methods can be replaced."""
-
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.send = transport.send
@@ -243,18 +251,25 @@ class Ending:
         return getattr(self._transport, name)
 
 
-def hold_words(client: Any) -> Callable[[], None]:
-    """Have the engine keep what it would tell a node, until the function that is returned is called."""
-    client.transport = Ending(client.transport)
-    kept: list[Any] = []
-    send, client.transport.send = client.transport.send, kept.append
+class Held:
+    """What the engine would tell a node: frames that are held back until they are let go, and the others at once."""
 
-    def let_go() -> None:
-        client.transport.send = send
-        for one in kept:
-            send(one)
+    def __init__(self, client: Any, holds: Callable[[bytes], bool] = lambda frame: True) -> None:
+        client.transport = Ending(client.transport)
+        self._transport, self._send, self._holds = client.transport, client.transport.send, holds
+        self.frames: list[bytes] = []
+        client.transport.send = self._take
 
-    return let_go
+    def _take(self, frame: bytes) -> None:
+        if self._holds(frame):
+            self.frames.append(frame)
+        else:
+            self._send(frame)
+
+    def let_go(self) -> None:
+        self._transport.send = self._send
+        for frame in self.frames:
+            self._send(frame)
 
 
 def slow_down(engine: NatsEngine, rng: random.Random, group: anyio.abc.TaskGroup) -> None:
@@ -293,21 +308,16 @@ async def test_nothing_is_missing_and_nothing_comes_twice_whatever_each_way_take
         group.cancel_scope.cancel()
 
 
-async def test_what_clients_publish_over_a_relay_is_handed_over_too_and_what_they_publish_otherwise_is_not(
-    engine: NatsEngine,
-) -> None:
+async def test_publications_of_clients_are_handed_over_where_they_are_relayed_only(engine: NatsEngine) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group:
         for bus in world.nodes:
             bus.relay("news.relayed")
         client = await world.client(0)
         staying = await world.client(1, "nothing")
-        client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[1]]
-        group.start_soon(world.nodes[0].drain, 20)
-        await away(client)
+        await leave(world, client, group)
         await staying.bus.publish("news.relayed", 1)
         await staying.bus.publish("news.other", 1)
-        client.roaming.may.set()
-        await eventually(lambda: world.nodes[1].stats().peers == 3)
+        await client.comes_back()
         await staying.bus.publish("news.relayed", 2)
         await eventually(lambda: client.got == {"news.relayed": [1, 2]})
         group.cancel_scope.cancel()
@@ -319,52 +329,22 @@ def by_path(handshake: Handshake) -> Identity:
     return Identity(user, key=user or None)
 
 
-@define(eq=False)
-class Absent:
-    """A client between two connections: the first node has told it goodbye."""
-
-    world: World
-    client: Heard
-    group: anyio.abc.TaskGroup
-
-    async def comes_back(self, to: int = 1) -> None:
-        reconnects = self.client.bus.stats().reconnects
-        self.client.roaming.urls = [self.world.urls[to]]
-        self.client.roaming.may.set()
-        await eventually(lambda: self.client.bus.stats().reconnects > reconnects)
-        async with self.client.bus.subscribe("barrier"):  # it is known there
-            pass
-
-
-async def leave(world: World, client: Heard, group: anyio.abc.TaskGroup) -> Absent:
-    client.roaming.may = anyio.Event()
-    group.start_soon(world.nodes[0].drain, 20)
-    await away(client)
-    return Absent(world, client, group)
-
-
-def token_of(bus: Bus) -> Any:
-    """Where a client keeps the token of its node."""
-    [peer] = parts_of(bus).links.peers
-    return peer.negotiation
-
-
-async def test_who_shows_the_token_of_another_user_hears_nothing_of_what_is_kept_and_that_one_hears_it(
+async def test_the_token_of_another_user_gets_nothing_of_what_is_kept(
     engine: NatsEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Nodes(engine, authenticate=by_path) as world, anyio.create_task_group() as group:
         ann = await world.client(0, headers={"x-user": "ann"})
-        stolen = token_of(ann.bus)._token
-        absent = await leave(world, ann, group)
-        await world.publish(2, 3)
+        stolen = ann.token._token
+        await leave(world, ann, group)
+        await world.publish(2, times=3)
         bob = await world.client(2, headers={"x-user": "bob"})
-        token_of(bob.bus)._token = stolen
+        bob.token._token = stolen
         await world.nodes[2].peers_of("bob")[0].aclose()
         await eventually(lambda: bob.bus.stats().reconnects == 1)
-        async with bob.bus.subscribe("barrier"):
-            await world.publish(2, 3)
+        await bob.known()
+        await world.publish(2, times=3)
         await eventually(lambda: bob.got == {"news.2": [3, 4, 5]})
-        await absent.comes_back()
+        await ann.comes_back()
         await world.all_heard(ann)
         assert bob.got == {"news.2": [3, 4, 5]}
         assert "for another user: 'bob', not 'ann'" in caplog.text
@@ -376,13 +356,11 @@ async def test_a_token_for_which_nothing_is_kept_changes_nothing(engine: NatsEng
     async with Nodes(engine, 2) as world:
         client = await world.client(0)
         buses = {"bus": parts_of(world.nodes[1]).services.id, "own": parts_of(world.nodes[0]).services.id}
-        token_of(client.bus)._token = token.format(**buses)
-        [peer] = [peer for peer in world.nodes[0].peers if not party_of(peer).link.upstream]
-        await peer.aclose()
+        client.token._token = token.format(**buses)
+        await world.at_node(0).aclose()
         await eventually(lambda: client.bus.stats().reconnects == 1)
-        async with client.bus.subscribe("barrier"):
-            await world.publish(0, 2)
-            await world.publish(1, 2)
+        await client.known()
+        await world.publish(0, 1, times=2)
         await world.all_heard(client)
         await world.nothing_is_kept()
 
@@ -390,18 +368,17 @@ async def test_a_token_for_which_nothing_is_kept_changes_nothing(engine: NatsEng
 async def test_a_token_works_once(engine: NatsEngine) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group:
         client = await world.client(0)
-        token = token_of(client.bus)._token
-        absent = await leave(world, client, group)
-        await world.publish(2, 3)
-        await absent.comes_back()
+        token = client.token._token
+        await leave(world, client, group)
+        await world.publish(2, times=3)
+        await client.comes_back()
         await world.all_heard(client)
         other = await world.client(2)
-        token_of(other.bus)._token = token
-        [peer] = [peer for peer in world.nodes[2].peers if not party_of(peer).link.upstream]
-        await peer.aclose()
+        other.token._token = token
+        await world.at_node(2).aclose()
         await eventually(lambda: other.bus.stats().reconnects == 1)
-        async with other.bus.subscribe("barrier"):
-            await world.publish(2, 1)
+        await other.known()
+        await world.publish(2)
         await eventually(lambda: other.got == {"news.2": [3]})
 
 
@@ -421,23 +398,19 @@ async def test_what_the_other_node_does_not_authorize_is_not_handed_over_either(
     async with Nodes(engine, authorize=may_later if waits else may) as world, anyio.create_task_group() as group:
         client = await world.client(0)
         client.bus.on("secret.*")(client.take)
-        async with client.bus.subscribe("barrier"):
-            absent = await leave(world, client, group)
-        await world.publish(1, 2)
-        await world.publish(2, 2)
-        await world.publish(2, 2, "secret.2")
+        await client.known()
+        await leave(world, client, group)
+        await world.publish(1, 2, times=2)
+        await world.publish(2, times=2, subject="secret.2")
         strict = True
-        await absent.comes_back()
-        await world.publish(1, 2)
-        await world.publish(2, 2)
-        await world.publish(2, 2, "secret.2")
+        await client.comes_back()
+        await world.publish(1, 2, times=2)
+        await world.publish(2, times=2, subject="secret.2")
         await eventually(lambda: client.got == {"news.2": [0, 1, 2, 3]})
         await world.nothing_is_kept()
 
 
-async def test_publications_that_wait_for_an_answer_of_authorize_when_their_client_is_told_goodbye_are_kept(
-    engine: NatsEngine,
-) -> None:
+async def test_publications_that_wait_for_authorize_at_the_goodbye_are_kept(engine: NatsEngine) -> None:
     answer = anyio.Event()
 
     async def may(peer: Any, verb: str, subject: Any) -> bool:
@@ -447,12 +420,12 @@ async def test_publications_that_wait_for_an_answer_of_authorize_when_their_clie
 
     async with Nodes(engine, authorize=may) as world, anyio.create_task_group() as group:
         client = await world.client(0)
-        await world.publish(2, 3)
+        await world.publish(2, times=3)
         await eventually(lambda: world.nodes[0].stats().received >= 3)
-        absent = await leave(world, client, group)
-        await world.publish(2, 3)
+        await leave(world, client, group)
+        await world.publish(2, times=3)
         answer.set()
-        await absent.comes_back()
+        await client.comes_back()
         await world.all_heard(client)
         await world.nothing_is_kept()
 
@@ -462,10 +435,10 @@ async def test_the_oldest_are_dropped_where_too_many_are_kept_and_that_is_counte
         client = await world.client(0)
         events = world.nodes[0].events()
         before = world.nodes[0].stats().dropped
-        absent = await leave(world, client, group)
-        await world.publish(2, 25)
+        await leave(world, client, group)
+        await world.publish(2, times=25)
         await eventually(lambda: world.nodes[0].stats().dropped - before == 15)
-        await absent.comes_back()
+        await client.comes_back()
         await eventually(lambda: client.got == {"news.2": list(range(15, 25))})
         await world.publish(2)
         await eventually(lambda: client.got == {"news.2": list(range(15, 26))})
@@ -475,16 +448,15 @@ async def test_the_oldest_are_dropped_where_too_many_are_kept_and_that_is_counte
 
 
 async def test_bytes_that_are_kept_are_bounded_too(engine: NatsEngine) -> None:
-    limits = Limits(outbox_bytes=64 * 1024)
-    async with Nodes(engine, limits=limits) as world, anyio.create_task_group() as group:
+    async with Nodes(engine, limits=Limits(outbox_bytes=64 * 1024)) as world, anyio.create_task_group() as group:
         client = await world.client(0, "big")
         runtime = parts_of(world.nodes[0]).services.running
-        absent = await leave(world, client, group)
+        await leave(world, client, group)
         for number in range(20):
             await world.nodes[2].publish("big", [number, "x" * 10_000])
         await eventually(lambda: world.nodes[0].stats().received >= 20)
         assert 50_000 < runtime.buffered <= 64 * 1024
-        await absent.comes_back()
+        await client.comes_back()
         await eventually(lambda: [body[0] for body in client.got.get("big", [])] == list(range(14, 20)))  # type: ignore[index]
         await world.nothing_is_kept()
 
@@ -493,12 +465,11 @@ async def test_a_client_goes_on_without_where_the_node_is_gone_that_kept_somethi
     async with Nodes(engine) as world, anyio.create_task_group() as group:
         client = await world.client(0)
         at_engine = [*engine.clients][0]
-        absent = await leave(world, client, group)
-        await world.publish(2, 3)
+        await leave(world, client, group)
+        await world.publish(2, times=3)
         at_engine.transport.abort(Closed(1006, "killed"))
-        await absent.comes_back()
-        for by in (1, 2):
-            await world.publish(by, 3)
+        await client.comes_back()
+        await world.publish(1, 2, times=3)
         await eventually(lambda: client.got == {"news.1": [0, 1, 2], "news.2": [3, 4, 5]})
         await eventually(lambda: not handover_of(world.nodes[1]).busy)
 
@@ -508,24 +479,22 @@ async def test_a_node_that_gives_no_mark_is_not_waited_for_longer_than_two_secon
     async with Nodes(engine, 4) as world, anyio.create_task_group() as group:
         client = await world.client(0)
         third: Any = [*engine.clients][3]
-        absent = await leave(world, client, group)
+        await leave(world, client, group)
         received = world.nodes[0].stats().received
-        await world.publish(2, 3)
-        await world.publish(3, 3)
+        await world.publish(2, 3, times=3)
         await eventually(lambda: world.nodes[0].stats().received == received + 6)
         if how == "silent":
-            let_go = hold_words(third)
+            silence = Held(third)
         else:
             third.transport.abort(Closed(1006, "killed"))
         before = anyio.current_time()
-        await absent.comes_back()
+        await client.comes_back()
         await world.all_heard(client)
         assert anyio.current_time() - before < 2.2
-        for by in (1, 2):
-            await world.publish(by, 3)
+        await world.publish(1, 2, times=3)
         if how == "silent":
-            let_go()
-        await world.publish(3, 3)
+            silence.let_go()
+        await world.publish(3, times=3)
         await world.all_heard(client)
         await world.nothing_is_kept()
 
@@ -533,38 +502,32 @@ async def test_a_node_that_gives_no_mark_is_not_waited_for_longer_than_two_secon
 async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_nothing_behind(engine: NatsEngine) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group:
         client = await world.client(0)
-        absent = await leave(world, client, group)
-        await world.publish(2, 3)
-        let_go = hold_words([*engine.clients][1])  # it is not answered
+        await leave(world, client, group)
+        await world.publish(2, times=3)
+        unanswered = Held([*engine.clients][1])
         handover = handover_of(world.nodes[1])
         client.roaming.urls = [world.urls[1]]
         client.roaming.may.set()
         await eventually(lambda: handover.busy)
-        client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[2]]
-        [peer] = [peer for peer in world.nodes[1].peers if not party_of(peer).link.upstream]
-        party_of(peer).link.abort(Closed(1006, "cut"))
+        client.roaming.may = anyio.Event()
+        party_of(world.at_node(1)).link.abort(Closed(1006, "cut"))
         await eventually(lambda: not handover.busy)
-        let_go()
-        client.roaming.may.set()
-        await eventually(lambda: client.bus.stats().reconnects == 2)
-        async with client.bus.subscribe("barrier"):
-            await world.publish(2)
+        unanswered.let_go()
+        await client.comes_back(to=2)
+        assert client.bus.stats().reconnects == 2
+        await world.publish(2)
         await eventually(lambda: client.got.get("news.2", [])[-1:] == [3])
-        assert absent.client is client
         await world.nothing_is_kept()
 
 
 async def test_what_another_program_publishes_comes_at_most_once(engine: NatsEngine) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as foreign:
         client = await world.client(0)
-        absent = await leave(world, client, group)
-        for number in range(5):
-            await foreign.publish("polybus.p.news.foreign", number)
-        await eventually(lambda: world.nodes[1].stats().received >= 0)
-        await absent.comes_back()
+        await leave(world, client, group)
+        await publish_each(foreign, "polybus.p.news.foreign", range(5))
+        await client.comes_back()
         await eventually(lambda: not handover_of(world.nodes[1]).busy)
-        for number in range(5, 10):
-            await foreign.publish("polybus.p.news.foreign", number)
+        await publish_each(foreign, "polybus.p.news.foreign", range(5, 10))
         await eventually(lambda: client.got == {"news.foreign": list(range(10))})
 
 
@@ -583,8 +546,8 @@ async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
         own, other = (name_of(bus) for bus in world.nodes[:2])
         client = await world.client(0)
-        absent = await leave(world, client, group)
-        await world.publish(2, 3)
+        await leave(world, client, group)
+        await world.publish(2, times=3)
         subject = f"polybus.n.{own}.r.{question}"
         for body in LIES:
             if isinstance(body, dict):
@@ -593,15 +556,15 @@ async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(
                 with suppress(RequestError):
                     assert await liar.request(subject, body, timeout=5) in ([], True)
             await liar.publish(subject, body)
-        await absent.comes_back()
-        await world.publish(2, 3)
+        await client.comes_back()
+        await world.publish(2, times=3)
         await world.all_heard(client)
         await world.nothing_is_kept()
 
 
 async def leave_together(world: World, clients: list[Heard], group: anyio.abc.TaskGroup) -> list[str]:
     """Have the first node tell goodbye to its clients, and give their secrets."""
-    secrets = [token_of(client.bus)._token.partition(".")[2] for client in clients]
+    secrets = [client.token._token.partition(".")[2] for client in clients]
     for client in clients:
         client.roaming.may = anyio.Event()
     group.start_soon(world.nodes[0].drain, 20)
@@ -614,16 +577,14 @@ async def leave_together(world: World, clients: list[Heard], group: anyio.abc.Ta
     [["same", "same"], ["", "\r\nPUB x 0\r\n"], [">", "*"], ["a.b", "x" * 5000], ["x" * 4050, "y"]],
     ids=lambda names: names[0][:9],
 )
-async def test_a_node_that_claims_clients_under_names_that_cannot_be_leaves_nothing_behind_at_the_other(
-    engine: NatsEngine, names: list[str]
-) -> None:
+async def test_a_node_that_claims_clients_under_impossible_names_leaves_nothing(engine: NatsEngine, names: list[str]) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
         own, other = (name_of(bus) for bus in world.nodes[:2])
         clients = [await world.client(0, pattern) for pattern in ("news.*", "other")]
         secrets = await leave_together(world, clients, group)
         received = world.nodes[0].stats().received
-        await world.publish(2, 3)
-        await world.publish(2, 3, "other")
+        await world.publish(2, times=3)
+        await world.publish(2, times=3, subject="other")
         await eventually(lambda: world.nodes[0].stats().received == received + 6)
         claimed = [{"token": token, "user": None, "name": name} for token, name in zip(secrets, names, strict=True)]
         subject = f"polybus.n.{own}.r."
@@ -635,19 +596,9 @@ async def test_a_node_that_claims_clients_under_names_that_cannot_be_leaves_noth
         assert world.nodes[0].stats().reconnects == 0  # the engine has taken all that was said
 
 
-def hold_back(engine: NatsEngine, at: int, what: bytes) -> None:
-    """Have the engine lose what it would tell a node of one subject."""
-    client: Any = [*engine.clients][at]
-    client.transport = Ending(client.transport)
-    send = client.transport.send
-    client.transport.send = lambda frame: None if what in frame else send(frame)
-
-
 @pytest.mark.parametrize("end", ["engine", "old", "new"])
 @pytest.mark.parametrize(("at", "what"), [(0, "claim"), (2, "mark"), (0, "hand_over")])
-async def test_nothing_is_kept_and_no_drain_waits_when_the_engine_or_a_node_is_gone_in_the_midst(
-    engine: NatsEngine, at: int, what: str, end: str
-) -> None:
+async def test_nothing_is_kept_and_no_drain_waits_when_an_end_is_gone(engine: NatsEngine, at: int, what: str, end: str) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group:
         client = await world.client(0)
         left = anyio.Event()
@@ -658,9 +609,10 @@ async def test_nothing_is_kept_and_no_drain_waits_when_the_engine_or_a_node_is_g
 
         client.roaming.may = anyio.Event()
         group.start_soon(drain)
-        await away(client)
-        await world.publish(2, 3)
-        hold_back(engine, at, f".r.{what} ".encode())
+        attempts = client.roaming.attempts
+        await eventually(lambda: client.roaming.attempts > attempts)
+        await world.publish(2, times=3)
+        Held([*engine.clients][at], lambda frame: f".r.{what} ".encode() in frame)
         client.roaming.urls = [world.urls[1]]
         client.roaming.may.set()
         handover = handover_of(world.nodes[1])
@@ -676,12 +628,10 @@ async def test_nothing_is_kept_and_no_drain_waits_when_the_engine_or_a_node_is_g
         assert anyio.current_time() - before < 2  # nobody can claim anything any more, or does
         await eventually(lambda: not handover.busy)
         assert anyio.current_time() - before < 2
-        for bus in world.nodes:
-            assert parts_of(bus).pubsub.local.size == 0
-        running = [parts_of(bus) for bus in world.nodes if parts_of(bus).services.runtime is not None]
-        for parts in running:
-            held = sum(peer.budget.held for peer in parts.links.peers)
-            assert parts.services.running.buffered == held
+        for parts in map(parts_of, world.nodes):
+            assert parts.pubsub.local.size == 0
+            if parts.services.runtime is not None:
+                assert parts.services.running.buffered == sum(peer.budget.held for peer in parts.links.peers)
         group.cancel_scope.cancel()
 
 
@@ -689,29 +639,22 @@ async def test_what_a_client_subscribes_to_again_while_it_is_taken_over_it_hears
     async with Nodes(engine) as world, anyio.create_task_group() as group:
         client = await world.client(0)
         async with client.bus.subscribe("extra"):
-            absent = await leave(world, client, group)
-            await world.publish(2, 1, "extra")
-        second: Any = [*engine.clients][1]
-        second.transport = Ending(second.transport)
-        send, answers, handed = second.transport.send, list[bytes](), 0
+            await leave(world, client, group)
+            await world.publish(2, subject="extra")
+        handed = 0
 
-        def hold_back_answers(frame: bytes) -> None:
+        def is_answer(frame: bytes) -> bool:
             nonlocal handed
             handed += b".d." in frame
-            if handed and b".a." in frame.partition(b"\r\n")[0]:
-                answers.append(frame)
-            else:
-                send(frame)
+            return bool(handed) and b".a." in frame.partition(b"\r\n")[0]
 
-        second.transport.send = hold_back_answers
-        await absent.comes_back()
-        await eventually(lambda: len(answers) > 0)  # all was handed over, and the node does not know it
+        answers = Held([*engine.clients][1], is_answer)
+        await client.comes_back()
+        await eventually(lambda: len(answers.frames) > 0)  # all was handed over, and the node does not know it
         assert world.nodes[1].stats().refused == 1
         async with client.bus.subscribe("extra") as extra:
-            await world.publish(2, 1, "extra")
-            for answer in answers:
-                send(answer)
-            second.transport.send = send
+            await world.publish(2, subject="extra")
+            answers.let_go()
             with anyio.fail_after(5):
                 assert (await anext(extra)).body == 1
         await world.nothing_is_kept()
@@ -728,33 +671,27 @@ async def test_a_bus_without_others_or_that_is_to_hand_nothing_over_ends_at_once
                 assert anyio.current_time() - before < 1
 
 
-async def test_who_never_says_who_it_is_hears_all_the_same_what_was_held_for_a_second(
-    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_without_an_id_hears_what_was_held_a_second(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Nodes(engine, 2, protocol="uprotocol") as world:
         other = await world.client(0)  # for its sake the node hears of it
         monkeypatch.setattr("polybus._core.peer.negotiation.Negotiation.asked", lambda negotiation, message: None)
-        bare, may = Bus(), anyio.Event()
-        may.set()
-        heard = Heard(bare, Roaming([world.urls[0]], may))
-        bare.on("news.*")(heard.take)
+        heard = Heard(Bus(), world.urls, Roaming([world.urls[0]]))
+        heard.bus.on("news.*")(heard.take)
         async with anyio.create_task_group() as group:
 
             async def connected() -> None:
-                async with connect(heard.roaming, bus=bare, protocol="uprotocol"):
+                async with connect(heard.roaming, bus=heard.bus, protocol="uprotocol"):
                     await anyio.sleep_forever()
 
             group.start_soon(connected)
             await eventually(lambda: world.nodes[0].stats().peers == 3)
             before = anyio.current_time()
-            for by in range(2):
-                await world.publish(by, 3)
+            await world.publish(0, 1, times=3)
             await world.all_heard(other)
             assert heard.got == {}
             await world.all_heard(heard)
             assert 0.5 < anyio.current_time() - before < 1.5
-            for by in range(2):
-                await world.publish(by, 3)
+            await world.publish(0, 1, times=3)
             await world.all_heard(other, heard)
             await world.nothing_is_kept()
             group.cancel_scope.cancel()

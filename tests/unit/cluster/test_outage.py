@@ -18,12 +18,6 @@ from tests.support import eventually
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator["Refusing"]:
-    async with Refusing() as engine:
-        yield engine
-
-
 class Refusing(NatsEngine):
     """An engine that lets nobody in while it is away."""
 
@@ -48,6 +42,12 @@ class Refusing(NatsEngine):
     async def leave(self) -> None:
         self.away = True
         await self.cut()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Refusing]:
+    async with Refusing() as engine:
+        yield engine
 
 
 async def streamed(bus: Bus) -> None:
@@ -117,16 +117,19 @@ async def test_a_request_that_waited_for_any_other_link_says_so_too() -> None:
             await client.request("a", timeout=2)
 
 
-async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_what_clients_ask_of_the_cluster(
-    engine: Refusing,
-) -> None:
+def serving(bus: Bus) -> _Run:
+    run = _Run(bus, 1, 0, None, None, print, metrics=False)
+    run._serving, run._signalled = True, anyio.Event()
+    return run
+
+
+async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_what_clients_ask(engine: Refusing) -> None:
     worker, gateway = Bus(cluster=engine.url), Bus(cluster=Cluster(engine.url, outage=5))
     worker.handle("a.b")(seven)
     gateway.handle("own")(eight)
     gateway.forward("a.>")
     endpoint: Any = readiness_endpoint(gateway)
-    run = _Run(gateway, 1, 0, None, None, print, metrics=False)
-    run._serving, run._signalled = True, anyio.Event()
+    run = serving(gateway)
 
     async def page() -> tuple[int, str]:
         answer = await endpoint(None)
@@ -196,8 +199,7 @@ async def test_an_error_says_that_the_engine_is_silent_and_not_to_look_at_the_ha
 
 async def test_a_service_whose_clients_come_by_a_link_that_is_down_is_not_ready_after_a_while(engine: Refusing) -> None:
     bus = Bus()
-    run = _Run(bus, 1, 0, None, None, print, metrics=False)
-    run._serving, run._signalled = True, anyio.Event()
+    run = serving(bus)
     async with bus, bus.connect(engine.url) as network:
         run._entrances.append(network)
         await anyio.sleep(1)

@@ -74,7 +74,6 @@ async def test_opentelemetry_has_the_same_figures(engine: NatsEngine) -> None:
     traces = Traces()
     bus = traces.bus(cluster=Cluster(engine.url, stores=[WORK]))
     failing(bus, "work.>")
-
     async with bus:
         await bus.publish("work.x", 1)
         assert traces.gauges() == {}
@@ -88,12 +87,10 @@ async def test_opentelemetry_has_the_same_figures(engine: NatsEngine) -> None:
 
 
 async def test_what_comes_again_is_counted_and_a_subscription_that_is_durable_too(engine: NatsEngine) -> None:
-    bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
-    async with bus:
+    async with Bus(cluster=Cluster(engine.url, stores=[WORK])) as bus:
         await bus.publish("work.x", 1)
         async with bus.subscribe("work.>", durable="reader", returns=int) as works:
-            message = await works.receive(5)
-            message.retry(delay=0)
+            (await works.receive(5)).retry(delay=0)
             message = await works.receive(5)
             await anyio.sleep(PACE + 1)
             (found,) = bus.stats().durables
@@ -103,13 +100,10 @@ async def test_what_comes_again_is_counted_and_a_subscription_that_is_durable_to
         assert bus.stats().durables == ()
 
 
-async def test_letters_of_too_many_subjects_are_not_counted_by_handler(
-    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_letters_of_too_many_subjects_are_not_counted(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polybus.cluster.durable.dead_letters._SUBJECTS", 2)
     bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
     failing(bus, "work.>")
-
     async with bus:
         for number in range(3):
             await bus.publish(f"work.{number}", number)

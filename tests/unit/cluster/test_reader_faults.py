@@ -20,13 +20,15 @@ from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.refusal import refused
 from tests.support import eventually
-from tests.unit.cluster.handlers import failing, noting
+from tests.unit.answering import noting, publish_each
+from tests.unit.cluster.handlers import failing
 
 pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 ASKED = "$JS.API."
-NEXT = "$JS.API.CONSUMER.MSG.NEXT."
+NEXT = f"{ASKED}CONSUMER.MSG.NEXT."
+INFO = f"{ASKED}CONSUMER.INFO."
 
 
 class Liar(NatsEngine):
@@ -34,7 +36,8 @@ class Liar(NatsEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lie: Callable[[NatsOperation], bool] = lambda operation: False
+        self.lie: Callable[[NatsOperation], bool]
+        self.honest()
         self.heard: list[tuple[float, NatsOperation]] = []
         self.asker: EngineClient
 
@@ -49,13 +52,19 @@ class Liar(NatsEngine):
         return self.hand(operation.reply, NatsOperation("PUB", operation.reply, payload=msgspec.json.encode(said)), b"")
 
     def store(self, subject: str, payload: bytes) -> bool:
-        """Keep a publication of somebody else, and hand it to a reader at once."""
         super().route(self.asker, NatsOperation("PUB", subject, payload=payload), b"")
         return True
 
     def status(self, operation: NatsOperation, status: str) -> bool:
         assert operation.reply is not None
         return self.hand(operation.reply, NatsOperation("PUB", operation.reply), f"NATS/1.0 {status}\r\n\r\n".encode())
+
+    def lies(self, subject: str, said: Any) -> None:
+        """Answer all questions to these subjects so, or not at all for `None`."""
+        self.lie = lambda operation: operation.subject.startswith(subject) and (said is None or self.answer(operation, said))
+
+    def honest(self) -> None:
+        self.lie = lambda operation: False
 
     def times(self, subject: str, word: bytes = b"") -> list[float]:
         """When something was said to a subject."""
@@ -76,26 +85,23 @@ def shop(engine: NatsEngine) -> Bus:
 async def test_whatever_an_engine_answers_a_handler_goes_on(engine: Liar, said: Any, caplog: pytest.LogCaptureFixture) -> None:
     bus = shop(engine)
     handled = noting(bus, "work.x", durable="billing")
-
     async with bus:
-        engine.lie = lambda operation: operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, said)
+        engine.lies(INFO, said)
         await engine.cut()
         with anyio.fail_after(60):
             await eventually(lambda: "the durable handler billing waits for its store" in caplog.text)
-            engine.lie = lambda operation: False
+            engine.honest()
             await bus.publish("work.x", 1)
             await eventually(lambda: handled == [1])
 
 
 @pytest.mark.parametrize("status", ["404 No Messages", "408 Request Timeout", "409 Exceeded MaxRequestBatch of 1"])
-async def test_an_engine_that_refuses_at_once_is_asked_once_a_second(
+async def test_an_engine_that_refuses_is_asked_once_a_second(
     engine: Liar, status: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = shop(engine)
     bus.on("work.x", durable="billing")(lambda number: None)
-    engine.lie = lambda operation: (
-        operation.subject.startswith(NEXT) and len(engine.times(NEXT)) < 200 and engine.status(operation, status)
-    )
+    engine.lie = lambda asked: asked.subject.startswith(NEXT) and len(engine.times(NEXT)) < 200 and engine.status(asked, status)
     async with bus:
         began = anyio.current_time()
         await anyio.sleep(10)
@@ -107,11 +113,10 @@ async def test_an_engine_that_refuses_at_once_is_asked_once_a_second(
 async def test_of_an_engine_that_does_not_say_how_far_handlers_are_nothing_is_shown(engine: Liar) -> None:
     bus = shop(engine)
     bus.on("work.x", durable="billing")(lambda number: None)
-    no = {"error": {"code": 500, "err_code": 1, "description": "no"}}
     async with bus:
         await anyio.sleep(PACE + 1)
         assert len(bus.stats().durables) == 1
-        engine.lie = lambda operation: operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, no)
+        engine.lies(INFO, {"error": {"code": 500, "err_code": 1, "description": "no"}})
         await anyio.sleep(PACE + 1)
         assert bus.stats().durables == ()
 
@@ -120,7 +125,7 @@ async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:
     bus = shop(engine)
     bus.on("work.x", durable="billing")(lambda number: None)
     names = ["a b", "a\r\nPUB x 0\r\n\r\n", "shop.work", "*", 7]
-    engine.lie = lambda operation: operation.subject == f"{ASKED}STREAM.NAMES" and engine.answer(operation, {"streams": names})
+    engine.lies(f"{ASKED}STREAM.NAMES", {"streams": names})
     await refused(bus, LocalProtocolError, match="no store keeps it")
     assert [subject for _, said in engine.heard if " " in (subject := said.subject) or subject == "x"] == []
 
@@ -130,20 +135,20 @@ async def test_a_pull_that_is_forgotten_is_noticed_however_long_ack_wait_is(engi
 
     @bus.on("work.x", durable="billing", ack_wait=3600)
     async def bill(number: int) -> None:
-        engine.lie = lambda operation: operation.subject.startswith(NEXT)  # and says nothing
+        engine.lies(NEXT, None)
         handled.append(number)
 
     async with bus:
         await bus.publish("work.x", 1)
         await eventually(lambda: handled == [1])
         await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 1)
-        engine.lie = lambda operation: False
+        engine.honest()
         await bus.publish("work.x", 2)
         with anyio.fail_after(30):
             await eventually(lambda: handled == [1, 2])
 
 
-async def test_what_was_on_its_way_to_a_handler_that_may_not_acknowledge_is_left_for_others(
+async def test_a_handler_that_may_not_acknowledge_leaves_its_work_to_others(
     engine: Liar, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = shop(engine)
@@ -161,7 +166,7 @@ async def test_what_was_on_its_way_to_a_handler_that_may_not_acknowledge_is_left
         with anyio.fail_after(20):
             await eventually(lambda: "may not acknowledge its publications" in caplog.text)
         await anyio.sleep(1)
-        engine.lie = lambda operation: False
+        engine.honest()
         assert handled == [1]
         await engine.cut()  # on another connection, another user may be allowed
         with anyio.fail_after(60):
@@ -187,6 +192,22 @@ async def test_what_comes_again_while_it_is_worked_on_runs_once(engine: Liar) ->
     assert len({said.subject for _, said in engine.heard if said.subject.startswith("$JS.ACK.")}) > 1, "it came again"
 
 
+async def test_what_waits_for_room_in_one_reader_is_not_given_to_another(engine: Liar) -> None:
+    async with shop(engine) as bus, shop(engine) as other:
+        for number in range(12):
+            await bus.publish("work.x", [number, "x" * 600_000])
+        async with bus.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as work:
+            await eventually(lambda: work._source.full)
+            async with other.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as idle:
+                with pytest.raises(TimeoutError):
+                    await idle.receive(2.5)  # longer than the engine waits for a word
+                for number in range(12):
+                    message = await work.receive(10)
+                    assert (message.body[0], message.attempt) == (number, 1)
+                    message.ack()
+            await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 12)
+
+
 async def test_what_is_worked_on_is_said_while_the_consumer_is_looked_for(engine: Liar) -> None:
     bus, other, begun = shop(engine), shop(engine), list[int]()
 
@@ -200,9 +221,7 @@ async def test_what_is_worked_on_is_said_while_the_consumer_is_looked_for(engine
         await bus.publish("work.x", 1)
         await eventually(lambda: begun == [1])
         silent_until = anyio.current_time() + 12
-        engine.lie = lambda operation: (
-            operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and anyio.current_time() < silent_until
-        )
+        engine.lie = lambda operation: operation.subject.startswith(INFO) and anyio.current_time() < silent_until
         await engine.cut()
         await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 1)
     assert begun == [1]
@@ -210,48 +229,17 @@ async def test_what_is_worked_on_is_said_while_the_consumer_is_looked_for(engine
 
 async def test_a_consumer_of_other_tools_is_named_with_what_differs(engine: Liar) -> None:
     async with shop(engine):
-        config = {
-            "durable_name": "billing",
-            "ack_policy": "explicit",
-            "ack_wait": 30_000_000_000,
-            "filter_subject": "shop.p.work.x",
-            "max_ack_pending": 1000,
-        }
+        config: dict[str, Any] = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 30_000_000_000}
         worker = shop(engine)
         worker.on("work.x", durable="billing")(lambda number: None)
-        engine.lie = lambda operation: (
-            operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, {"config": config})
-        )
-        with pytest.raises(LocalProtocolError) as caught:
-            async with worker:
-                raise AssertionError
-        assert "has another ordered: False (max_ack_pending 1000), not False (max_ack_pending 20000)" in str(caught.value)
-
-
-async def test_a_letter_that_is_tried_again_has_the_id_that_its_handler_saw(engine: Liar) -> None:
-    bus, seen = shop(engine), list[tuple[Any, int]]()
-
-    @bus.on("work.x", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int, ctx: Context) -> None:
-        seen.append((ctx.message.id, ctx.attempt))
-        if len(seen) == 1:
-            raise ValueError("no bank")
-
-    async with bus:
-        await bus.publish("work.x", 1, id="order-1")
-        administration = Administration.of(bus)
-        with anyio.fail_after(20):
-            await eventually(lambda: len(seen) == 1)
-            await eventually(lambda: len(engine.times("shop.dead.")) == 1)
-            await administration.retry(await administration.letter(1))
-            await eventually(lambda: len(seen) == 2)
-    assert seen == [("order-1", 1), ("order-1", 1)]
+        engine.lies(INFO, {"config": config | {"filter_subject": "shop.p.work.x", "max_ack_pending": 1000}})
+        text = r"has another ordered: False \(max_ack_pending 1000\), not False \(max_ack_pending 20000\)"
+        await refused(worker, LocalProtocolError, match=text)
 
 
 async def test_a_store_that_is_made_again_is_read_from_its_beginning_by_those_who_were_there(engine: Liar) -> None:
     bus = shop(engine)
     handled = noting(bus, "work.x", durable="billing", start="new")
-
     async with bus, bus.subscribe("work.>", start="new", returns=int) as replay:
         for number in range(3):
             await bus.publish("work.x", number)
@@ -271,24 +259,20 @@ FULL = {"error": {"code": 503, "err_code": 10077, "description": "maximum bytes 
 async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: Liar, caplog: pytest.LogCaptureFixture) -> None:
     bus = shop(engine)
     failing(bus, "work.*", concurrency=4)
-
-    engine.lie = lambda operation: operation.subject.startswith("shop.dead.") and engine.answer(operation, FULL)
+    engine.lies("shop.dead.", FULL)
     async with bus:
-        for number in range(4):
-            await bus.publish("work.x", number)
+        await publish_each(bus, "work.x", range(4))
         await anyio.sleep(50)
         assert len(engine.times("shop.dead.")) > 20
         assert caplog.text.count("the letter cannot be stored, so the publication is redelivered") == 3
-        engine.lie = lambda operation: False
+        engine.honest()
         with anyio.fail_after(60):
             stored = re.compile(r"'work.x' .* failed: RuntimeError: \d$")
             await eventually(lambda: len([*filter(stored.match, caplog.messages)]) == 4)
 
 
 @pytest.mark.parametrize("reader", ["handler", "ordered handler", "subscription"])
-async def test_as_long_as_an_engine_has_no_room_for_letters_what_has_no_attempts_left_is_tried_again(
-    engine: Liar, reader: str
-) -> None:
+async def test_without_room_for_letters_what_has_no_attempts_left_is_tried_again(engine: Liar, reader: str) -> None:
     store, retry = Store("work", "work.>", work=True), Retry(attempts=2, backoff=0.1)
     broken, done = [True], set[int]()
 
@@ -318,10 +302,9 @@ async def test_as_long_as_an_engine_has_no_room_for_letters_what_has_no_attempts
             yield bus
             tasks.cancel_scope.cancel()
 
-    engine.lie = lambda operation: operation.subject.startswith("shop.dead.") and engine.answer(operation, FULL)
+    engine.lies("shop.dead.", FULL)
     async with worker() as bus:
-        for number in range(5):
-            await bus.publish("work.x", number)
+        await publish_each(bus, "work.x", range(5))
         await anyio.sleep(60)
         assert len(engine.times("shop.dead.")) > 5
         assert done == set()
@@ -335,7 +318,6 @@ async def test_as_long_as_an_engine_has_no_room_for_letters_what_has_no_attempts
 async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_one(engine: Liar) -> None:
     bus = shop(engine)
     failing(bus, "work.x")
-
     async with bus:
         administration = Administration.of(bus)
         await administration.remove("dead")
@@ -390,9 +372,7 @@ async def test_a_publication_to_a_store_without_a_leader_is_told_as_that(engine:
 async def test_a_publication_to_an_engine_that_keeps_nothing_any_more_says_what_to_start(engine: Liar) -> None:
     bus = shop(engine)
     async with bus:
-        engine.lie = lambda operation: (
-            operation.subject in ("shop.p.work.x", f"{ASKED}STREAM.NAMES") and engine.status(operation, "503")
-        )
+        engine.lie = lambda said: said.subject in ("shop.p.work.x", f"{ASKED}STREAM.NAMES") and engine.status(said, "503")
         with pytest.raises(LocalProtocolError, match="the NATS server of the cluster has no JetStream: start it with"):
             await bus.publish("work.x", 1, timeout=5)
 

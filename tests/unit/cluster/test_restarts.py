@@ -57,7 +57,7 @@ async def channelled(bus: Bus, subject: str) -> object:
 @pytest.mark.parametrize("ask", [request, retried, streamed, channelled])
 @pytest.mark.parametrize("subject", ["door.open", "door.far.open"])
 @pytest.mark.parametrize("way", ["node", "client of a node", "behind a bridge"])
-async def test_a_request_for_a_service_that_went_lately_is_unavailable_and_later_has_no_handler(
+async def test_a_service_that_went_is_unavailable_and_later_no_handler(
     engine: NatsEngine, ask: Ask, subject: str, way: str
 ) -> None:
     gateway = Bus(cluster=engine.url)
@@ -92,8 +92,7 @@ KINDS = {"request", "stream", "channel"}
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "drained"])
 async def test_a_request_with_retry_waits_for_the_service_that_restarts(engine: NatsEngine, killed: bool) -> None:
-    asker = Bus(cluster=engine.url)
-    async with cluster(asker, url=engine.url):
+    async with Bus(cluster=engine.url) as asker:
         async with running(engine) as worker:
             if killed:  # without a goodbye
                 [*engine.clients][-1].transport.abort(Closed(1006, "killed"))
@@ -113,8 +112,7 @@ async def test_a_request_with_retry_waits_for_the_service_that_restarts(engine: 
 
 
 async def test_what_is_remembered_outlasts_an_outage_of_the_engine(engine: NatsEngine) -> None:
-    asker = Bus(cluster=engine.url)
-    async with cluster(asker, url=engine.url):
+    async with Bus(cluster=engine.url) as asker:
         async with running(engine):
             await engine.cut()
         await anyio.sleep(5)

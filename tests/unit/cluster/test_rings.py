@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import Any
 
 import anyio
 import pytest
@@ -13,20 +12,11 @@ from polybus._core.bus.bus import parts_of
 from polybus.testing import pair
 from polybus.testing.nats_engine import cluster
 from tests.support import bounded, eventually
+from tests.unit.answering import noting
 
 pytestmark = pytest.mark.anyio
 
 BOTH_WAYS = [Route("t.>", "t.{rest}"), Route("t.>", "t.{rest}", reverse=True)]
-
-
-def _hearing(bus: Bus) -> list[Any]:
-    heard: list[Any] = []
-
-    @bus.on("t.>", inline=True, queue=1000)
-    def hear(body: Any) -> None:
-        heard.append(body)
-
-    return heard
 
 
 @pytest.mark.parametrize("relay", [False, True], ids=["nodes", "nodes that relay"])
@@ -34,7 +24,7 @@ def _hearing(bus: Bus) -> list[Any]:
 async def test_what_goes_round_through_nodes_of_a_cluster_comes_once_to_each(relay: bool) -> None:
     """The first node has no gateway itself: the others tell it that they have."""
     nodes, outside = [Bus(cluster="auto") for _ in range(3)], Bus()
-    heard = [_hearing(bus) for bus in (*nodes, outside)]
+    heard = [noting(bus, "t.>", queue=1000) for bus in (*nodes, outside)]
     for bus in (*nodes, outside) if relay else ():
         bus.relay("t.>")
     async with AsyncExitStack() as stack:

@@ -11,7 +11,7 @@ from polybus import Bus, Cluster, LocalProtocolError, Message, Retry, Store
 from polybus.events import DeadLettered
 from tests.refusal import refused
 from tests.support import eventually, next_event
-from tests.unit.cluster.handlers import noting
+from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.test_durable import all_done, node, state
 
 pytestmark = pytest.mark.anyio
@@ -40,8 +40,7 @@ async def test_what_is_stored_is_read_and_what_is_acknowledged_does_not_come_aga
 
 async def test_what_was_read_and_not_settled_when_the_block_is_left_comes_again_at_once(engine: Any, name: str) -> None:
     async with node(engine, WORK, name=name) as shop:
-        for number in range(4):
-            await shop.publish("work.do", number)
+        await publish_each(shop, "work.do", range(4))
         async with shop.subscribe("work.do", durable="audit", queue=4, ack_wait=600) as work:
             first = await work.receive(10)
             assert first.body == 0
@@ -58,8 +57,7 @@ async def test_what_was_read_and_not_settled_when_the_block_is_left_comes_again_
 
 async def test_one_comes_after_the_other_is_settled_and_several_where_the_queue_is_larger(engine: Any, name: str) -> None:
     async with node(engine, WORK, name=name) as shop:
-        for number in range(6):
-            await shop.publish("work.do", number)
+        await publish_each(shop, "work.do", range(6))
         async with shop.subscribe("work.do", durable="one") as work:
             message = await work.receive(10)
             with pytest.raises(TimeoutError):
@@ -134,12 +132,9 @@ async def test_what_does_not_fit_is_a_dead_letter_at_once(engine: Any, name: str
 
 async def test_readers_of_one_name_share_and_a_handler_is_one_of_them(engine: Any, name: str) -> None:
     worker = node(engine, name=name)
-
     handled = noting(worker, "work.>", durable="audit")
-
     async with node(engine, WORK, name=name) as shop, shop.subscribe("work.>", durable="audit") as mine, worker:
-        for number in range(20):
-            await shop.publish("work.do", number)
+        await publish_each(shop, "work.do", range(20))
         first = await mine.receive(10)
         await eventually(lambda: len(handled) == 19)
         assert first.body not in handled
@@ -149,8 +144,7 @@ async def test_readers_of_one_name_share_and_a_handler_is_one_of_them(engine: An
 
 async def test_a_replay_reads_what_is_stored_in_its_order_and_then_what_comes(engine: Any, name: str) -> None:
     async with node(engine, WORK, name=name) as shop:
-        for number in range(300):
-            await shop.publish("work.do", number)
+        await publish_each(shop, "work.do", range(300))
         async with shop.subscribe("work.>", start="all") as replay:
             assert [(await replay.receive(10)).body for _ in range(300)] == list(range(300))
             await shop.publish("work.do", 300)
@@ -172,23 +166,6 @@ async def _consumers(bus: Bus, stream: str, count: int) -> bool:
     return bool((await state(bus, stream))["consumer_count"] == count)
 
 
-async def test_what_waits_for_room_in_one_reader_is_not_given_to_another(engine: Any, name: str) -> None:
-    large = "x" * 600_000
-    async with node(engine, WORK, name=name) as shop, node(engine, name=name) as other:
-        for number in range(12):
-            await shop.publish("work.do", [number, large])
-        async with shop.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as work:
-            await eventually(lambda: work._source.full)
-            async with other.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as idle:
-                with pytest.raises(TimeoutError):
-                    await idle.receive(2.5)  # longer than the engine waits for a word
-                for number in range(12):
-                    message = await work.receive(10)
-                    assert (message.body[0], message.attempt) == (number, 1)
-                    message.ack()
-            await all_done(shop, f"{name}-work", "audit")
-
-
 async def test_a_replay_misses_nothing_of_what_waits_for_room_while_the_link_is_cut(engine: Any, name: str) -> None:
     large = "x" * 600_000
     async with node(engine, WORK, name=name) as shop:
@@ -202,8 +179,7 @@ async def test_a_replay_misses_nothing_of_what_waits_for_room_while_the_link_is_
 
 async def test_what_a_replay_has_not_read_holds_up_no_drain(engine: Any, name: str) -> None:
     async with node(engine, WORK, name=name) as shop:
-        for number in range(3):
-            await shop.publish("work.do", number)
+        await publish_each(shop, "work.do", range(3))
         async with shop.subscribe("work.>", start="all") as replay:
             await eventually(lambda: len(replay) == 3)
             with anyio.fail_after(5):
@@ -213,8 +189,7 @@ async def test_what_a_replay_has_not_read_holds_up_no_drain(engine: Any, name: s
 async def test_a_drain_ends_the_iteration_after_what_has_come(engine: Any, name: str) -> None:
     read: list[int] = []
     async with node(engine, WORK, name=name) as shop, node(engine, name=name) as clerk, anyio.create_task_group() as tasks:
-        for number in range(3):
-            await shop.publish("work.do", number)
+        await publish_each(shop, "work.do", range(3))
         begun = anyio.Event()
 
         async def audit() -> None:

@@ -33,7 +33,6 @@ class Family:
     lifeline: int
 
     def told(self) -> dict[str, Any]:
-        """The one thing that was told."""
         said: dict[str, Any] = json.loads(self.supervisor.recv(65536))
         return said
 
@@ -103,7 +102,7 @@ async def test_a_worker_answers_until_its_supervisor_is_gone(family: Family) -> 
     assert asked == 3
 
 
-def test_a_worker_whose_supervisor_ends_is_asked_to_end_and_is_ended_when_it_takes_too_long(
+def test_a_worker_without_its_supervisor_is_asked_to_end_and_then_killed(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[Any] = []
@@ -118,9 +117,7 @@ def test_a_worker_whose_supervisor_ends_is_asked_to_end_and_is_ended_when_it_tak
     assert done == [(os.getpid(), signal.SIGTERM), 7.0, (os.getpid(), signal.SIGKILL)]
 
 
-def test_a_process_is_the_worker_that_its_environment_names_and_only_once(
-    family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_the_worker_of_its_environment_and_only_once(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     ((name, value),) = family.inherited.environment().items()
     monkeypatch.setenv(name, value)
     assert Inheritance.of_this_process() == family.inherited
@@ -135,9 +132,7 @@ def test_a_process_whose_environment_says_nonsense_is_no_worker(value: str, monk
     assert Worker.here() is None
 
 
-def test_a_process_that_a_worker_starts_is_none_although_it_has_the_variable(
-    family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_a_worker_starts_is_not_a_worker(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     ((name, value),) = family.inherited.environment().items()
     fields = json.loads(value)
     fields["are"][0] = "0:0"  # another file under that number
