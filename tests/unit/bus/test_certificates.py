@@ -15,12 +15,7 @@ pytestmark = pytest.mark.anyio
 
 TODAY = datetime.now(UTC)
 AUTHORITY = trustme.CA()
-STATES = {
-    "has expired": (-30, -1),
-    "is not valid before": (1, 90),
-    "expires on": (-80, 13),
-    "": (-80, 15),
-}
+STATES = {"has expired": (-30, -1), "is not valid before": (1, 90), "expires on": (-80, 13), "": (-80, 15)}
 """What is said of a certificate that is valid from one day to another one; 0 is today."""
 
 
@@ -38,9 +33,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("says", STATES)
 @pytest.mark.parametrize("url", ["ubre+tls://127.0.0.1:0", "ubre+wss://127.0.0.1:0/bus", "jrep+https://127.0.0.1:0"])
 @bounded
-async def test_a_server_says_once_what_is_wrong_with_its_certificate(
-    url: str, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_says_once_what_its_certificate_lacks(url: str, says: str, caplog: pytest.LogCaptureFixture) -> None:
     async with Bus().serve(url, tls=context(says)) as listener:
         assert [f"{listener.url} {says}" in line for line in told(caplog)] == ([True] if says else [])
         assert all(getattr(record, "address", "") == listener.url for record in caplog.records)
@@ -64,9 +57,7 @@ async def test_who_binds_for_several_workers_says_it_for_all(caplog: pytest.LogC
 
 
 @bounded
-async def test_a_certificate_that_is_shown_to_clients_with_one_of_their_own_is_looked_at_too(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_certificate_that_is_shown_to_clients_with_their_own_is_checked_too(caplog: pytest.LogCaptureFixture) -> None:
     tls = context("has expired", key_type=trustme.KeyType.RSA)
     tls.verify_mode = ssl.CERT_REQUIRED
     async with Bus().serve("ubre+tls://127.0.0.1:0", tls=tls):
@@ -75,6 +66,5 @@ async def test_a_certificate_that_is_shown_to_clients_with_one_of_their_own_is_l
 
 @bounded
 async def test_a_server_without_a_certificate_serves_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    """What it does have may come with the name that a client says."""
     async with Bus().serve("ubre+tls://127.0.0.1:0", tls=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)):
         assert told(caplog) == []

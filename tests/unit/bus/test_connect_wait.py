@@ -9,11 +9,11 @@ import pytest
 from polybus import Backoff, Bus, ConnectFailed, connect
 from polybus.events import LinkUp
 from polybus.protocols import Ubre
+from tests.refusal import refused
+from tests.support import next_event
 
 
 class Keyed:
-    """A protocol with a key in a file."""
-
     def __init__(self, path: str) -> None:
         self.files = {path: "the key"}
         self.read: list[str] = []
@@ -33,19 +33,15 @@ class Keyed:
 async def test_the_files_of_a_protocol_are_read_before_each_attempt(tmp_path: Path) -> None:
     path, server = tmp_path / "key", Bus()
     keyed: Any = Keyed(str(path))
-    with pytest.raises(ConnectFailed, match="the key cannot be read: No such file"):
-        async with connect("ubre+memory://keyed", protocol=keyed):
-            pass
+    text = "the key cannot be read: No such file"
+    await refused(connect("ubre+memory://keyed", protocol=keyed), ConnectFailed, match=text)
     path.write_text("first")
     async with server.serve("ubre+memory://keyed") as listener:
         async with connect("ubre+memory://keyed", protocol=keyed, backoff=Backoff(initial=0.001)) as bus:
             events = bus.events()
             path.write_text("second")
             await listener.peers[0].aclose()
-            while not isinstance(await anext(events), LinkUp):
-                pass
+            await next_event(events, LinkUp)
             assert keyed.read == ["first", "second"]
         path.write_text("bad")
-        with pytest.raises(ConnectFailed, match="the key is not good"):
-            async with connect("ubre+memory://keyed", protocol=keyed):
-                pass
+        await refused(connect("ubre+memory://keyed", protocol=keyed), ConnectFailed, match="the key is not good")

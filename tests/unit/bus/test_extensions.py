@@ -15,8 +15,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Diary(Extension):
-    """Keeps what it is told, by the names of the methods."""
-
     def __init__(self, bus: Bus) -> None:
         self.told: list[str] = []
         parts_of(bus).links.extensions.append(self)

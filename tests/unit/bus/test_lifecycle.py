@@ -2,10 +2,10 @@
 
 import asyncio
 import contextvars
-import functools
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, Local
 from polybus._core.pubsub.handler_subscription import HandlerSubscription
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
+from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually
-from tests.unit.answering import answering
+from tests.unit.answering import answering, publish_each
 
 pytestmark = pytest.mark.anyio
 QUICK = Limits(close_timeout=0.1)
@@ -52,17 +53,14 @@ def open_files() -> int:
 @bounded
 async def test_a_bus_that_is_not_entered_says_what_to_do() -> None:
     bus = Bus()
-    with pytest.raises(LocalProtocolError, match="async with bus"):
-        await bus.request("x")
+    for verb in (bus.request, bus.publish):
+        with pytest.raises(LocalProtocolError, match="async with bus"):
+            await verb("x")
     with pytest.raises(LocalProtocolError, match="async with bus"):
         bus.publish_nowait("x")
     with pytest.raises(LocalProtocolError, match="async with bus"):
         await bus.wait_closed()
-    with pytest.raises(LocalProtocolError, match="async with bus"):
-        await bus.publish("x")
-    with pytest.raises(LocalProtocolError, match="async with bus"):
-        async with bus.subscribe("x"):
-            pass
+    await refused(bus.subscribe("x"), LocalProtocolError, match="async with bus")
     assert everything_ended(bus)
 
 
@@ -93,11 +91,8 @@ def test_a_bus_may_be_entered_again_on_another_loop_and_another_backend() -> Non
 
 @bounded
 async def test_what_the_body_raises_comes_out_unchanged_and_alone_and_does_not_wait_for_handlers() -> None:
-    class Mine(Exception):
-        pass
-
     several = ExceptionGroup("of a task group", [ValueError("mine")])
-    for error in (Mine("a"), LocalProtocolError("b"), StopAsyncIteration("c"), KeyError("d"), several):
+    for error in (LocalProtocolError("b"), StopAsyncIteration("c"), KeyError("d"), several):
         served = answering()
         for entered in (served, pair(served)):
             with pytest.raises(type(error)) as caught:
@@ -153,12 +148,9 @@ async def test_on_asyncio_a_bus_may_be_entered_in_one_task_and_left_in_another(a
     bus = answering(lifespan=lifespan)
     manager = pair(bus)
 
-    async def use(client: Bus) -> Any:
-        return await client.request("echo", 1)
-
     async with asyncio.timeout(BOUND):
         client = await asyncio.create_task(manager.__aenter__())
-        assert await asyncio.create_task(use(client)) == 1
+        assert await client.request("echo", 1) == 1
         await asyncio.create_task(manager.__aexit__(None, None, None))
     assert everything_ended(bus)
 
@@ -215,8 +207,7 @@ async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
 
 @bounded
 async def test_draining_handles_what_was_published() -> None:
-    bus, heard = answering(), []
-    go = anyio.Event()
+    bus, heard, go = answering(), list[int](), anyio.Event()
 
     @bus.on("news")
     async def on_news(body: int) -> None:
@@ -224,8 +215,7 @@ async def test_draining_handles_what_was_published() -> None:
         heard.append(body)
 
     async with pair(bus) as client, anyio.create_task_group() as group:
-        for number in range(3):
-            await client.publish("news", number)
+        await publish_each(client, "news", range(3))
         await client.request("echo", "all have come")
         group.start_soon(bus.drain)
         await eventually(lambda: not bus.ready)
@@ -319,8 +309,7 @@ async def test_what_a_task_of_the_lifespan_reads_ends_with_the_bus_and_so_does_t
 
 @bounded
 async def test_a_loop_over_a_subscription_reads_what_has_come_and_ends_when_its_bus_has_drained() -> None:
-    read: list[object] = []
-    bus, published = Bus(), anyio.Event()
+    bus, published, read = Bus(), anyio.Event(), list[object]()
 
     async def loop() -> None:
         async with bus.subscribe("news", local=True) as news:
@@ -330,8 +319,7 @@ async def test_a_loop_over_a_subscription_reads_what_has_come_and_ends_when_its_
     async with bus, anyio.create_task_group() as group:
         group.start_soon(loop)
         await anyio.wait_all_tasks_blocked()
-        for number in range(3):
-            await bus.publish("news", number)
+        await publish_each(bus, "news", range(3))
         await bus.drain()
         published.set()
     assert read == [0, 1, 2]
@@ -358,8 +346,7 @@ async def test_a_handler_that_closes_its_own_bus_is_cancelled_at_its_next_wait()
 
 @bounded
 async def test_a_handler_may_be_the_last_to_leave_its_bus() -> None:
-    bus = answering()
-    entered, go = anyio.Event(), anyio.Event()
+    bus, entered, go = answering(), anyio.Event(), anyio.Event()
 
     @bus.handle("stay")
     async def stay(ctx: Context) -> None:
@@ -379,9 +366,8 @@ async def test_a_handler_may_be_the_last_to_leave_its_bus() -> None:
 
 @bounded
 async def test_closing_cuts_a_drain_that_is_under_way() -> None:
-    bus = answering()
+    bus, begun = answering(), anyio.Event()
     async with anyio.create_task_group() as group:
-        begun = anyio.Event()
 
         async def leave() -> None:
             async with bus:
@@ -395,14 +381,10 @@ async def test_closing_cuts_a_drain_that_is_under_way() -> None:
         assert everything_ended(bus)
 
 
-FROM_WITHIN = ["handler", "publication", "middleware", "lifespan", "thread"]
-
-
 @pytest.mark.parametrize("verb", ["aclose", "drain", "leave"])
-@pytest.mark.parametrize("where", FROM_WITHIN)
+@pytest.mark.parametrize("where", ["handler", "publication", "middleware", "lifespan", "thread"])
 @bounded
 async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: str) -> None:
-    """No deadlock, wherever the end is asked for, and nothing is left."""
     go, asked = anyio.Event(), []
 
     async def end(bus: Bus) -> None:
@@ -435,9 +417,7 @@ async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: 
         anyio.from_thread.run(go.wait)
         anyio.from_thread.run(end, bus)
 
-    @bus.handle("nothing")
-    async def nothing() -> None:
-        await go.wait()
+    bus.handle("nothing")(go.wait)
 
     @bus.on("end", concurrency=5)
     async def by_publication() -> None:
@@ -556,7 +536,6 @@ async def test_a_lifespan_that_fails_on_leaving_says_so_but_does_not_hide_what_t
 
 @bounded
 async def test_the_end_of_a_lifespan_is_orderly_whatever_the_block_raised() -> None:
-    """As with an application server: what comes after the `yield` needs no `finally`."""
     log = []
 
     @asynccontextmanager
@@ -626,8 +605,7 @@ async def test_a_lifespan_that_enters_its_own_bus_does_not_keep_it_entered() -> 
 
 @bounded
 async def test_when_who_enters_first_gives_up_the_next_one_begins_anew() -> None:
-    began: list[int] = []
-    go, entered = anyio.Event(), anyio.Event()
+    began, go, entered = list[int](), anyio.Event(), anyio.Event()
 
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[None]:
@@ -687,9 +665,7 @@ async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering
 
 @pytest.mark.parametrize("fails", [False, True])
 @bounded
-async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_drain(
-    fails: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_drain(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
 
     @asynccontextmanager
@@ -718,10 +694,7 @@ async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_d
 @bounded
 async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None:
     bus, go, log = Bus(), anyio.Event(), []
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        await go.wait()
+    bus.handle("slow")(go.wait)
 
     async def enter() -> None:
         async with bus:
@@ -775,21 +748,9 @@ async def test_who_has_entered_before_a_close_does_not_leave_what_others_have_en
 async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
     bus, said = answering(), []
 
-    async def enter() -> None:
-        async with bus:
-            pass
-
-    async def link() -> None:
-        async with connect("ubre+memory://elsewhere", bus=bus):
-            pass
-
-    async def subscribe() -> None:
-        async with bus.subscribe("news"):
-            pass
-
-    async def stream() -> None:
-        async with bus.stream("echo"):
-            pass
+    async def enter(*blocks: Any) -> None:
+        async with blocks[0]() as block:
+            raise AssertionError(block)
 
     async def look() -> None:
         with pytest.raises(LocalProtocolError, match="another event loop"):
@@ -803,8 +764,10 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
         for verb in verbs:
             with pytest.raises(LocalProtocolError, match="another event loop"):
                 verb("echo", 1)
-        waiting = [enter, link, subscribe, stream, look, bus.drain, bus.aclose, bus.wait_closed, peer.aclose]
-        waiting += [functools.partial(verb, "echo", 1) for verb in (bus.publish, bus.notify, peer.publish, peer.notify)]
+        blocks = [lambda: bus, lambda: connect("ubre+memory://elsewhere", bus=bus), partial(bus.subscribe, "x")]
+        waiting = [look, bus.drain, bus.aclose, bus.wait_closed, peer.aclose]
+        waiting += [partial(enter, block) for block in (*blocks, partial(bus.stream, "echo"))]
+        waiting += [partial(verb, "echo", 1) for verb in (bus.publish, bus.notify, peer.publish, peer.notify)]
         for backend in ("asyncio", "trio"):
             for attempt in waiting:
                 with pytest.raises(LocalProtocolError, match="another event loop"):

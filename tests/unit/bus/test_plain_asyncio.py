@@ -83,14 +83,13 @@ async def alone(bus: Bus, folder: Path) -> None:
         assert await bus.request("double", 21) == 42
 
 
-async def served(bus: Bus, folder: Path) -> None:
-    async with bus.serve(f"ubre+memory://{secrets.token_hex(4)}") as listener, connect(listener.url) as client:
+async def served(bus: Bus, folder: Path, url: str = "") -> None:
+    async with bus.serve(url or f"ubre+memory://{secrets.token_hex(4)}") as listener, connect(listener.url) as client:
         assert await client.request("double", 21) == 42
 
 
 async def at_an_address(bus: Bus, folder: Path) -> None:
-    async with bus.serve(f"ubre+unix://{folder / 'bus'}") as listener, connect(listener.url) as client:
-        assert await client.request("double", 21) == 42
+    await served(bus, folder, f"ubre+unix://{folder / 'bus'}")
 
 
 async def paired(bus: Bus, folder: Path) -> None:

@@ -32,7 +32,9 @@ from polybus._util.cancel_scopes import let_scope_fire
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
+from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually
+from tests.unit.answering import answering, noting, publish_each
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +54,7 @@ VALUE: contextvars.ContextVar[Any] = contextvars.ContextVar("VALUE")
 @pytest.mark.parametrize(
     "error", [NotFound("gone", detail="y" * 2_000_000), NotFound("lone \ud800")], ids=["large", "surrogate"]
 )
+@bounded
 async def test_an_error_that_cannot_be_written_whole_is_answered_all_the_same(error: Exception) -> None:
     bus = Bus()
 
@@ -59,17 +62,13 @@ async def test_an_error_that_cannot_be_written_whole_is_answered_all_the_same(er
     async def fails() -> None:
         raise error
 
-    @bus.handle("works")
-    async def works() -> int:
-        return 1
-
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            with pytest.raises(NotFound):
-                await client.request("fails")
-            assert await client.request("works") == 1
+    async with pair(answering(bus)) as client:
+        with pytest.raises(NotFound):
+            await client.request("fails")
+        assert await client.request("echo", 1) == 1
 
 
+@bounded
 async def test_a_context_variable_that_cannot_be_compared_stops_no_worker() -> None:
     bus = Bus()
 
@@ -78,12 +77,12 @@ async def test_a_context_variable_that_cannot_be_compared_stops_no_worker() -> N
         VALUE.set(Incomparable())
 
     VALUE.set(Incomparable())
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            for _ in range(3):
-                assert await client.request("sets") is None
+    async with pair(bus) as client:
+        for _ in range(3):
+            assert await client.request("sets") is None
 
 
+@bounded
 async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
     bus = Bus()
 
@@ -91,14 +90,14 @@ async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
     async def hello(channel: Channel[int, str]) -> None:
         await channel.send("hello")
 
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client, client.channel("hello") as channel:
-            assert [item async for item in channel] == ["hello"]
-            with pytest.raises(LocalProtocolError):
-                for number in range(200):
-                    await channel.send(number)
+    async with pair(bus) as client, client.channel("hello") as channel:
+        assert [item async for item in channel] == ["hello"]
+        with pytest.raises(LocalProtocolError):
+            for number in range(200):
+                await channel.send(number)
 
 
+@bounded
 async def test_middleware_stands_around_streams_too() -> None:
     bus = Bus()
 
@@ -110,41 +109,35 @@ async def test_middleware_stands_around_streams_too() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
 
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            with pytest.raises(Forbidden):
-                async with client.stream("numbers") as items:
-                    await anext(items)
+    async with pair(bus) as client, client.stream("numbers") as items:
+        with pytest.raises(Forbidden):
+            await anext(items)
 
 
+@bounded
 async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
-    allowed = [True]
-
-    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
-        return verb != "subscribe" or allowed[0]
-
-    bus = Bus(authorize=authorize)
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            async with client.subscribe("news"):
-                assert party_of(bus.peers[0]).patterns
-                allowed[0] = False
-            while party_of(bus.peers[0]).patterns:
-                await anyio.lowlevel.checkpoint()
+    allowed = True
+    bus = Bus(authorize=lambda peer, verb, subject: verb != "subscribe" or allowed)
+    async with pair(bus) as client:
+        async with client.subscribe("news"):
+            assert party_of(bus.peers[0]).patterns
+            allowed = False
+        await eventually(lambda: not party_of(bus.peers[0]).patterns)
 
 
+@bounded
 async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:
     bus = Bus()
-    with anyio.fail_after(BOUND):
-        async with bus, bus.subscribe("news", queue=1, when_full="block") as news, anyio.create_task_group() as group:
-            await bus.publish("news", 1)
-            with pytest.raises(QueueFull):
-                await bus.publish("news", 2, timeout=0.01)
-            group.start_soon(bus.publish, "news", 3)
-            await anyio.wait_all_tasks_blocked()
-            assert [(await anext(news)).body, (await anext(news)).body] == [1, 3]
+    async with bus, bus.subscribe("news", queue=1, when_full="block") as news, anyio.create_task_group() as group:
+        await bus.publish("news", 1)
+        with pytest.raises(QueueFull):
+            await bus.publish("news", 2, timeout=0.01)
+        group.start_soon(bus.publish, "news", 3)
+        await anyio.wait_all_tasks_blocked()
+        assert [(await anext(news)).body, (await anext(news)).body] == [1, 3]
 
 
+@bounded
 async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
     bus, running = Bus(), [0]
 
@@ -158,21 +151,21 @@ async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
         running[0] += 1
         yield 1
 
-    with anyio.fail_after(BOUND):
-        async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
 
-            def speak() -> str:
-                with raw.connect(listener.url.removeprefix("ubre+"), proxy=None) as peer:
-                    peer.send('{"request":"slow","id":"a"}')
-                    peer.send('{"open":"a","subject":"numbers","mode":"stream","n":1,"hops":0}')
-                    return str(peer.recv(timeout=BOUND))
+        def speak() -> str:
+            with raw.connect(listener.url.removeprefix("ubre+"), proxy=None) as peer:
+                peer.send('{"request":"slow","id":"a"}')
+                peer.send('{"open":"a","subject":"numbers","mode":"stream","n":1,"hops":0}')
+                return str(peer.recv(timeout=BOUND))
 
-            answer = await anyio.to_thread.run_sync(speak)
+        answer = await anyio.to_thread.run_sync(speak)
     assert '"end":"a"' in answer
     assert running == [1]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@bounded
 async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> None:
     bus, jobs = Bus(), list[Any]()
 
@@ -181,25 +174,25 @@ async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> N
         jobs.append(asyncio.current_task())
         await anyio.sleep_forever()
 
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            for wait in (False, True, False):
-                reply = client.request("waits")
-                await eventually(lambda: jobs)
-                job = jobs.pop()
-                job.cancel()
-                with pytest.raises(RemoteError):
-                    await reply
-                if wait:  # until what was cancelled has come to its end
-                    await eventually(job.done)
-            with pytest.raises(DeadlineExceeded):  # there is a clock, too
-                await client.request("waits", timeout=0.05)
+    async with pair(bus) as client:
+        for wait in (False, True, False):
+            reply = client.request("waits")
+            await eventually(lambda: jobs)
+            job = jobs.pop()
+            job.cancel()
+            with pytest.raises(RemoteError):
+                await reply
+            if wait:  # until what was cancelled has come to its end
+                await eventually(job.done)
+        with pytest.raises(DeadlineExceeded):  # there is a clock, too
+            await client.request("waits", timeout=0.05)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("cancelled", ["news.0", "news.3"], ids=["the first", "one asked about ahead"])
+@bounded
 async def test_each_message_that_an_authorize_which_cancels_its_own_task_costs_is_counted(cancelled: str) -> None:
-    asked, heard = list[Any](), list[int]()
+    asked = list[Any]()
 
     async def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
         if verb == "publish":
@@ -213,19 +206,15 @@ async def test_each_message_that_an_authorize_which_cancels_its_own_task_costs_i
         return True
 
     bus = Bus(authorize=authorize)
-
-    @bus.on("news.*")
-    async def news(body: int) -> None:
-        heard.append(body)
-
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            for number in range(40):
-                await client.publish(f"news.{number}", number)
-            await eventually(lambda: bus.stats().refused and len(heard) + bus.stats().refused + bus.stats().dropped == 40)
+    heard = noting(bus, "news.*")
+    async with pair(bus) as client:
+        for number in range(40):
+            await client.publish(f"news.{number}", number)
+        await eventually(lambda: bus.stats().refused and len(heard) + bus.stats().refused + bus.stats().dropped == 40)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@bounded
 async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_publication_alone() -> None:
     bus, heard, jobs = Bus(), list[int](), list[Any]()
 
@@ -237,36 +226,27 @@ async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_pu
             jobs[0].cancel()
             await anyio.lowlevel.checkpoint()
 
-    @bus.handle("waits")
-    async def waits() -> None:
-        await anyio.sleep_forever()
-
-    with anyio.fail_after(BOUND):
-        async with pair(bus) as client:
-            for number in (1, 2):
-                await client.publish("news", number)
-            await eventually(lambda: heard == [1, 2])
-            await client.publish("news", 3)
-            await eventually(lambda: heard == [1, 2, 3])
-            assert bus.stats().failed == 1
-            with pytest.raises(DeadlineExceeded):
-                await client.request("waits", timeout=0.05)
-            await eventually(lambda: bus.stats().running == 0)
+    async with pair(answering(bus)) as client:
+        await publish_each(client, "news", (1, 2))
+        await eventually(lambda: heard == [1, 2])
+        await client.publish("news", 3)
+        await eventually(lambda: heard == [1, 2, 3])
+        assert bus.stats().failed == 1
+        with pytest.raises(DeadlineExceeded):
+            await client.request("endless", timeout=0.05)
+        await eventually(lambda: bus.stats().running == 0)
 
 
+@bounded
 async def test_an_identity_that_has_expired_is_not_let_in() -> None:
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=3)
-    bus = Bus(authenticate=lambda handshake: Identity("v", expires_at=past))
-    with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
-        async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url):
-            pytest.fail("it let us in")
-
-
-# -- what a stranger learns ----------------------------------------------------------------------------------------------
+    async with Bus(authenticate=lambda handshake: Identity("v", expires_at=past)).serve(
+        "ubre+ws://127.0.0.1:0/bus"
+    ) as listener:
+        await refused(connect(listener.url), Unauthorized)
 
 
 def seen(error: RequestError, subject: str) -> tuple[str, str, str | None]:
-    """What somebody sees of a refusal, but for the subject."""
     return type(error).__name__, error.text.replace(repr(subject), "it"), error.reason
 
 
@@ -283,17 +263,12 @@ async def test_a_scope_whose_time_is_over_fires_also_when_the_event_loop_was_bus
 @pytest.mark.parametrize("asynchronous", [False, True])
 @bounded
 async def test_who_may_not_ask_does_not_learn_which_handlers_there_are(asynchronous: bool) -> None:
-    def refuse(peer: Peer, verb: str, subject: str | int) -> bool:
-        return subject == "open"
-
     async def refuse_later(peer: Peer, verb: str, subject: str | int) -> bool:
         await anyio.lowlevel.checkpoint()
-        return refuse(peer, verb, subject)
+        return subject == "open"
 
-    bus = Bus(authorize=refuse_later if asynchronous else refuse)
-
-    @bus.handle("there")
-    async def there() -> None: ...
+    bus = Bus(authorize=refuse_later if asynchronous else lambda peer, verb, subject: subject == "open")
+    bus.handle("there")(lambda: None)
 
     @bus.handle("flow")
     async def flow() -> AsyncIterator[int]:

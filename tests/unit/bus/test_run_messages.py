@@ -12,6 +12,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -39,17 +40,14 @@ async def test_run_in_a_running_event_loop_names_what_to_use_there() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "options", "says"),
-    [
-        ("uvloop", {"uvloop": True}, r"pip install 'polybus\[uvloop\]'"),
-        ("trio", {"backend": "trio"}, "pip install trio"),
-    ],
+    [("uvloop", {"uvloop": True}, r"pip install 'polybus\[uvloop\]'"), ("trio", {"backend": "trio"}, "pip install trio")],
 )
 def test_an_event_loop_that_is_not_installed_is_told_with_what_installs_it(
-    missing: str, options: dict[str, object], says: str, monkeypatch: pytest.MonkeyPatch
+    missing: str, options: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "find_spec", lambda name: None if name == missing else importlib.util.find_spec(name))
     with pytest.raises(ImportError, match=says):
-        polybus.run(Bus(), URL, **options)  # type: ignore[arg-type]
+        polybus.run(Bus(), URL, **options)
 
 
 def test_a_context_for_tls_is_for_the_connections_where_a_bus_connects_by_its_url() -> None:
@@ -57,15 +55,8 @@ def test_a_context_for_tls_is_for_the_connections_where_a_bus_connects_by_its_ur
         polybus.run(Bus(), "nats+tcp://127.0.0.1:9", tls=ssl.create_default_context())
 
 
-def test_an_unknown_backend_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="asyncio or trio"):
-        polybus.run(Bus(), URL, backend="twisted")
-
-
 @pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
-def test_where_it_serves_is_said_once_in_the_log_or_on_stdout(
-    level: int, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_it_serves_is_said_once(level: int, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(level, "polybus"):
         announce(URL)
     logged = [record.getMessage() for record in caplog.records]
@@ -99,18 +90,15 @@ def ended_at(words: str, caplog: pytest.LogCaptureFixture) -> Iterator[EndsAt]:
         logger.removeHandler(handler)
 
 
-def test_a_program_at_no_address_of_its_own_says_when_it_is_ready(caplog: pytest.LogCaptureFixture) -> None:
-    with running_cluster() as running, ended_at("ready", caplog) as ends:
-        polybus.run(Bus(cluster=running.url))
-    assert [line for line in ends.lines if "ready" in line] == [
+def test_a_program_says_when_it_is_ready_if_it_has_neither_an_address_nor_a_broker_s(caplog: pytest.LogCaptureFixture) -> None:
+    with running_cluster() as running:
+        with ended_at("ready", caplog) as ends:
+            polybus.run(Bus(cluster=running.url))
+        with ended_at("serving", caplog) as at_a_broker:
+            polybus.run(Bus(), running.url.removesuffix("/shop"))
+    assert [line for line in (*ends.lines, *at_a_broker.lines) if "ready" in line] == [
         "INFO ready, at no address of its own: requests come over its cluster, or the links that it has opened"
     ]
-
-
-def test_a_program_at_the_address_of_a_broker_has_one(caplog: pytest.LogCaptureFixture) -> None:
-    with running_cluster() as running, ended_at("serving", caplog) as ends:
-        polybus.run(Bus(), running.url.removesuffix("/shop"))
-    assert [line for line in ends.lines if "ready" in line] == []
 
 
 def test_a_program_that_nobody_can_reach_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,8 +117,6 @@ def test_a_program_with_a_url_can_be_reached(caplog: pytest.LogCaptureFixture) -
 
 
 class Timer:
-    """What `threading.Timer` is asked for."""
-
     made: ClassVar[list[Timer]] = []
 
     def __init__(self, *asked: Any) -> None:
@@ -168,8 +154,6 @@ async def page(port: int, path: str) -> tuple[int, str]:
 
 
 def bus_with(task: Callable[[], Coroutine[Any, Any, None]]) -> Bus:
-    """A bus beside which a task runs."""
-
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
@@ -205,8 +189,6 @@ def test_the_pages_tell_of_the_first_signal_during_the_delay_which_a_second_one_
 
 
 class Worker:
-    """One of several workers, as `run` sees it."""
-
     def __init__(self, taken: socket.socket | None) -> None:
         self.taken = taken
         self.said: list[Any] = []
@@ -240,17 +222,13 @@ def test_a_worker_serves_at_the_sockets_of_its_supervisor_which_it_tells_so(
             polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", workers=2, delay=0.001, drain=2)
     patience, *said = worker.said
     assert patience == pytest.approx(0.001 + 2 * 2 + 3.0)
-    assert sorted(map(str, worker.said[1:])) == sorted(
-        ["0 ubre+tcp://127.0.0.1:0", f"['{url}']", "it does not take requests", "True"]
-    )
+    assert sorted(map(str, said)) == sorted(["0 ubre+tcp://127.0.0.1:0", f"['{url}']", "it does not take requests", "True"])
     assert drained == [2]
     assert not any("serving" in record.getMessage() for record in caplog.records)
     assert Timer.made == []
 
 
-def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_lifespan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_lifespan(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
     def supervise(**options: Any) -> int:
@@ -275,6 +253,7 @@ def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_li
         ({"drain": None}, TypeError, "drain=None"),
         ({"metrics": True}, ValueError, "health='http://127.0.0.1:8081' too"),
         ({"health": "http://127.0.0.1:99999"}, ValueError, "of the form http"),
+        ({"backend": "twisted"}, ValueError, "asyncio or trio"),
     ],
 )
 def test_an_option_that_cannot_be_is_told_before_it_serves(
@@ -328,14 +307,10 @@ def test_threads_that_outlive_their_bus_leave_the_process_to_sigterm(
 def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus()
 
-    async def end() -> None:
-        if how == "closed":
-            await bus.aclose()
-        else:
-            await anyio.to_thread.run_sync(leave)
-
     def leave() -> None:
         raise GeneratorExit
+
+    end = bus.aclose if how == "closed" else partial(anyio.to_thread.run_sync, leave)
 
     def serving(url: str) -> None:
         parts_of(bus).services.running.spawn(end)
@@ -348,9 +323,7 @@ def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("uvloop", "backend", "module"), [(True, "asyncio", "uvloop"), (False, "asyncio", "asyncio"), (True, "trio", "")]
 )
-def test_a_program_runs_on_the_loop_that_it_asks_for(
-    uvloop: bool, backend: Any, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_runs_on_the_loop_it_wants(uvloop: bool, backend: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modules: list[str] = []
 
     def serving(url: str) -> None:
