@@ -16,17 +16,10 @@ def make() -> Bus:
     async def greet(name: str) -> str:
         return f"Hello, {name}"
 
-    @bus.handle("echo")
-    async def echo(body: object) -> object:
-        return body
-
-    @bus.handle(0x00010001)
-    async def numbered(body: object) -> object:
-        return {"numbered": body}
-
-    @bus.handle("7")
-    async def text(body: object) -> object:
-        return {"text": body}
+    bus.handle("echo")(lambda body: body)
+    bus.handle(0x00010001)(lambda body: {"numbered": body})
+    bus.handle("7")(lambda body: {"text": body})
+    bus.handle("said")(lambda: {"said": NASTY})
 
     @bus.handle("vault")
     async def vault() -> None:
@@ -39,10 +32,6 @@ def make() -> Bus:
     @bus.handle("nasty")
     async def nasty() -> None:
         raise NotFound(NASTY)
-
-    @bus.handle("said")
-    async def said() -> dict[str, str]:
-        return {"said": NASTY}
 
     @bus.handle("count")
     async def count(most: int) -> AsyncIterator[dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -90,3 +91,34 @@ def serve_process(folder: Path, *options: str, url: str = TCP, app: str = APP) -
         word, _, real = next_line(process).partition(" ")
         assert word == "serving", process.communicate(timeout=60)
         yield real, process
+
+
+class Cli:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def line(self, status: int, *words: str) -> str:
+        """Run a command that has to fail with this status and one line on stderr, which is returned."""
+        found, text = one_line(self._capsys, *words)
+        assert found == status, text
+        return text
+
+    def both(self, status: int, *words: str) -> tuple[str, str]:
+        """Run a command that has to end with this status; what it says on stdout and stderr."""
+        found = run(words)
+        out, err = self._capsys.readouterr()
+        assert found == status, err
+        return out, err
+
+    def err(self, status: int, *words: str) -> str:
+        return self.both(status, *words)[1]
+
+    def out(self, *words: str) -> str:
+        return self.both(0, *words)[0]
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.out(*words))
+
+    def rows(self, *words: str) -> list[Any]:
+        """The lines of JSON on stdout."""
+        return [json.loads(line) for line in self.out(*words).splitlines()]

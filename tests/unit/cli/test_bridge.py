@@ -10,10 +10,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from polybus import Bus, NoHandler, connect
-from polybus.cli.app import run
 from tests.support import BOUND, bounded, eventually
 
-from .support import next_line, one_line, serve_process, started
+from .support import Cli, next_line, serve_process, started
 
 ROUTES = """
 [[route]]
@@ -68,7 +67,7 @@ async def test_it_joins_two_sides_until_a_signal_which_lets_requests_be_answered
             assert await anyio.to_thread.run_sync(process.wait) == 0
 
 
-def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, cli: Cli) -> None:
     welcome = True
     server = Bus(authenticate=lambda _: "bridge" if welcome else None)
 
@@ -84,8 +83,8 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, capsys: pytest
         with listening as listener:
             portal.start_task_soon(turn_away)
             sides = ("ubre+tcp://127.0.0.1:0", listener.url)
-            assert run(["bridge", *sides, "--serve", "left", "--routes", str(tmp_path / "routes.toml")]) == 1
-    assert "identify yourself" in capsys.readouterr().err
+            told = cli.err(1, "bridge", *sides, "--serve", "left", "--routes", str(tmp_path / "routes.toml"))
+    assert "identify yourself" in told
 
 
 @pytest.mark.parametrize(
@@ -106,10 +105,7 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, capsys: pytest
         ('[[route]]\nsource = "a.*"\ntarget = "b.{a b}"\n', "line 1 (route 1): target 'b.{a b}' has a brace"),
         ('\ufeff[[route]]\nsource = "a"\ntargte = "b"\n', "line 1 (route 1): unknown key 'targte'"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = []\n', "kinds: none; one or more of request"),
-        (
-            '[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os.path"\n',
-            "request: 'os.path' is not of the form module:function",
-        ),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os.path"\n', "request: 'os.path' is not of the form module:"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os:name"\n', "a function, request(body, message) -> body"),
         ('[[route]]\nsource = "a"\ntarget = "b"\n[route.sub]\nx = 1\n', "unknown key 'sub'"),
         ("[routes]\n", "unknown key 'routes'; routes begin with [[route]]"),
@@ -125,27 +121,21 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, capsys: pytest
         ('[[route]]\nsource = "a"\ntarget = "b"\nheaders = ["ReplyTo"]\n', "is a field of some protocol"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_told_with_line_and_key(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_the_file_is_told_with_line_and_key(text: str, said: str, tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "routes.toml"
     path.write_text(text)
-    status, told = one_line(capsys, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path))
-    assert status == 2
+    told = cli.line(2, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path))
     assert said in told
     assert "routes.toml" in told
 
 
-def test_a_file_or_a_side_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told = one_line(capsys, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(tmp_path / "none.toml"))
-    assert (status, "No such file" in told) == (2, True)
+def test_a_file_or_a_side_that_is_not_there_is_told(tmp_path: Path, cli: Cli) -> None:
+    assert "No such file" in cli.line(2, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(tmp_path / "none.toml"))
     path = tmp_path / "routes.toml"
     path.write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
-    status, told = one_line(capsys, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path), "--serve", "top")
-    assert (status, told) == (2, "--serve 'top': left or right")
-    status, told = one_line(capsys, "bridge", "ubre+tcp://127.0.0.1:1", "csb+memory://b", "--routes", str(path))
-    assert status == 1
-    assert "127.0.0.1:1" in told
+    told = cli.line(2, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path), "--serve", "top")
+    assert told == "--serve 'top': left or right"
+    assert "127.0.0.1:1" in cli.line(1, "bridge", "ubre+tcp://127.0.0.1:1", "csb+memory://b", "--routes", str(path))
 
 
 # -- polybus broker, as a process, and polybus serve behind it -------------------------------------------------------------

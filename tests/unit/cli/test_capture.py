@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -13,7 +12,7 @@ from polybus.capture import Capture, decode, make_recorder
 from polybus.cli.app import run
 from tests.unit.capture.folders import damage
 from tests.unit.capture.generator import traffic
-from tests.unit.cli.support import next_line, one_line, started
+from tests.unit.cli.support import Cli, next_line, started
 
 
 def _made(folder: Path) -> Path:
@@ -21,7 +20,7 @@ def _made(folder: Path) -> Path:
 
 
 @pytest.mark.native
-def test_record_then_look_then_replay(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_then_look_then_replay(url: str, tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "captures"
     with started("record", url, str(folder)) as proxy:
         through = next_line(proxy)
@@ -34,27 +33,22 @@ def test_record_then_look_then_replay(url: str, tmp_path: Path, capsys: pytest.C
     assert "0 lost" in out
     capsys.readouterr()
 
-    assert run(["capture", "info", str(folder), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json("capture", "info", str(folder), "--json")
     assert found["frames"] >= 4
     assert found["protocols"] == {"ubre": found["frames"]}
     assert found["marks"] == 4  # two connections, each with a begin and an end
     decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
     assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
-    assert run(["capture", "info", str(folder)]) == 0
-    assert "4 marks of the start or end of a connection" in capsys.readouterr().out
+    assert "4 marks of the start or end of a connection" in cli.out("capture", "info", str(folder))
 
-    assert run(["replay", str(folder), url, "--dry-run"]) == 0
-    assert "would send 2 requests over 2 connections" in capsys.readouterr().out
+    assert "would send 2 requests over 2 connections" in cli.out("replay", str(folder), url, "--dry-run")
     assert not (tmp_path / "captures-replay").exists()
 
-    assert run(["replay", str(folder), url, "--speed", "0", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = cli.json("replay", str(folder), url, "--speed", "0", "--json")
     assert (report["answered"], report["failed"]) == (2, 0)
     assert Capture(tmp_path / "captures-replay").segments()
 
-    status, text = one_line(capsys, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
-    assert status == 1
+    text = cli.line(1, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
     assert "no client sent anything with --subject 'nobody.asked'; polybus capture info" in text
 
 
@@ -82,56 +76,44 @@ def of_nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_recording_of_no_connection_is_no_riddle(
-    command: str, of_nothing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, of_nothing: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(of_nothing, "c")
-    status, text = one_line(capsys, *command.split())
-    assert (status, "c is empty: the recorder has written nothing" in text) == (1, True), text
+    assert "c is empty: the recorder has written nothing" in cli.line(1, *command.split())
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, cli: Cli) -> None:
     folder = _made(tmp_path / "c")
-    assert run(["capture", "verify", str(folder)]) == 0
+    cli.out("capture", "verify", str(folder))
     damage(sorted(folder.iterdir())[0])
-    capsys.readouterr()
-    assert run(["capture", "verify", str(folder)]) == 1
-    both = capsys.readouterr()
-    assert "segment 0:" in both.out
-    assert "100 rows" in both.out
-    assert "polybus capture recover" in both.err
-    assert run(["capture", "export", str(folder), str(tmp_path / "lines"), "--format", "jsonl"]) == 1
-    both = capsys.readouterr()
-    assert Path(both.out.strip()).stat().st_size, "the rest is there"
-    assert "1 stretch with at least 100 frames cannot be read" in both.err
-    assert run(["capture", "compact", str(folder), str(tmp_path / "parquet")]) == 1
-    assert "polybus capture verify" in capsys.readouterr().err
-    assert run(["capture", "recover", str(folder), str(tmp_path / "whole")]) == 0
-    assert "lost: 100 rows" in capsys.readouterr().out
+    out, err = cli.both(1, "capture", "verify", str(folder))
+    assert "segment 0:" in out and "100 rows" in out
+    assert "polybus capture recover" in err
+    out, err = cli.both(1, "capture", "export", str(folder), str(tmp_path / "lines"), "--format", "jsonl")
+    assert Path(out.strip()).stat().st_size, "the rest is there"
+    assert "1 stretch with at least 100 frames cannot be read" in err
+    assert "polybus capture verify" in cli.err(1, "capture", "compact", str(folder), str(tmp_path / "parquet"))
+    assert "lost: 100 rows" in cli.out("capture", "recover", str(folder), str(tmp_path / "whole"))
     assert run(["capture", "verify", str(tmp_path / "whole")]) == 0
 
 
-def test_files_are_not_exported_to_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_not_exported_to_elsewhere(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(_made(tmp_path / "c"))
     monkeypatch.chdir(tmp_path)
-    status, text = one_line(capsys, "capture", "export", folder, "s3://bucket/lines")
-    assert (status, "s3://bucket/lines: this is written into a folder on this machine only" in text) == (1, True), text
+    text = cli.line(1, "capture", "export", folder, "s3://bucket/lines")
+    assert "s3://bucket/lines: this is written into a folder on this machine only" in text
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_info_is_for_people_and_compact_and_export_print_their_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_is_for_people_and_compact_and_export_print_their_files(tmp_path: Path, cli: Cli) -> None:
     folder = str(_made(tmp_path / "c"))
-    assert run(["capture", "info", folder]) == 0
-    out = capsys.readouterr().out
+    out = cli.out("capture", "info", folder)
     assert "20 connections" in out and "gap: 6 frames missing (dropped)" in out
-    assert run(["capture", "compact", folder, str(tmp_path / "p")]) == 0
-    assert run(["capture", "export", folder, str(tmp_path / "j"), "--format", "jsonl", "--table", "quarantine"]) == 0
-    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    printed = cli.out("capture", "compact", folder, str(tmp_path / "p"))
+    printed += cli.out("capture", "export", folder, str(tmp_path / "j"), "--format", "jsonl", "--table", "quarantine")
+    paths = [Path(line) for line in printed.splitlines()]
     assert [path.suffix for path in paths] == [".parquet", ".jsonl"]
     assert all(path.stat().st_size for path in paths)
 
@@ -164,60 +146,44 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
-    arguments: list[str],
-    says: str,
-    expected: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], says: str, expected: int, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, text = one_line(capsys, *arguments)
-    assert (status, says in text) == (expected, True), text
+    assert says in cli.line(expected, *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_capture_is_decoded_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_capture_is_decoded_once(tmp_path: Path, cli: Cli) -> None:
     folder = _made(tmp_path / "captures")
-    assert run(["capture", "decode", str(folder), "--json"]) == 0
-    first = json.loads(capsys.readouterr().out)
+    first = cli.json("capture", "decode", str(folder), "--json")
     assert (first["fresh"], first["open"], first["damaged"]) == (0, 0, [])
     assert first["segments"] == len(Capture(folder).segments()) == len(list(folder.glob("events/*.parquet")))
-    assert run(["capture", "decode", str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert cli.out("capture", "decode", str(folder)).splitlines() == [
         "0 segments decoded: 0 frames, 0 events, 0 bytes",
         f"{first['segments']} segments were decoded before; 0 open",
     ]
     damage(next(folder.glob("*.arrows")))
     for path in folder.glob("*/*.parquet"):
         path.unlink()
-    assert run(["capture", "decode", str(folder)]) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith(f"{first['segments'] - 1} segments decoded: ")
-    assert "is damaged in segment" in said.err and "polybus capture verify" in said.err
+    out, err = cli.both(1, "capture", "decode", str(folder))
+    assert out.startswith(f"{first['segments'] - 1} segments decoded: ")
+    assert "is damaged in segment" in err and "polybus capture verify" in err
 
 
-def test_a_journey_is_shown_by_id_subject_or_time_and_where_there_is_none_it_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_journey_is_shown_by_id_subject_or_time_and_where_there_is_none_it_is_said(tmp_path: Path, cli: Cli) -> None:
     out = str(tmp_path / "out")
-    assert run(["analyse", str(_made(tmp_path / "captures")), "--out", out]) == 0
-    capsys.readouterr()
-    assert run(["journey", out, "--start", "2000-01-01T00:00:00Z", "--most", "1"]) == 0
-    first = json.loads(capsys.readouterr().out)
+    cli.out("analyse", str(_made(tmp_path / "captures")), "--out", out)
+    first = cli.json("journey", out, "--start", "2000-01-01T00:00:00Z", "--most", "1")
     for option, value in (("--id", first["correlation_id"]), ("--subject", first["subject"])):
-        assert run(["journey", out, option, value, "--most", "100"]) == 0
-        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        rows = cli.rows("journey", out, option, value, "--most", "100")
         assert first["hops"] in [row["hops"] for row in rows]
-    status, text = one_line(capsys, "journey", out, "--id", "of nobody")
-    assert (status, text) == (1, f"{out}: no request matches; its table exchanges has all ids, subjects and times")
-    status, text = one_line(capsys, "journey", out, "--start", "2030-01-01T00:00:00Z", "--end", "2020-01-01T00:00:00Z")
-    assert "choose a later end" in text
+    text = cli.line(1, "journey", out, "--id", "of nobody")
+    assert text == f"{out}: no request matches; its table exchanges has all ids, subjects and times"
+    times = ("--start", "2030-01-01T00:00:00Z", "--end", "2020-01-01T00:00:00Z")
+    assert "choose a later end" in cli.line(2, "journey", out, *times)
 
 
-def test_an_analysis_of_a_time_without_frames_is_status_1_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_analysis_of_a_time_without_frames_is_status_1_and_says_so(tmp_path: Path, cli: Cli) -> None:
     capture = str(_made(tmp_path / "captures"))
-    assert run(["analyse", capture, "--out", str(tmp_path / "out"), "--start", "2100-01-01T00:00:00Z"]) == 1
-    assert "nothing was recorded within --start" in capsys.readouterr().err
+    said = cli.err(1, "analyse", capture, "--out", str(tmp_path / "out"), "--start", "2100-01-01T00:00:00Z")
+    assert "nothing was recorded within --start" in said

@@ -9,9 +9,7 @@ import pytest
 from polybus.cli.demo import remove_orphans
 
 
-def test_the_next_demo_removes_the_folder_of_one_that_was_killed_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_demo_removes_the_folder_of_a_killed_one_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("polybus-demo-killed", "polybus-demo-linked", "polybus-demo-runs", "of-others"):
         (tmp_path / name).mkdir()

@@ -15,7 +15,8 @@ from polybus.cli.app import run
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import free_port
-from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
+from tests.unit.cli.support import Cli, serving
+from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster
 
 pytestmark = pytest.mark.native
 JETSTREAM_OFF = (
@@ -24,15 +25,7 @@ JETSTREAM_OFF = (
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RunningCluster]:
-    with running_cluster() as running:
-        yield running
-
-
 class ToldEngine(NatsEngine):
-    """A server that tells of itself what the test wants."""
-
     told: dict[str, Any] = {}
 
     @property
@@ -64,17 +57,16 @@ def engine(jetstream: Any = None, **told: Any) -> Iterator[str]:
         yield url
 
 
-def examined(capsys: pytest.CaptureFixture[str], url: str, *options: str) -> tuple[int, dict[str, dict[str, Any]], str]:
-    """Status, steps by name, and what is said on stderr."""
-    status = run(["doctor", url, "--json", *options])
-    out, err = capsys.readouterr()
-    return status, {step["name"]: step for step in json.loads(out)["steps"]}, err
+def examined(cli: Cli, status: int, url: str, *options: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """Steps by name of an examination with this status, and what is said on stderr."""
+    out, err = cli.both(status, "doctor", url, "--json", *options)
+    return {step["name"]: step for step in json.loads(out)["steps"]}, err
 
 
-def test_every_step_of_a_cluster_that_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_step_of_a_cluster_that_is_well(cli: Cli) -> None:
     with engine(jetstream={"streams": 2, "consumers": 3}) as url:
-        status, steps, err = examined(capsys, url)
-    assert (status, err) == (0, "")
+        steps, err = examined(cli, 0, url)
+    assert err == ""
     assert list(steps) == ["resolve", "connect", "open", "handshake", "server", "jetstream", "nodes", "stores", "request"]
     assert {step["outcome"] for step in steps.values()} == {"ok"}
     assert steps["server"]["detail"] == "nats-server 2.10.25, messages up to 1048576 bytes"
@@ -83,37 +75,33 @@ def test_every_step_of_a_cluster_that_is_well(capsys: pytest.CaptureFixture[str]
     assert "no handler, as expected" in steps["request"]["detail"]
 
 
-def test_nodes_and_a_handler_at_one_of_them(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    status, steps, err = examined(capsys, cluster.url, "--subject", "thumbnail.make", "--body", '"cat"')
-    assert (status, err) == (0, JETSTREAM_OFF)
+def test_nodes_and_a_handler_at_one_of_them(cluster: RunningCluster, cli: Cli) -> None:
+    steps, err = examined(cli, 0, cluster.url, "--subject", "thumbnail.make", "--body", '"cat"')
+    assert err == JETSTREAM_OFF
     assert steps["nodes"]["detail"].startswith("2: ")
     assert steps["nodes"]["detail"].count("1 client") == 2
     assert steps["request"]["detail"].startswith("thumbnail.make: answered with 'cat.small'")
-    assert run(["doctor", cluster.url, "--subject", "nobody.does"]) == 1
-    assert "no node of the cluster handles this" in capsys.readouterr().err
+    assert "no node of the cluster handles this" in cli.err(1, "doctor", cluster.url, "--subject", "nobody.does")
 
 
-def test_without_jetstream_it_is_said_what_needs_it_and_how_to_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_jetstream_it_is_said_what_needs_it_and_how_to_have_it(cli: Cli) -> None:
     refusal = {"error": {"code": 503, "err_code": 10039, "description": "jetstream not enabled for account"}}
     with engine(jetstream=refusal) as url:
-        status, steps, err = examined(capsys, url)
-    assert status == 0
+        steps, err = examined(cli, 0, url)
     assert steps["jetstream"]["outcome"] == "doubtful"
     assert steps["jetstream"]["detail"].startswith("off (jetstream not enabled for account): only Store and durable= need it")
     assert "start nats-server with -js" in err
 
 
-def test_a_token_that_is_wrong_is_said_where_it_belongs(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    status, steps, err = examined(capsys, cluster.url.replace(TOKEN, "guessed"))
-    assert status == 1
+def test_a_token_that_is_wrong_is_said_where_it_belongs(cluster: RunningCluster, cli: Cli) -> None:
+    steps, err = examined(cli, 1, cluster.url.replace(TOKEN, "guessed"))
     assert (steps["handshake"]["outcome"], steps["server"]["outcome"]) == ("failed", "not reached")
     assert "Authorization Violation" in err
     assert "TOKEN@ or USER:PASSWORD@ before the host" in err
 
 
-def test_no_secret_of_a_url_is_shown(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", cluster.url, "--json"]) == 0
-    out, err = capsys.readouterr()
+def test_no_secret_of_a_url_is_shown(cluster: RunningCluster, cli: Cli) -> None:
+    out, err = cli.both(0, "doctor", cluster.url, "--json")
     assert json.loads(out)["url"].startswith("nats+tcp://***@127.0.0.1:")
     assert TOKEN not in out + err
 
@@ -133,55 +121,44 @@ def test_no_secret_of_a_url_is_shown(cluster: RunningCluster, capsys: pytest.Cap
         ({"version": 7}, 0, "ok", "nats-server of an unknown version, messages up to 1048576 bytes"),
     ],
 )
-def test_a_version_that_is_too_old_is_named_with_the_one_that_will_do(
-    told: dict[str, Any], status: int, outcome: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_version_that_is_too_old_is_named(told: dict[str, Any], status: int, outcome: str, says: str, cli: Cli) -> None:
     with engine(**told) as url:
-        ended, steps, err = examined(capsys, url)
-    assert ended == status
+        steps, err = examined(cli, status, url)
     assert (steps["server"]["outcome"], steps["server"]["detail"]) == (outcome, says)
     assert ("apt install nats-server" in err) is (outcome != "ok")
 
 
-def test_another_name_is_another_cluster(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    status, steps, err = examined(capsys, cluster.url + "ping")
-    assert (status, steps["nodes"]["outcome"]) == (0, "doubtful")
+def test_another_name_is_another_cluster(cluster: RunningCluster, cli: Cli) -> None:
+    steps, err = examined(cli, 0, cluster.url + "ping")
+    assert steps["nodes"]["outcome"] == "doubtful"
     assert "no other node is in the cluster 'shopping'" in err
     assert "its path is the name of the cluster" in err
 
 
-def test_auto_is_the_cluster_of_the_environment(
-    cluster: RunningCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_the_cluster_of_the_environment(cluster: RunningCluster, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYBUS_CLUSTER", cluster.url)
-    status, steps, _ = examined(capsys, "auto")
-    assert (status, steps["nodes"]["outcome"]) == (0, "ok")
+    steps, _ = examined(cli, 0, "auto")
+    assert steps["nodes"]["outcome"] == "ok"
 
 
-def test_an_address_where_no_engine_is_says_so_at_its_step(capsys: pytest.CaptureFixture[str]) -> None:
-    status, steps, err = examined(capsys, f"nats+tcp://127.0.0.1:{free_port()}/shop")
-    assert (status, steps["connect"]["outcome"]) == (1, "failed")
+def test_an_address_where_no_engine_is_says_so_at_its_step(cli: Cli) -> None:
+    steps, err = examined(cli, 1, f"nats+tcp://127.0.0.1:{free_port()}/shop")
+    assert steps["connect"]["outcome"] == "failed"
     assert "start the server, or correct host and port" in err
-    status, steps, err = examined(capsys, "nats+tcp://no-such-host.invalid/shop")
-    assert (status, steps["resolve"]["outcome"]) == (1, "failed")
+    steps, err = examined(cli, 1, "nats+tcp://no-such-host.invalid/shop")
+    assert steps["resolve"]["outcome"] == "failed"
 
 
-def test_a_server_of_another_kind_is_taken_for_a_wrong_port(capsys: pytest.CaptureFixture[str]) -> None:
-    @asynccontextmanager
-    async def other() -> AsyncIterator[str]:
-        async with Bus().serve("ubre+tcp://127.0.0.1:0") as listener:
-            yield listener.url
-
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(other()) as url:
-        status, steps, err = examined(capsys, url.replace("ubre", "nats") + "/shop", "--timeout", "0.5")
-    assert (status, steps["handshake"]["outcome"]) == (1, "failed")
+def test_a_server_of_another_kind_is_taken_for_a_wrong_port(cli: Cli) -> None:
+    with serving() as url:
+        steps, err = examined(cli, 1, url.replace("ubre", "nats") + "/shop", "--timeout", "0.5")
+    assert steps["handshake"]["outcome"] == "failed"
     assert "is this the port for clients, by default 4222" in err
 
 
-def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster, cli: Cli) -> None:
     assert run(["doctor", cluster.url, "--header", "a: b"]) == 2
-    assert run(["doctor", "nats+tcp://127.0.0.1/no good"]) == 2
-    assert "letters, digits" in capsys.readouterr().err
+    assert "letters, digits" in cli.err(2, "doctor", "nats+tcp://127.0.0.1/no good")
 
 
 @contextmanager
@@ -236,21 +213,15 @@ def shop(*, handled: bool, letters: bool = False, fails: bool = False) -> Iterat
     [
         ({"handled": True, "letters": False}, "ok", r"billing, 0 waiting$"),
         ({"handled": True, "letters": True}, "doubtful", r"1 dead letter of billing$"),
-        (
-            {"handled": True, "fails": True},
-            "doubtful",
-            r"1 publication of billing delivered more than once, and not processed yet$",
-        ),
+        ({"handled": True, "fails": True}, "doubtful", r"1 publication of billing .* more than once, and not processed yet$"),
         ({"handled": False, "letters": False}, "doubtful", r"the backlog of billing grows: \d+, and \d+ a moment later$"),
     ],
     ids=["well", "dead letters", "fails at each attempt", "a backlog that grows"],
 )
-def test_dead_letters_and_a_backlog_that_grows_are_for_somebody_to_look_at(
-    capsys: pytest.CaptureFixture[str], options: dict[str, bool], outcome: str, said: str
-) -> None:
+def test_dead_letters_and_a_growing_backlog_are_doubtful(cli: Cli, options: dict[str, bool], outcome: str, said: str) -> None:
     with shop(**options) as url:
-        status, steps, err = examined(capsys, url)
-    assert (status, steps["stores"]["outcome"]) == (0, outcome)
+        steps, err = examined(cli, 0, url)
+    assert steps["stores"]["outcome"] == outcome
     assert re.match(said, steps["stores"]["detail"])
     assert ("polybus: stores: " in err) is (outcome == "doubtful")
     assert steps["jetstream"]["detail"] == "2 streams, 1 consumer"

@@ -45,9 +45,7 @@ from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
         (ssl.SSLError("no protocols available"), "tls", "tls", "ubre", "compare the TLS versions"),
     ],
 )
-def test_a_step_that_fails_is_followed_by_advice_that_fits(
-    error: Exception, step: str, scheme: str, protocol: str, advice: str
-) -> None:
+def test_a_step_that_fails_is_followed_by_advice(error: Exception, step: str, scheme: str, protocol: str, advice: str) -> None:
     assert advice in hint_of(error, step, scheme, protocol)
 
 

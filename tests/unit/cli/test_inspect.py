@@ -17,19 +17,18 @@ from polybus.message import Kind
 from polybus.plugins import FrameField
 from polybus.protocols import Ubre, Up, UProtocol
 from tests.doubles.driven import Driven
-from tests.unit.cli.support import one_line
+from tests.unit.cli.support import Cli
 
 NAMED = '{"request":"user.get","id":"x-1","body":{"id":7},"ttl":2000,"headers":{"a":"b"}}'
 BINARY = struct.pack(">BHI", ord("R"), 10, 7) + b'ab-1\0u.get{"a":1}'
 
 
-def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    assert run(["inspect", *arguments, "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def inspected(cli: Cli, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cli.out("inspect", *arguments, "--json").splitlines()]
 
 
-def test_a_binary_frame_in_hexadecimal_is_shown_field_by_field(capsys: pytest.CaptureFixture[str]) -> None:
-    (frame,) = inspected(capsys, BINARY.hex(" "), "--protocol", "ubre")
+def test_a_binary_frame_in_hexadecimal_is_shown_field_by_field(cli: Cli) -> None:
+    (frame,) = inspected(cli, BINARY.hex(" "), "--protocol", "ubre")
     assert [(f["offset"], f["length"], f["name"], f["value"]) for f in frame["fields"]] == [
         (0, 1, "type", "0x52 'R'"),
         (1, 2, "name length", "10"),
@@ -42,28 +41,28 @@ def test_a_binary_frame_in_hexadecimal_is_shown_field_by_field(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("form", ["0x{}", "{}", " {} \n"])
-def test_hexadecimal_is_taken_in_the_usual_forms(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (frame,) = inspected(capsys, form.format(BINARY.hex()), "--protocol", "ubre?format=binary")
+def test_hexadecimal_is_taken_in_the_usual_forms(form: str, cli: Cli) -> None:
+    (frame,) = inspected(cli, form.format(BINARY.hex()), "--protocol", "ubre?format=binary")
     assert frame["size"] == len(BINARY)
-    (frame,) = inspected(capsys, BINARY.hex(":"), "--protocol", "ubre")
+    (frame,) = inspected(cli, BINARY.hex(":"), "--protocol", "ubre")
     assert frame["size"] == len(BINARY)
 
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
-def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_token_of_an_event_is_not_shown(format: Any, cli: Cli) -> None:
     asker = Driven(UProtocol(format=format, token="s3cret").session("client"))
     asker.send(Message(Kind.REQUEST, "x", ttl=5.0), 0.0)
     (frame,) = asker.frames_to_send()
-    (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol?format={format}")
+    (found,) = inspected(cli, frame.hex(), "--protocol", f"uprotocol?format={format}")
     assert found["messages"][0]["attributes"]["token"] == "..."
     assert "s3cret" not in json.dumps(found)
 
 
-def test_a_umessage_is_shown_field_by_field_without_its_token(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_umessage_is_shown_field_by_field_without_its_token(cli: Cli) -> None:
     asker = Driven(Up(peer="//device2/CD/4", names={"UpdateDoor": 0xB}, token="s3cret").session("client"))
     asker.send(Message(Kind.REQUEST, "UpdateDoor", ttl=5.0, body={"p": 1}), 0.0)
     (frame,) = asker.frames_to_send()
-    (found,) = inspected(capsys, frame.hex(), "--protocol", "up")
+    (found,) = inspected(cli, frame.hex(), "--protocol", "up")
     assert [field["name"] for field in found["fields"]] == (
         "attributes id type source sink priority ttl token payload_format payload".split()
     )
@@ -74,20 +73,20 @@ def test_a_umessage_is_shown_field_by_field_without_its_token(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("options", ["", "?format=json", "?format=protobuf"])
-def test_what_strangers_write_is_shown_whatever_options_are_named(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_strangers_write_is_shown_whatever_options_are_named(options: str, cli: Cli) -> None:
     """A hash that is text, as up-python and up-java write it: only a lenient reader takes it."""
     codec = UProtocol(format="protobuf" if "protobuf" in options else "json").codec()
     attributes = {"id": "018bcfe5-687b-8000-8000-000000000007", "source": "//v/body/1/door.front#Door", "note": "some hash"}
     frame = codec.encode([Message(Kind.PUBLISH, body="hi", attributes=attributes)]).replace(b"note", b"hash")
-    (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol{options}")
+    (found,) = inspected(cli, frame.hex(), "--protocol", f"uprotocol{options}")
     assert (found["errors"], found["messages"][0]["body"]) == ([], "hi")
     assert run(["inspect", frame.hex(), "--protocol", f"uprotocol{options or '?'}{'&' if options else ''}mode=strict"]) == 1
 
 
-def test_a_file_of_lines_and_one_with_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_lines_and_one_with_lengths(tmp_path: Path, cli: Cli) -> None:
     lines = tmp_path / "frames.jsonl"
     lines.write_text(f'{NAMED}\n\n{{"publish":"a.b","body":1}}\n')
-    first, second = inspected(capsys, str(lines), "--protocol", "ubre", "--frames", "lines")
+    first, second = inspected(cli, str(lines), "--protocol", "ubre", "--frames", "lines")
     assert first["messages"][0] | {"ttl": None} == {
         "kind": "request", "subject": "user.get", "id": "x-1", "ttl": None, "headers": {"a": "b"}, "body": {"id": 7}
     }  # fmt: skip
@@ -95,20 +94,17 @@ def test_a_file_of_lines_and_one_with_lengths(tmp_path: Path, capsys: pytest.Cap
     assert (second["number"], second["offset"]) == (2, len(NAMED) + 2)
     stream = tmp_path / "stream.bin"
     stream.write_bytes(b"".join(struct.pack(">I", len(frame)) + frame for frame in (NAMED.encode(), BINARY)))
-    kinds = [
-        frame["messages"][0]["id"] for frame in inspected(capsys, str(stream), "--protocol", "ubre", "--frames", "lengths")
-    ]
+    kinds = [frame["messages"][0]["id"] for frame in inspected(cli, str(stream), "--protocol", "ubre", "--frames", "lengths")]
     assert kinds == ["x-1", "ab-1"]
 
 
-def test_stdin_is_a_source(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdin_is_a_source(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NAMED.encode())))
-    assert inspected(capsys, "-", "--protocol", "ubre")[0]["messages"][0]["subject"] == "user.get"
+    assert inspected(cli, "-", "--protocol", "ubre")[0]["messages"][0]["subject"] == "user.get"
 
 
-def test_for_people_it_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", BINARY.hex(), "--protocol", "ubre"]) == 0
-    out = capsys.readouterr().out
+def test_for_people_it_says_the_same(cli: Cli) -> None:
+    out = cli.out("inspect", BINARY.hex(), "--protocol", "ubre")
     assert "frame 1: 24 bytes" in out
     assert "12  5      subject               u.get" in out
     assert "\x1b" not in out
@@ -124,21 +120,19 @@ def test_for_people_it_says_the_same(capsys: pytest.CaptureFixture[str]) -> None
         (struct.pack(">I", 100) + b"{}", ["--frames", "lengths"], "frame 1: "),
     ],
 )
-def test_a_malformed_frame_is_shown_and_is_status_1(
-    source: bytes, arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_malformed_frame_is_shown_with_status_1(
+    source: bytes, arguments: list[str], says: str, tmp_path: Path, cli: Cli
 ) -> None:
     (tmp_path / "frame").write_bytes(source)
-    assert run(["inspect", str(tmp_path / "frame"), "--protocol", "ubre", *arguments]) == 1
-    out, err = capsys.readouterr()
+    out, err = cli.both(1, "inspect", str(tmp_path / "frame"), "--protocol", "ubre", *arguments)
     assert "malformed" in out
     assert err.count("\n") == 1 and says in err
 
 
-def test_an_empty_file_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_file_is_status_2(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "empty").touch()
     for source, says in ((str(tmp_path / "empty"), "the input is empty"), ("", "empty")):
-        status, text = one_line(capsys, "inspect", source, "--protocol", "ubre")
-        assert (status, says in text) == (2, True)
+        assert says in cli.line(2, "inspect", source, "--protocol", "ubre")
 
 
 @given(
@@ -164,11 +158,10 @@ def test_extras_and_what_is_cut_off_are_named() -> None:
     assert list(Ubre().dissect(NAMED.encode())) == []
 
 
-def test_a_long_value_pushes_no_note_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_value_pushes_no_note_away(cli: Cli) -> None:
     payload = b'{"a":"' + b"x" * 300 + b'"}'
     frame = struct.pack(">BHI", ord("R"), 10, len(payload)) + b"ab-1\0u.get" + payload
-    assert run(["inspect", frame.hex(), "--protocol", "ubre"]) == 0
-    _, head, *rows = capsys.readouterr().out.splitlines()
+    _, head, *rows = cli.out("inspect", frame.hex(), "--protocol", "ubre").splitlines()
     assert head.split() == ["at", "bytes", "field", "note", "value"]
     begin = head.index("value")
     assert begin < 80

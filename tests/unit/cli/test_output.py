@@ -13,51 +13,44 @@ import pytest
 
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
-from polybus.cli.app import run
 from polybus.cli.values import json_line
 from tests.support import free_port
 from tests.unit.capture.rows import batch, row
 from tests.unit.cli.app import NASTY
-from tests.unit.cli.support import COMMAND, TCP, one_line
+from tests.unit.cli.support import COMMAND, TCP, Cli
 
 
-def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_behind_http_is_told_as_everywhere_else(cli: Cli) -> None:
     port = free_port()
-    status, text = one_line(capsys, "request", f"jrep+http://127.0.0.1:{port}/x", "a")
-    assert status == 1
+    text = cli.line(1, "request", f"jrep+http://127.0.0.1:{port}/x", "a")
     assert "connection refused: no server listens there; is the server running? --wait S" in text
 
 
-def test_a_connection_that_takes_longer_than_the_timeout_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_connection_that_takes_longer_than_the_timeout_names_the_option(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"ubre+ws://127.0.0.1:{silent.getsockname()[1]}/bus"
-        status, text = one_line(capsys, "request", url, "a", "--timeout", "0.05")
-    assert status == 1
+        text = cli.line(1, "request", url, "a", "--timeout", "0.05")
     assert "timed out after 0.05 s" in text
     assert text.endswith("is the server running? --timeout S gives it longer, --wait S goes on trying")
 
 
 @pytest.mark.parametrize("command", ["publish", "subscribe", "request"])
-def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
         for protocol in ("ubre", "csb", "jrep", "uprotocol"):
             url = f"{protocol}+tcp://127.0.0.1:{silent.getsockname()[1]}"
-            status, text = one_line(capsys, command, url, "a", "--timeout", "0.2")
-            assert status == 1
+            text = cli.line(1, command, url, "a", "--timeout", "0.2")
             assert "doctor" in text
             assert "connect(..." not in text  # that is for programs
 
 
-def test_publish_to_a_peer_that_never_speaks_is_wanted_without_a_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_publish_to_a_peer_that_never_speaks_is_wanted_without_a_timeout(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert run(["publish", f"ubre+tcp://127.0.0.1:{silent.getsockname()[1]}", "a", "--timeout", "0"]) == 0
-    assert capsys.readouterr().err == ""
+        assert cli.err(0, "publish", f"ubre+tcp://127.0.0.1:{silent.getsockname()[1]}", "a", "--timeout", "0") == ""
 
 
 @pytest.mark.parametrize(("redirect", "body", "status", "says"), [(">&-", '"Ann"', 0, ""), ("<&-", "-", 2, "stdin is closed")])
-def test_a_closed_stdout_is_no_crash_and_a_closed_stdin_is_told(
-    redirect: str, body: str, status: int, says: str, url: str
-) -> None:
+def test_a_closed_stdout_is_fine_and_a_closed_stdin_is_told(redirect: str, body: str, status: int, says: str, url: str) -> None:
     command = ["sh", "-c", f'exec "$@" {redirect}', "sh", *COMMAND, "request", url, "greet", body]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == status, done.stderr
@@ -79,37 +72,18 @@ def test_the_command_loads_nothing_before_it_runs_and_an_interrupt_meanwhile_is_
     assert (done.returncode, done.stderr) == (130, "")
 
 
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Writes a module of that text, another one for each test: they are imported. Returns what `serve` is given."""
-    name = f"app_{abs(hash(request.node.name))}"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def write(text: str) -> str:
-        (tmp_path / f"{name}.py").write_text(text)
-        return f"{name}:bus"
-
-    return write
-
-
-def test_a_lifespan_that_fails_is_named(app: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
-    failing = app(
+def test_a_lifespan_that_fails_is_named(module: Callable[..., str], cli: Cli) -> None:
+    failing = module(
         "from contextlib import asynccontextmanager\nfrom polybus import Bus\n"
         "@asynccontextmanager\nasync def life(bus):\n    raise ValueError('db down')\n    yield\n"
         "bus = Bus(lifespan=life)\n"
     )
-    status, text = one_line(capsys, "serve", failing, TCP)
-    assert status == 1
-    assert f"lifespan of {failing} failed: ValueError: db down" in text
+    assert f"lifespan of {failing}:bus failed: ValueError: db down" in cli.line(1, "serve", f"{failing}:bus", TCP)
 
 
-def test_an_engine_that_is_not_there_is_no_failure_of_the_application(
-    app: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_that_is_not_there_is_no_failure_of_the_application(module: Callable[..., str], cli: Cli) -> None:
     cluster = f'"nats+tcp://127.0.0.1:{free_port()}/shop"'
-    status, text = one_line(capsys, "serve", app(f"from polybus import Bus\nbus = Bus(cluster={cluster})\n"), TCP)
-    assert status == 1
+    text = cli.line(1, "serve", module(f"from polybus import Bus\nbus = Bus(cluster={cluster})\n") + ":bus", TCP)
     assert "no server listens there" in text
     assert "lifespan" not in text and "line" not in text.split()
 
@@ -122,20 +96,15 @@ def test_an_engine_that_is_not_there_is_no_failure_of_the_application(
         ("ubre+unix:a_file", "a file that is no socket is there"),
     ],
 )
-def test_what_cannot_be_listened_on_is_said_with_what_to_do(
-    url: str, says: str, app: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_listened_on_is_said(url: str, says: str, module: Callable[..., str], tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "a_file").write_text("mine")
-    plain = app("from polybus import Bus\nbus = Bus()\n")
-    status, text = one_line(capsys, "serve", plain, url.replace("unix:", f"unix://{tmp_path}/"), "--insecure")
-    assert status == 1
-    assert says in text
+    plain = module() + ":bus"
+    assert says in cli.line(1, "serve", plain, url.replace("unix:", f"unix://{tmp_path}/"), "--insecure")
     assert (tmp_path / "a_file").read_text() == "mine"
 
 
-def test_publishing_to_another_protocol_is_status_1_without_a_repr(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, "publish", url.replace("ubre+", "csb+"), "a", "1")
-    assert status == 1
+def test_publishing_to_another_protocol_is_status_1_without_a_repr(url: str, cli: Cli) -> None:
+    text = cli.line(1, "publish", url.replace("ubre+", "csb+"), "a", "1")
     assert "<Peer" not in text
     assert "doctor" in text
 
@@ -148,20 +117,16 @@ FORBIDDEN = "".join(map(chr, [*range(9), *range(11, 32), *range(127, 160), 0x202
 @pytest.mark.parametrize(
     "arguments", [("request", "{}", "nasty"), ("doctor", "{}", "--subject", "nasty")], ids=["request", "doctor"]
 )
-def test_the_text_of_an_error_is_one_line_on_stderr_with_escapes(
-    arguments: tuple[str, ...], url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([argument.format(url) for argument in arguments]) == 1
-    out, err = capsys.readouterr()
+def test_the_text_of_an_error_is_one_line_on_stderr_with_escapes(arguments: tuple[str, ...], url: str, cli: Cli) -> None:
+    out, err = cli.both(1, *(argument.format(url) for argument in arguments))
     assert err.count("\n") == 1 and r"\x1b[31mred" in err and r"\u202egnp" in err
     assert not set(FORBIDDEN) & set(out + err)
     rows = [row.split()[1] for row in out.splitlines()[1:-1]]
     assert rows == (["resolve", "connect", "open", "handshake", "peer", "request"] if arguments[0] == "doctor" else [])
 
 
-def test_json_has_escapes_for_such_characters_and_the_same_value(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["request", url, "said"]) == 0
-    out = capsys.readouterr().out
+def test_json_has_escapes_for_such_characters_and_the_same_value(url: str, cli: Cli) -> None:
+    out = cli.out("request", url, "said")
     assert not set(FORBIDDEN) & set(out)
     assert json.loads(out) == {"said": NASTY}
 
@@ -174,14 +139,11 @@ def test_other_letters_are_printed_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "decode"])
-def test_what_a_capture_of_somebody_else_says_reaches_the_terminal_without_them(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_capture_of_somebody_else_says_reaches_the_terminal_without_them(command: str, tmp_path: Path, cli: Cli) -> None:
     writer = SegmentWriter(tmp_path, 0, {"capture_id": NASTY, "replay_of": NASTY, "source": NASTY})
     names = {"capture_id": NASTY, "conn_id": NASTY, "peer": NASTY, "protocol": NASTY, "transport": NASTY}
     gap = {"frame": None, "flags": FLAG_GAP_BEFORE, "options": json.dumps({"gap": NASTY, "frames": 1})}
     writer.write(batch(row(0, **names), row(1, **gap), row(2, protocol=None)), 0)
     writer.end(3)
     writer.seal()
-    assert run(["capture", command, str(tmp_path)]) == 0
-    assert not set(FORBIDDEN) & set("".join(capsys.readouterr()))
+    assert not set(FORBIDDEN) & set("".join(cli.both(0, "capture", command, str(tmp_path))))

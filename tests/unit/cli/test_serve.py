@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from polybus.cli import serve
 from polybus.cli.app import run
 from polybus.cli.serve import Reloader, changed, look
 from tests.support import free_port
-from tests.unit.cli.support import TCP, one_line, serve_process, started
+from tests.unit.cli.support import TCP, Cli, serve_process, started
 
 URL = "ubre+memory://serve"
 
@@ -29,10 +29,7 @@ def test_the_package_is_a_program_and_says_without_arguments_what_it_can() -> No
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        (
-            {"one": "import one_two\n", "one_two": "\n\nx = 1 / 0\n"},
-            "ZeroDivisionError: division by zero (FOLDER/one_two.py, line 3)",
-        ),
+        ({"one": "import two\n", "two": "\n\nx = 1 / 0\n"}, "ZeroDivisionError: division by zero (FOLDER/two.py, line 3)"),
         ({"two": "x = 1\ny = = 2\n"}, "SyntaxError: invalid syntax (FOLDER/two.py, line 2)"),
         ({"three": "\nimport there_is_no_such\n"}, "No module named 'there_is_no_such' (FOLDER/three.py, line 2); install"),
         ({"four": "import sys\nsys.exit(3)\n"}, "SystemExit: 3 (FOLDER/four.py, line 2)"),
@@ -40,15 +37,13 @@ def test_the_package_is_a_program_and_says_without_arguments_what_it_can() -> No
     ids=["raises", "syntax", "missing", "exits"],
 )
 def test_an_app_that_fails_on_import_is_told_with_file_and_line(
-    files: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    status, text = one_line(capsys, "serve", f"{next(iter(files))}:bus", URL)
-    assert status == 2
-    assert says.replace("FOLDER", str(tmp_path)) in text
+    assert says.replace("FOLDER", str(tmp_path)) in cli.line(2, "serve", f"{next(iter(files))}:bus", URL)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +51,7 @@ def test_an_app_that_fails_on_import_is_told_with_file_and_line(
     [(["--backend", "trio"], True), (["--log-level", "WARNING", "--uvloop"], False)],
     ids=["info", "warning"],
 )
-def test_the_log_on_stderr_has_times_and_levels_and_goes_no_lower_than_asked(
-    options: list[str], told: bool, tmp_path: Path
-) -> None:
+def test_the_log_on_stderr_has_times_and_levels_from_the_one_asked(options: list[str], told: bool, tmp_path: Path) -> None:
     with serve_process(tmp_path, *options) as (_, process):
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -67,7 +60,7 @@ def test_the_log_on_stderr_has_times_and_levels_and_goes_no_lower_than_asked(
     assert not told or err[:2] == "20", err
 
 
-def test_a_server_is_started_again_when_a_file_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_is_started_again_when_a_file_changes(tmp_path: Path, cli: Cli) -> None:
     url = f"ubre+tcp://127.0.0.1:{free_port()}"
     with serve_process(tmp_path, "--reload", url=url) as (real, process):
         assert run(["request", real, "greet", '"Ann"']) == 0
@@ -82,8 +75,7 @@ def test_a_server_is_started_again_when_a_file_changes(tmp_path: Path, capsys: p
         app.write_text(text.replace("Hello", "Good morning"))
         assert process.stdout is not None
         assert process.stdout.readline() == f"serving {real}\n"
-        assert run(["request", real, "greet", '"Ann"']) == 0
-        assert capsys.readouterr().out == '"Hello, Ann"\n"Good morning, Ann"\n'
+        assert cli.out("request", real, "greet", '"Ann"') == '"Hello, Ann"\n"Good morning, Ann"\n'
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
 
@@ -134,8 +126,6 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
 
 
 class Stubborn:
-    """A process that ends only when it is killed."""
-
     def __init__(self) -> None:
         self.returncode: int | None = None
         self.got: list[Any] = []
@@ -211,42 +201,33 @@ async def get_user(id: int) -> User:
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """The name of the module, another one for each test: they are imported."""
-    name = f"schema_app_{abs(hash(request.node.name))}"
-    (tmp_path / f"{name}.py").write_text(DESCRIBED)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+def app(module: Callable[..., str]) -> str:
+    return module(DESCRIBED)
 
 
-def test_a_bus_is_described(app: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", f"{app}:bus", "--version", "3.1", "--server", "ubre+wss://example.org/bus"]) == 0
-    made = json.loads(capsys.readouterr().out)
+def test_a_bus_is_described(app: str, cli: Cli) -> None:
+    made = cli.json("schema", f"{app}:bus", "--version", "3.1", "--server", "ubre+wss://example.org/bus")
     assert made["info"] == {"title": app, "version": "3.1", "description": "The shop.\n\nWhat it can be asked."}
     assert list(made["operations"]) == ["user.get"]
     assert made["servers"]["ubre-wss"]["host"] == "example.org"
 
 
-def test_a_contract_is_described(app: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", f"{app}:Users", "--prefix", "user", "--title", "People"]) == 0
-    made = json.loads(capsys.readouterr().out)
+def test_a_contract_is_described(app: str, cli: Cli) -> None:
+    made = cli.json("schema", f"{app}:Users", "--prefix", "user", "--title", "People")
     assert made["info"] == {"title": "People", "version": "1.0.0", "description": "The users."}
     assert list(made["operations"]) == ["user.get"]
 
 
-def test_a_page_is_written(app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", f"{app}:bus", "--html", "page.html"]) == 0
-    assert capsys.readouterr().out == ""
+def test_a_page_is_written(app: str, tmp_path: Path, cli: Cli) -> None:
+    assert cli.out("schema", f"{app}:bus", "--html", "page.html") == ""
     text = (tmp_path / "page.html").read_text()
     assert text.startswith("<!doctype html>")
     assert "user.get" in text
 
 
-def test_a_wrong_name_is_one_line_that_names_what_there_is(app: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, "schema", f"{app}:User")
-    assert status == 2
+def test_a_wrong_name_is_one_line_that_names_what_there_is(app: str, cli: Cli) -> None:
+    text = cli.line(2, "schema", f"{app}:User")
     assert text == f"{app}:User is neither a Bus nor a Protocol class; there is {app}:bus, {app}:Users"
-    assert one_line(capsys, "schema", f"{app}:bus", "--prefix", "user")[0] == 2
-    assert one_line(capsys, "schema", f"{app}:bus", "--server", "example.org")[0] == 2
-    assert one_line(capsys, "schema", f"{app}:bus", "--html", "missing/page.html")[0] != 0
+    cli.line(2, "schema", f"{app}:bus", "--prefix", "user")
+    cli.line(2, "schema", f"{app}:bus", "--server", "example.org")
+    cli.line(1, "schema", f"{app}:bus", "--html", "missing/page.html")

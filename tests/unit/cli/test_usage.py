@@ -3,16 +3,16 @@
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from polybus.cli.app import run
 from polybus.cli.values import parse_size
 from tests.support import free_port
-from tests.unit.cli.support import one_line
+from tests.unit.cli.support import Cli
 
 URL = "ubre+tcp://127.0.0.1:9"
 BAD_PEM = "no certificate"
@@ -93,9 +93,8 @@ BAD_PEM = "no certificate"
     ],
     ids=lambda value: value[:60],
 )
-def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, *line.split())
-    assert status == 2
+def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, cli: Cli) -> None:
+    text = cli.line(2, *line.split())
     assert says in text
     assert "secret" not in text
 
@@ -106,32 +105,15 @@ def test_a_size_is_a_number_of_bytes_with_or_without_a_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("bus = 1", "is not a Bus"),
-        ("from polybus import Bus\nother = Bus()", "unusable_app:other"),
-    ],
+    ("source", "says"), [("bus = 1", "is not a Bus"), ("from polybus import Bus\nother = Bus()", ":other")]
 )
-def test_a_name_that_is_no_bus_is_status_2(
-    source: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "unusable_app.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    sys.modules.pop("unusable_app", None)
-    status, text = one_line(capsys, "serve", "unusable_app:bus", URL)
-    sys.modules.pop("unusable_app", None)
-    assert status == 2
-    assert says in text
+def test_a_name_of_no_bus_is_status_2(source: str, says: str, module: Callable[..., str], cli: Cli) -> None:
+    assert says in cli.line(2, "serve", module(source) + ":bus", URL)
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "good_app.py").write_text("from polybus import Bus\nbus = Bus()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return "good_app:bus"
+def app(module: Callable[..., str]) -> str:
+    return module() + ":bus"
 
 
 @pytest.mark.parametrize(
@@ -155,20 +137,14 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["ubre+memory://serve", "--reload", "--workers", "2"], "for development one process is enough"),
     ],
 )
-def test_serve_says_which_option_is_wrong_or_missing(
-    arguments: list[str], says: str, app: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, text = one_line(capsys, "serve", app, *arguments)
-    assert status == 2
-    assert says in text
+def test_serve_says_which_option_is_wrong_or_missing(arguments: list[str], says: str, app: str, cli: Cli) -> None:
+    assert says in cli.line(2, "serve", app, *arguments)
 
 
-def test_a_file_that_holds_no_certificate_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_holds_no_certificate_is_status_2(tmp_path: Path, cli: Cli) -> None:
     pem = tmp_path / "bad.pem"
     pem.write_text(BAD_PEM)
-    status, text = one_line(capsys, "request", "ubre+tls://127.0.0.1:9", "a", "--ca", str(pem))
-    assert status == 2
-    assert "PEM" in text
+    assert "PEM" in cli.line(2, "request", "ubre+tls://127.0.0.1:9", "a", "--ca", str(pem))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +160,7 @@ def test_a_file_that_holds_no_certificate_is_status_2(tmp_path: Path, capsys: py
 )
 @pytest.mark.parametrize("command", ["request ubre+tls://127.0.0.1:9 a", "serve app:bus ubre+tls://127.0.0.1:0"])
 def test_a_certificate_that_cannot_be_used_is_status_2_and_says_why(
-    command: str, given: str, says: str, app: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, given: str, says: str, app: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     made, other = (trustme.CA().issue_cert("a.example") for _ in range(2))
     made.cert_chain_pems[0].write_to_path("cert.pem")
@@ -193,39 +169,30 @@ def test_a_certificate_that_cannot_be_used_is_status_2_and_says_why(
     key = serialization.load_pem_private_key(made.private_key_pem.bytes(), None)
     forms = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
     Path("secret.key").write_bytes(key.private_bytes(*forms))
-    status, text = one_line(capsys, *command.replace("app:bus", app).split(), *given.split())
-    assert status == 2
-    assert says in text
+    assert says in cli.line(2, *command.replace("app:bus", app).split(), *given.split())
 
 
-def test_an_address_that_is_taken_is_status_1(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_taken_is_status_1(app: str, cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, text = one_line(capsys, "serve", app, f"ubre+tcp://127.0.0.1:{taken.getsockname()[1]}")
-    assert status == 1
+        text = cli.line(1, "serve", app, f"ubre+tcp://127.0.0.1:{taken.getsockname()[1]}")
     assert "127.0.0.1" in text
 
 
 @pytest.fixture
 def nobody() -> str:
-    """A port on which nobody listens."""
     return f"127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ws"])
 @pytest.mark.parametrize("command", ["request", "publish", "subscribe"])
-def test_a_peer_that_is_not_there_is_status_1(
-    command: str, transport: str, nobody: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, text = one_line(capsys, command, f"ubre+{transport}://{nobody}", "a")
-    assert status == 1
+def test_a_peer_that_is_not_there_is_status_1(command: str, transport: str, nobody: str, cli: Cli) -> None:
+    text = cli.line(1, command, f"ubre+{transport}://{nobody}", "a")
     assert nobody in text
     assert "--wait" in text
 
 
-def test_a_socket_file_that_is_not_there_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, "request", f"ubre+unix://{tmp_path}/none.sock", "a")
-    assert status == 1
-    assert "--wait" in text
+def test_a_socket_file_that_is_not_there_is_status_1(tmp_path: Path, cli: Cli) -> None:
+    assert "--wait" in cli.line(1, "request", f"ubre+unix://{tmp_path}/none.sock", "a")
 
 
 @pytest.mark.parametrize("name", ["typer", "rich"])
@@ -240,20 +207,15 @@ def test_without_typer_or_rich_one_line_says_what_to_install(name: str) -> None:
 def test_a_command_loads_its_own_modules_alone_and_the_list_of_them_loads_none() -> None:
     program = "import sys; from polybus.cli.app import run; run([sys.argv[1]]); print(*sys.modules)"
     for argument, ours in (("request", {"client", "options", "values"}), ("--help", set()), ("--version", set())):
-        ended = subprocess.run(
-            [sys.executable, "-c", program, argument], capture_output=True, text=True, timeout=60, check=True
-        )
-        loaded = set(ended.stdout.split())
+        loaded = set(subprocess.check_output([sys.executable, "-c", program, argument], text=True, timeout=60).split())
         assert {name for name in loaded if name.startswith("polybus.cli.")} == {
             f"polybus.cli.{name}" for name in {"app", "problems", *ours}
         }
         assert not {"polybus.analysis", "polybus.broker", "polybus.capture.record", "duckdb"} & loaded
 
 
-def test_help_is_status_0_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--help"]) == 0
-    listed = capsys.readouterr().out
+def test_help_is_status_0_for_every_command(cli: Cli) -> None:
+    listed = cli.out("--help")
     for command in ("demo", "serve", "request", "publish", "subscribe"):
         assert command in listed
-        assert run([command, "--help"]) == 0
-        assert f"polybus {command}" in capsys.readouterr().out
+        assert f"polybus {command}" in cli.out(command, "--help")

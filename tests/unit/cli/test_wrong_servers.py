@@ -2,7 +2,6 @@
 
 import http.server
 import io
-import json
 import os
 import signal
 import socket
@@ -24,7 +23,7 @@ from polybus import Bus
 from polybus.cli.app import run
 from polybus.cli.values import connecting
 from polybus.events import LinkUp
-from tests.unit.cli.support import COMMAND, one_line, serving, started
+from tests.unit.cli.support import COMMAND, Cli, serving, started
 
 COMMANDS = {
     "request": ("a", "--timeout", "0.3"),
@@ -134,14 +133,10 @@ ANOTHER = product(["silent", "resets", "closes", "http", "tls"], ["tcp", "ws", "
 
 
 @pytest.mark.parametrize(("another", "command"), [*zip(ANOTHER, cycle(COMMANDS), strict=False)], ids=str)
-def test_a_server_that_is_another_one_is_status_1_and_one_line(
-    another: tuple[str, str], command: str, pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_server_is_status_1(another: tuple[str, str], command: str, pretender: Callable[[str], int], cli: Cli) -> None:
     kind, transport = another
     url = f"ubre+{transport}://127.0.0.1:{pretender(kind)}/"
-    status = run([command, url, *COMMANDS[command]])
-    out, err = capsys.readouterr()
-    assert status == 1
+    out, err = cli.both(1, command, url, *COMMANDS[command])
     assert err.count("\n") == 1 and err.startswith("polybus: "), err
     assert "Error" not in err and "tls=" not in err and "timeout=" not in err, err
     if command == "doctor":
@@ -150,9 +145,7 @@ def test_a_server_that_is_another_one_is_status_1_and_one_line(
         assert out == ""
 
 
-def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         @asynccontextmanager
@@ -165,8 +158,7 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(
                 yield bus
 
         monkeypatch.setattr("polybus.cli.client.connecting", connecting_and_coming_back)
-        assert run(["subscribe", f"ubre+tcp://127.0.0.1:{listener.getsockname()[1]}", "news"]) == 1
-    err = capsys.readouterr().err
+        err = cli.err(1, "subscribe", f"ubre+tcp://127.0.0.1:{listener.getsockname()[1]}", "news")
     assert err.startswith("polybus: the link ended at once: ") and err.count("\n") == 1, err
 
 
@@ -184,20 +176,14 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(
         ("resets", "ws", "; "),
     ],
 )
-def test_doctor_knows_a_remedy(
-    kind: str, transport: str, says: str, pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_knows_a_remedy(kind: str, transport: str, says: str, pretender: Callable[[str], int], cli: Cli) -> None:
     # Only of a silent one it is known by the time that passes.
     seconds = "0.5" if kind == "silent" else "60"
-    assert run(["doctor", f"ubre+{transport}://127.0.0.1:{pretender(kind)}/", "--timeout", seconds]) == 1
-    assert says in capsys.readouterr().err
+    assert says in cli.err(1, "doctor", f"ubre+{transport}://127.0.0.1:{pretender(kind)}/", "--timeout", seconds)
 
 
-def test_a_path_that_no_application_takes_is_doubted(
-    pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, text = one_line(capsys, "request", f"ubre+ws://127.0.0.1:{pretender('http')}/elsewhere", "a")
-    assert status == 1
+def test_a_path_that_no_application_takes_is_doubted(pretender: Callable[[str], int], cli: Cli) -> None:
+    text = cli.line(1, "request", f"ubre+ws://127.0.0.1:{pretender('http')}/elsewhere", "a")
     assert text.endswith("is '/elsewhere' the path of the bus?")
 
 
@@ -227,15 +213,12 @@ def test_ctrl_c_is_status_130_and_silent(command: str) -> None:
     assert (program.returncode, out, err) == (130, "", "")
 
 
-def test_a_terminal_gets_colours_unless_it_says_no(
-    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_gets_colours_unless_it_says_no(url: str, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     assert "\x1b[32m" in _on_a_terminal([*COMMAND, "doctor", url])
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert run(["doctor", url]) == 0
-    shown = capsys.readouterr().out
+    shown = cli.out("doctor", url)
     assert "a polybus peer" in shown and "\x1b[32m" not in shown
 
 
@@ -265,60 +248,50 @@ def test_an_output_without_the_letters_is_no_failure(url: str, monkeypatch: pyte
 # -- what goes well --------------------------------------------------------------------------------------------------------
 
 
-def test_doctor_names_every_step_with_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_names_every_step_with_its_time(tmp_path: Path, cli: Cli) -> None:
     certificate = trustme.CA()
     certificate.cert_pem.write_to_path(tmp_path / "ca.pem")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     certificate.issue_cert("127.0.0.1").configure_cert(tls)
     with serving("ubre+wss://127.0.0.1:0/bus", tls=tls) as url:
-        assert run(["doctor", url, "--ca", str(tmp_path / "ca.pem"), "--json", "--subject", "greet", "--body", '"Ann"']) == 0
-        result = json.loads(capsys.readouterr().out)
+        result = cli.json("doctor", url, "--ca", str(tmp_path / "ca.pem"), "--json", "--subject", "greet", "--body", '"Ann"')
         steps = {step["name"]: step for step in result["steps"]}
         assert list(steps) == ["resolve", "connect", "tls", "upgrade", "handshake", "peer", "request"]
         assert all(step["outcome"] == "ok" and step["seconds"] >= 0 for step in steps.values())
         assert "certificate for 127.0.0.1" in steps["tls"]["detail"]
         assert "Hello, Ann" in steps["request"]["detail"]
         for subject, says in (("nothing", "spelled as in its handle()"), ("vault", "this identity"), ("break", "its log")):
-            assert run(["doctor", url, "--ca", str(tmp_path / "ca.pem"), "--subject", subject]) == 1
-            assert says in capsys.readouterr().err
+            assert says in cli.err(1, "doctor", url, "--ca", str(tmp_path / "ca.pem"), "--subject", subject)
 
 
-def test_doctor_looks_at_a_socket_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_looks_at_a_socket_file(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "a_file").touch()
     with serving(f"ubre+unix://{tmp_path}/bus.sock") as url:
-        assert run(["doctor", url]) == 0
-    assert "socket file" in capsys.readouterr().out
+        assert "socket file" in cli.out("doctor", url)
     for path, says in ((tmp_path / "none", "is no such file"), (tmp_path / "a_file", "is not a socket")):
-        assert run(["doctor", f"ubre+unix://{path}"]) == 1
-        assert says.removeprefix("is ") in capsys.readouterr().err
+        assert says.removeprefix("is ") in cli.err(1, "doctor", f"ubre+unix://{path}")
 
 
-def test_doctor_and_bench_over_memory_have_nobody_to_find(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "ubre+memory://nobody", "--timeout", "0.1"]) == 1
-    assert "is the server running" in capsys.readouterr().err
-    status, _ = one_line(capsys, "bench", "ubre+memory://nobody", "--timeout", "0.1")
-    assert status == 1
+def test_doctor_and_bench_over_memory_have_nobody_to_find(cli: Cli) -> None:
+    assert "is the server running" in cli.err(1, "doctor", "ubre+memory://nobody", "--timeout", "0.1")
+    cli.line(1, "bench", "ubre+memory://nobody", "--timeout", "0.1")
 
 
-def test_bench_measures_our_own_server_over_each_transport(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "--seconds", "0.02", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+def test_bench_measures_our_own_server_over_each_transport(cli: Cli) -> None:
+    result = cli.json("bench", "--seconds", "0.02", "--json")
     assert [wire["wire"] for wire in result["wires"]] == ["memory", "unix", "tcp", "ws"]
     for wire in result["wires"]:
         assert 0 < wire["round_trip_us"] <= wire["round_trip_p99_us"]
         assert wire["requests_per_s"] > 0 and wire["publications_per_s"] > 0
         assert wire["publications_lost"] >= 0
-    assert run(["bench", "--seconds", "0.01", "--loop", "trio", "--protocol", "ubre?format=binary"]) == 0
-    assert "trio" in capsys.readouterr().out
+    assert "trio" in cli.out("bench", "--seconds", "0.01", "--loop", "trio", "--protocol", "ubre?format=binary")
 
 
-def test_bench_measures_a_server_that_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", url, "--seconds", "0.02", "--in-flight", "4"]) == 0
-    assert "4 in flight" in capsys.readouterr().out
+def test_bench_measures_a_server_that_runs(url: str, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "4 in flight" in cli.out("bench", url, "--seconds", "0.02", "--in-flight", "4")
     assert run(["bench", url, "--seconds", "0.02", "--subject", "greet", "--body", '"Ann"']) == 0
     capsys.readouterr()
-    status, text = one_line(capsys, "bench", url, "--subject", "vault")
-    assert (status, "not you" in text) == (1, True)
+    assert "not you" in cli.line(1, "bench", url, "--subject", "vault")
 
 
 def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,12 +311,9 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, cap
         ("ubre+tcp", "ubre+tls", "try the URL without TLS", "--ca"),
     ],
 )
-def test_doctor_gives_the_remedy_for_the_cause(
-    served: str, dialled: str, says: str, not_said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_gives_the_remedy_for_the_cause(served: str, dialled: str, says: str, not_said: str, cli: Cli) -> None:
     with serving(f"{served}://127.0.0.1:0") as url:
-        assert run(["doctor", url.replace(f"{served}:", f"{dialled}:")]) == 1
-    err = capsys.readouterr().err
+        err = cli.err(1, "doctor", url.replace(f"{served}:", f"{dialled}:"))
     assert says in err and not_said not in err and err.count("\n") == 1
 
 
@@ -351,19 +321,14 @@ def test_doctor_gives_the_remedy_for_the_cause(
     ("header", "says"),
     [("origin: https://evil.example", "leave out --header origin"), ("host: evil.example", "add it with serve")],
 )
-def test_doctor_knows_a_refused_origin_from_a_refused_host(header: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_knows_a_refused_origin_from_a_refused_host(header: str, says: str, cli: Cli) -> None:
     with serving("ubre+ws://127.0.0.1:0") as url:
-        assert run(["doctor", url, "--header", header]) == 1
-    err = capsys.readouterr().err
+        err = cli.err(1, "doctor", url, "--header", header)
     assert says in err and "another --header" not in err
 
 
-def test_an_option_with_a_slip_is_told_of_by_each_command_that_connects(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_option_with_a_slip_is_told_of_by_each_command_that_connects(cli: Cli) -> None:
     with serving("ubre+ws://127.0.0.1:0") as url:
-        assert run(["request", f"{url}?formt=binary", "greet", '"Ann"']) == 0
-        out, err = capsys.readouterr()
+        out, err = cli.both(0, "request", f"{url}?formt=binary", "greet", '"Ann"')
         assert out == '"Hello, Ann"\n' and err.count("\n") == 1 and "did you mean format?" in err
-        assert run(["doctor", f"{url}?formt=binary"]) == 0
-        assert "did you mean format?" in capsys.readouterr().err
+        assert "did you mean format?" in cli.err(0, "doctor", f"{url}?formt=binary")
