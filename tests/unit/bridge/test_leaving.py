@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from polybus import (
     Limits,
     LocalProtocolError,
     NoHandler,
+    Peer,
     RequestError,
     Route,
     Unavailable,
@@ -32,6 +33,7 @@ from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import bounded, eventually, next_event
+from tests.unit.answering import noting, publish_each
 
 pytestmark = pytest.mark.anyio
 MODULE = sys.modules[Bridge.__module__]  # the function `bridge` has the name of its module
@@ -40,8 +42,6 @@ EVERYTHING = [Route("{name}", "{name}", {"request", "publish", *LASTING}), Route
 
 
 class Far:
-    """A bus that answers in every way, slowly where it is told so."""
-
     def __init__(self) -> None:
         self.bus = Bus()
         self.inner = Bus()
@@ -83,6 +83,10 @@ async def joined(far: Far, *, bridges: int = 1, routes: list[Route] = EVERYTHING
                 await stack.enter_async_context(bridge(near, next_one, routes=routes))
             async with pair(buses[0]) as asker:
                 yield asker, stack
+
+
+def busy(*peers: Peer) -> bool:
+    return any(party_of(peer).channels or party_of(peer).calls for peer in peers)
 
 
 # -- in a row ------------------------------------------------------------------------------------------------------------
@@ -133,9 +137,7 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
             async with asker.stream("x") as items:
                 await anext(items)
         await refused(connect(asker.tunnel("x"), protocol="csb"), ConnectFailed, match=r"the limit is 8 \(Limits\.hops\)")
-        await eventually(
-            lambda: not any(party_of(peer).channels or party_of(peer).calls for bus in (asker, *buses) for peer in bus.peers)
-        )
+        await eventually(lambda: not any(busy(*bus.peers) for bus in (asker, *buses)))
 
 
 # -- ends ----------------------------------------------------------------------------------------------------------------
@@ -143,11 +145,8 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
 
 @bounded
 async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes_nothing_new() -> None:
-    far, heard = Far(), []
-
-    @far.bus.on("news")
-    async def on_news(body: int) -> None:
-        heard.append(body)
+    far = Far()
+    heard = noting(far.bus, "news")
 
     async def held(body: Any, _: Any) -> Any:
         await far.go.wait()
@@ -156,18 +155,14 @@ async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes
     routes = [Route("slow", "slow"), Route("news", "news", {"publish"}, request=held)]
     async with joined(far, routes=routes) as (asker, stack):
         reply = asker.request("slow", 1)
-        for number in range(20):
-            await asker.publish("news", number)
+        await publish_each(asker, "news", range(20))
         await eventually(lambda: far.bus.stats().running == 1)
         async with anyio.create_task_group() as group:
             group.start_soon(stack.aclose)
-            while True:  # until the bridge is being left
-                try:
-                    await asker.request("slow", 1, timeout=0.05)
-                except NoHandler:
-                    break
-                except TimeoutError:
-                    continue
+            with pytest.raises(NoHandler):
+                while True:  # until the bridge is being left
+                    with suppress(TimeoutError):
+                        await asker.request("slow", 1, timeout=0.05)
             assert not reply.done()
             far.go.set()
             assert await reply == 2
@@ -175,9 +170,7 @@ async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes
 
 
 @bounded
-async def test_streams_that_have_no_end_and_tunnels_are_ended_when_their_bridge_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_endless_streams_and_tunnels_are_ended_when_their_bridge_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "DRAIN", 0.1)
     far = Far()
     async with joined(far, bridges=2) as (asker, stack):
@@ -214,20 +207,19 @@ async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothin
                 group.cancel_scope.cancel()
         await visit()
         everybody = [*asker.peers, *far.bus.peers, *far.inner.peers]
-        await eventually(
-            lambda: not far.inner.peers and not any(party_of(peer).channels or party_of(peer).calls for peer in everybody)
-        )
+        await eventually(lambda: not far.inner.peers and not busy(*everybody))
         assert asker.stats().links == far.bus.stats().links == 1
 
 
+@pytest.mark.parametrize("by_an_error", [False, True])
 @bounded
-async def test_a_request_that_takes_longer_than_leaving_may_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "DRAIN", 0.05)
+async def test_a_request_that_outlasts_leaving_is_unavailable(by_an_error: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "DRAIN", 3600.0 if by_an_error else 0.05)
     far = Far()
     async with joined(far) as (asker, stack):
         reply = asker.request("slow", 1)
         await eventually(lambda: far.bus.stats().running == 1)
-        await stack.aclose()
+        await stack.__aexit__(*((LookupError, LookupError("of the program"), None) if by_an_error else (None, None, None)))
         with pytest.raises(Unavailable, match="the bridge is leaving"):
             await reply
         await eventually(lambda: far.bus.stats().running == 0)
@@ -292,25 +284,9 @@ async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @bounded
-async def test_a_bridge_that_is_left_by_an_error_cuts_what_is_under_way_at_once() -> None:
-    far = Far()
-    async with joined(far) as (asker, stack):
-        reply = asker.request("slow", 1)
-        await eventually(lambda: far.bus.stats().running == 1)
-        error = LookupError("of the program")
-        await stack.__aexit__(LookupError, error, None)
-        with pytest.raises(Unavailable, match="the bridge is leaving"):
-            await reply
-
-
-@bounded
 async def test_a_bridge_may_be_entered_again_but_not_twice_at_a_time() -> None:
     left, right = Bus(), Bus()
-
-    @right.handle("there")
-    async def there() -> str:
-        return "yes"
-
+    right.handle("there")(lambda: "yes")
     both = bridge(left, right, routes=[Route("here", "there")])
     async with left, pair(left) as asker:
         for _ in range(2):
@@ -324,17 +300,10 @@ async def test_a_bridge_may_be_entered_again_but_not_twice_at_a_time() -> None:
 
 
 @bounded
-async def test_publications_for_a_far_side_that_is_gone_are_counted_and_told_to_the_log_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_publications_for_a_far_side_that_is_gone_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     left, right, far = Bus(), Bus(), Bus()
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(right)
-        await stack.enter_async_context(left)
-        await stack.enter_async_context(bridge(left, right, routes=[Route("news.*", "news.{1}")]))
-        asker = await stack.enter_async_context(pair(left))
-        there = AsyncExitStack()
-        await there.enter_async_context(pair(far, client=right, reconnect=False))
+    routes = [Route("news.*", "news.{1}")]
+    async with right, left, bridge(left, right, routes=routes), pair(left) as asker, pair(far, client=right, reconnect=False):
         await far.peers[0].aclose("gone for good")
         await eventually(lambda: not right.peers)
         with pytest.raises(Disconnected):
@@ -342,10 +311,8 @@ async def test_publications_for_a_far_side_that_is_gone_are_counted_and_told_to_
         caplog.clear()
         events = left.events()
         with caplog.at_level(logging.WARNING):
-            for number in range(10):
-                await asker.publish("news.x", number)
+            await publish_each(asker, "news.x", range(10))
             seen = [await anext(events) for _ in range(10)]
         assert all(isinstance(event, DeadLettered) and "gone for good" in event.reason for event in seen)
         assert [record.exc_info for record in caplog.records] == [None]
         assert (left.stats().failed, left.stats().dropped) == (0, 10)
-        await there.aclose()

@@ -34,7 +34,6 @@ class RawPeer:
         self._input = b""
 
     async def send(self, *frames: str | bytes) -> None:
-        """Write frames."""
         data = [frame if isinstance(frame, bytes) else bytes.fromhex(frame) for frame in frames]
         await self._stream.send(b"".join(struct.pack(">I", len(frame)) + frame for frame in data))
 
@@ -72,7 +71,6 @@ class RawPeer:
         return data
 
     async def close(self) -> None:
-        """Hang up."""
         await self._stream.aclose()
 
 

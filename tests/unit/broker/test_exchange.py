@@ -19,6 +19,7 @@ from polybus.prometheus import broker_text
 from .test_table import Wire, made_exchange
 
 REQUEST = bytes.fromhex("10 00 0001 00000007")
+HELLO = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"%s","instance":"%s"}'
 
 
 def joined(exchange: Exchange, id: str = "") -> tuple[Wire, Server]:
@@ -36,7 +37,6 @@ def entered(exchange: Exchange, wanted: str = "") -> tuple[Wire, BrokerClient]:
 
 
 def one_of_each(**options: Any) -> tuple[Exchange, tuple[Wire, Server], tuple[Wire, BrokerClient]]:
-    """A broker with a server and a client of it."""
     exchange = made_exchange(lambda: 0.0, **options)
     return exchange, joined(exchange), entered(exchange)
 
@@ -132,11 +132,9 @@ def test_a_server_has_no_say_in_the_clients_of_another(frame: str) -> None:
 
 def test_the_sockets_of_one_server_may_speak_to_its_clients() -> None:
     exchange = made_exchange(lambda: 0.0)
-    _, one = joined(exchange)
-    _, two = joined(exchange)
-    hello = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"A","instance":"i"}'
+    one, two = joined(exchange)[1], joined(exchange)[1]
     for server in (one, two):
-        exchange.from_server(server, [hello])
+        exchange.from_server(server, [HELLO % (b"A", b"i")])
     wire, client = entered(exchange)
     other = two if client.server is one else one
     exchange.from_server(other, [client.prefix + REQUEST])
@@ -147,10 +145,9 @@ def test_an_id_belongs_to_one_instance() -> None:
     exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     other_wire, other = joined(exchange)
-    hello = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"A","instance":"%s"}'
-    exchange.from_server(server, [hello % b"one"])
+    exchange.from_server(server, [HELLO % (b"A", b"one")])
     assert wire.sent == [bytes.fromhex("00000000 22000000ffff0000") + b'{"v":1}']
-    exchange.from_server(other, [hello % b"two"])
+    exchange.from_server(other, [HELLO % (b"A", b"two")])
     assert other_wire.sent[0][:12] == bytes.fromhex("00000000 22d00000ffff0000")
     assert other_wire.code == 1008
     assert wire.closed is None
@@ -311,16 +308,14 @@ def test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request() -
 def test_a_client_that_finds_no_server_is_closed_at_once() -> None:
     exchange, wire = made_exchange(lambda: 0.0), Wire()
     assert exchange.registry.client_joined(wire, wire.send) is None
-    assert wire.closed is not None
-    assert (wire.closed[0], "no server" in wire.closed[1]) == (1013, True)
+    assert wire.closed is not None and (wire.closed[0], "no server" in wire.closed[1]) == (1013, True)
     assert exchange.registry.stats().turned_away == 1
 
 
 def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:
     exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
-    hello = bytes(4) + bytes.fromhex("12 00 0000 ffff0000") + b'{"v":1,"server":"a","instance":"b"}'
-    exchange.from_server(server, [hello] * 300)
+    exchange.from_server(server, [HELLO % (b"a", b"b")] * 300)
     assert wire.closed == (1008, "more than 200 malformed messages in a minute")
     assert len(wire.sent) == 201
 
@@ -330,13 +325,10 @@ def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:
     exchange = made_exchange(lambda: now[0])
     server_wire, server = joined(exchange)
     wire, client = entered(exchange)
-    for _ in range(200):
-        exchange.from_client(client, [b"short"])
-        exchange.from_server(server, [b"short"])
-    now[0] = 61.0
-    for _ in range(200):
-        exchange.from_client(client, [b"short"])
-        exchange.from_server(server, [b"short"])
+    for now[0] in (0.0, 61.0):
+        for _ in range(200):
+            exchange.from_client(client, [b"short"])
+            exchange.from_server(server, [b"short"])
     assert (wire.closed, server_wire.closed) == (None, None)
     exchange.from_client(client, [b"short"])
     exchange.from_server(server, [b"short"])
@@ -362,9 +354,6 @@ def test_when_a_server_goes_only_its_clients_go() -> None:
     exchange.registry.server_left(first, "")
     assert [wire.closed is not None for wire, _ in wires] == [True, False, True, False]
     assert wires[0][0].closed == (1001, "the server has gone")
-
-
-HELLO = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"%s","instance":"%s"}'
 
 
 def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from polybus import Broker, Bus, Context, Limits, connect
+from polybus import Broker, Bus, Limits, connect
 from tests.support import bounded, eventually
 
 from .raw import RawPeer, raw_peer
@@ -22,7 +22,6 @@ LIMITS = Limits(close_timeout=0.1)
 
 @asynccontextmanager
 async def brokered(servers: int = 1) -> AsyncIterator[tuple[Broker, list[RawPeer]]]:
-    """A broker with raw servers."""
     async with Broker(TCP, TCP, limits=LIMITS) as broker, anyio.create_task_group() as group:
         peers: list[RawPeer] = []
         stop = anyio.Event()
@@ -47,7 +46,7 @@ async def test_the_workflow_without_a_broker_seen_by_a_raw_client() -> None:
     bus = Bus(limits=LIMITS)
 
     @bus.handle(0x00010001)
-    async def login(body: bytes, ctx: Context) -> bytes:
+    async def login(body: bytes) -> bytes:
         return body.upper()
 
     async with bus.serve(TCP) as listener:  # 1
