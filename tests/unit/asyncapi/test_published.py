@@ -8,6 +8,7 @@ from polybus import Bus, LocalProtocolError, ReservedSubject, Router, Subject
 from polybus.asyncapi import document, page
 
 from .shop import ORDER_PLACED, Order, Point, User, make_bus
+from .test_document import asked
 
 SERVERS = {
     "ubre": "ubre+wss://example.org/bus",
@@ -15,11 +16,6 @@ SERVERS = {
     "nats": "nats+tls://example.org",
     "uprotocol": "uprotocol+ws://example.org/up",
 }
-
-
-def asked(made: dict[str, Any], operation: str) -> Any:
-    (reference,) = made["operations"][operation]["messages"]
-    return made["components"]["messages"][reference["$ref"].rpartition("/")[2]]["payload"]
 
 
 def sent(made: dict[str, Any]) -> list[str]:
@@ -38,19 +34,14 @@ def test_its_description_is_read_as_a_docstring(shop: dict[str, Any]) -> None:
     operation = shop["operations"]["orders.placed"]
     assert operation["summary"] == "Told for each order, after it was paid."
     assert operation["description"] == "Not for those that are cancelled within a minute."
-    assert shop["channels"]["reading.sensor.rest"]["parameters"] == {
-        "sensor": {"description": "Its number."},
-        "rest": {"description": "the rest"},
-    }
+    parameters = shop["channels"]["reading.sensor.rest"]["parameters"]
+    assert parameters == {"sensor": {"description": "Its number."}, "rest": {"description": "the rest"}}
 
 
 def test_one_subject_may_be_asked_heard_and_published(shop: dict[str, Any]) -> None:
     of_one = [one for one in shop["operations"].values() if one["title"] == "user.get"]
-    assert [(one["action"], one["x-polybus-style"]) for one in of_one] == [
-        ("receive", "request"),
-        ("receive", "publication"),
-        ("send", "publication"),
-    ]
+    kinds = [f"{one['action']} {one['x-polybus-style']}" for one in of_one]
+    assert kinds == ["receive request", "receive publication", "send publication"]
     assert len({one["channel"]["$ref"] for one in of_one}) == 1
     assert asked(shop, "user.get_3") == {"$ref": "#/components/schemas/User"}
 
@@ -97,10 +88,7 @@ def test_several_modules_may_declare_the_same() -> None:
 def test_one_subject_has_one_type() -> None:
     bus = Bus()
     bus.publishes(ORDER_PLACED)
-    says = (
-        r"bus\.publishes\('orders\.placed'\): it is published with Order already, and now with Point: write one type, "
-        r"Order \| Point"
-    )
+    says = r"bus\.publishes\('orders\.placed'\): it is published with Order already, and now with Point: .*, Order \| Point"
     with pytest.raises(TypeError, match=says):
         bus.publishes(Subject("orders.placed", Point))
     router = Router()
@@ -128,10 +116,9 @@ def test_what_cannot_be_published_is_an_error(wrong: Any, error: type[Exception]
 
 def test_a_description_is_text() -> None:
     bus: Any = Bus()
-    with pytest.raises(TypeError, match="description=None"):
-        bus.publishes("news.today", description=None)
-    with pytest.raises(TypeError, match="description=7"):
-        bus.publishes("news.today", description=7)
+    for wrong in (None, 7):
+        with pytest.raises(TypeError, match=f"description={wrong}"):
+            bus.publishes("news.today", description=wrong)
 
 
 def test_the_page_says_who_publishes_and_lets_readers_listen(shop: dict[str, Any]) -> None:

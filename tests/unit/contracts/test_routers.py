@@ -1,49 +1,17 @@
 """Routers that implement contracts, for buses that include them."""
 
-from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import pytest
-from attrs import frozen
 
-from polybus import Bus, Context, Router, method, notify
+from polybus import Bus, Router, method
 from polybus.asyncapi import document
 from polybus.testing import pair
 from tests.support import eventually
 
+from .users import User, Users, UsersInMemory
+
 pytestmark = pytest.mark.anyio
-
-
-@frozen
-class User:
-    id: int
-
-
-class Users(Protocol):
-    async def get(self, id: int) -> User:
-        """Find a user."""
-        ...
-
-    def watch(self, most: int) -> AsyncIterator[User]: ...
-
-    @notify
-    async def touch(self, id: int) -> None: ...
-
-
-class UsersInMemory(Users):
-    def __init__(self) -> None:
-        self.touched: list[tuple[int, str | int]] = []
-
-    async def get(self, id: int) -> User:
-        return User(id)
-
-    async def watch(self, most: int) -> AsyncIterator[User]:
-        for number in range(most):
-            yield User(number)
-
-    async def touch(self, id: int, ctx: Context | None = None) -> None:
-        assert ctx is not None
-        self.touched.append((id, ctx.message.subject))
 
 
 class Door(Protocol):

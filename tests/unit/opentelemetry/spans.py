@@ -28,7 +28,6 @@ class Traces:
         self.meters = MeterProvider([self._reader])
 
     def bus(self, **options: Any) -> Bus:
-        """Make an instrumented bus."""
         bus = Bus(**options)
         instrument(bus, tracer_provider=self.tracers, meter_provider=self.meters)
         return bus
@@ -39,13 +38,11 @@ class Traces:
         return list(self._exporter.get_finished_spans())
 
     def span(self, name: str, kind: str = "") -> ReadableSpan:
-        """The only span of a name and a kind."""
         found = [span for span in self.spans if span.name == name and kind in ("", span.kind.name)]
         assert len(found) == 1, [(span.name, span.kind.name) for span in self.spans]
         return found[0]
 
     def facts(self, name: str, kind: str = "") -> dict[str, Any]:
-        """The attributes of the only span of a name and a kind."""
         return dict(self.span(name, kind).attributes or {})
 
     def path(self) -> list[tuple[str, str]]:

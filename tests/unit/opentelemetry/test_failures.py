@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from polybus import Bus, Context, Limits, LocalProtocolError
 from polybus.opentelemetry import instrument
 from polybus.testing import pair
+from tests.unit.answering import noting
 from tests.unit.opentelemetry.spans import Traces
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -18,48 +19,40 @@ pytestmark = [pytest.mark.anyio, pytest.mark.native]
 PARENT: Final = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
+def fail(*given: Any, **options: Any) -> Any:
+    raise ZeroDivisionError("a part of the application")
+
+
 class AtStart(SpanProcessor):
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        raise ZeroDivisionError("a processor of the application")
+    on_start = fail
 
 
 class AtEnd(SpanProcessor):
-    def on_end(self, span: Any) -> None:
-        raise ZeroDivisionError("a processor of the application")
+    on_end = fail
 
 
 class Propagator:
     fields: Final[set[str]] = set()
-
-    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
-        raise ZeroDivisionError("a propagator of the application")
-
-    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
-        raise ZeroDivisionError("a propagator of the application")
+    extract = inject = fail
 
 
 @pytest.mark.parametrize("side", ["server", "client"])
 @pytest.mark.parametrize("broken", [AtStart, AtEnd, Propagator])
 async def test_an_answer_arrives_whatever_telemetry_raises(
-    side: str, broken: type[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    side: str, broken: type[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, traces: Traces
 ) -> None:
-    traces = Traces()
     server, client = Bus(), Bus()
     if broken is Propagator:
         monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Propagator())
     else:
         traces.tracers.add_span_processor(broken())
     instrument({"server": server, "client": client}[side], tracer_provider=traces.tracers, meter_provider=traces.meters)
-    handled: list[str] = []
+    handled = noting(server, "order.placed")
 
     @server.handle("order.place")
     async def place(article: str, ctx: Context) -> str:
         await ctx.bus.publish("order.placed", article)
         return f"one {article}"
-
-    @server.on("order.placed")
-    async def placed(article: str) -> None:
-        handled.append(article)
 
     async with pair(server, client=client):
         for _ in range(20):
@@ -69,13 +62,14 @@ async def test_an_answer_arrives_whatever_telemetry_raises(
     assert caplog.text.count("telemetry failed") == 3  # and no more lines, however often it does
 
 
-async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_asking() -> None:
-    traces = Traces()
+async def names_of_headers(ctx: Context) -> list[str]:
+    return sorted(ctx.message.headers or {})
+
+
+async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_asking(traces: Traces) -> None:
     store, shop = Bus(), traces.bus()
 
-    @store.handle("price")
-    async def price(ctx: Context) -> list[str]:
-        return sorted(ctx.message.headers or {})
+    store.handle("price")(names_of_headers)
 
     @shop.handle("order")
     async def order(ctx: Context) -> list[str]:
@@ -91,14 +85,10 @@ async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_a
         assert await client.request("order", headers=given) == ["authorization", "baggage", "traceparent"]
 
 
-async def test_headers_that_fill_the_limit_go_without_the_context_and_others_are_refused_as_ever() -> None:
-    traces = Traces()
+async def test_headers_that_fill_the_limit_go_without_the_context_and_others_are_refused_as_ever(traces: Traces) -> None:
     server, client = Bus(), traces.bus(limits=Limits(headers=1000))
 
-    @server.handle("x")
-    async def x(ctx: Context) -> list[str]:
-        return sorted(ctx.message.headers or {})
-
+    server.handle("x")(names_of_headers)
     async with pair(server, client=client):
         assert await client.request("x", headers={"x-a": "t" * 923}) == ["traceparent", "x-a"]  # which fill it
         assert await client.request("x", headers={"x-a": "t" * 924}) == ["x-a"]

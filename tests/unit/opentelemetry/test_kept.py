@@ -46,9 +46,7 @@ def test_providers_of_the_api_itself_keep_nothing(tracers: Any, meters: Any, kep
 
 
 @pytest.mark.parametrize(("library", "kind"), [(trace, "tracer"), (metrics, "meter")])
-def test_a_provider_that_is_set_later_is_found_within_fifty_messages(
-    library: Any, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_provider_that_is_set_later_is_found_in_50_messages(library: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[Any] = [getattr(library, f"get_{kind}_provider")()]
     monkeypatch.setattr(library, f"get_{kind}_provider", lambda: current[0])
     telemetry = Telemetry(None, None, 16384)
@@ -75,8 +73,7 @@ async def test_a_sampler_that_takes_nothing_tells_the_next_one() -> None:
         assert not flags & TraceFlags.SAMPLED
 
 
-async def test_measurements_alone_are_kept_without_spans() -> None:
-    traces = Traces()
+async def test_measurements_alone_are_kept_without_spans(traces: Traces) -> None:
     server, client = telling(Bus()), Bus()
     for bus in (server, client):
         instrument(bus, tracer_provider=NoOpTracerProvider(), meter_provider=traces.meters)
@@ -86,8 +83,7 @@ async def test_measurements_alone_are_kept_without_spans() -> None:
     assert [count for _, count in traces.measured("rpc.server.call.duration")] == [1]
 
 
-async def test_baggage_goes_along_into_the_handler() -> None:
-    traces = Traces()
+async def test_baggage_goes_along_into_the_handler(traces: Traces) -> None:
     async with pair(telling(traces.bus()), client=traces.bus()) as client:
         token = context.attach(baggage.set_baggage("tenant", "shop-7"))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ from polybus.opentelemetry import OutgoingSpans, instrument
 from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import eventually
+from tests.unit.answering import answering
 from tests.unit.opentelemetry.spans import Traces
 
 pytestmark = pytest.mark.anyio
@@ -41,26 +43,16 @@ PROTOCOLS = ["ubre", "csb", "jrep", "uprotocol"]
 
 
 @pytest.mark.parametrize("protocol", [*PROTOCOLS, Up(names={"user.get": 1})])
-async def test_a_request_is_one_trace_over_every_protocol(protocol: Any) -> None:
-    traces = Traces()
-    server, client = traces.bus(), traces.bus()
+async def test_a_request_is_one_trace_over_every_protocol(protocol: Any, traces: Traces) -> None:
+    server, client = answering(traces.bus()), traces.bus()
 
     @server.handle("user.get")
     async def get(n: int) -> int:
-        return await server.request("user.load", n, returns=int)
-
-    @server.handle("user.load")
-    async def load(n: int) -> int:
-        return n
+        return await server.request("echo", n, returns=int)
 
     async with pair(server, protocol=protocol, client=client):
         assert await client.request("user.get", 7) == 7
-    assert traces.path() == [
-        ("user.get", "CLIENT"),
-        ("user.get", "SERVER"),
-        ("user.load", "CLIENT"),
-        ("user.load", "SERVER"),
-    ]
+    assert traces.path() == [("user.get", "CLIENT"), ("user.get", "SERVER"), ("echo", "CLIENT"), ("echo", "SERVER")]
     assert len({span.context.trace_id for span in traces.spans}) == 1
     asked = traces.spans[-1]
     assert asked.attributes is not None
@@ -72,33 +64,26 @@ async def test_a_request_is_one_trace_over_every_protocol(protocol: Any) -> None
         "polybus.protocol": protocol if isinstance(protocol, str) else protocol.name,
         "server.address": asked.attributes["server.address"],
     }
-    assert ({"rpc.system.name": "polybus", "rpc.method": "user.get", "rpc.response.status_code": "OK"}, 1) in traces.measured(
-        "rpc.server.call.duration"
-    )
+    handled = {"rpc.system.name": "polybus", "rpc.method": "user.get", "rpc.response.status_code": "OK"}
+    assert (handled, 1) in traces.measured("rpc.server.call.duration")
 
 
 @pytest.mark.parametrize("style", ["thread", "inline"])
-async def test_what_a_plain_handler_asks_is_a_child_of_its_span(style: str) -> None:
-    traces = Traces()
-    server, client = traces.bus(), traces.bus()
+async def test_what_a_plain_handler_asks_is_a_child_of_its_span(style: str, traces: Traces) -> None:
+    server, client = answering(traces.bus()), traces.bus()
 
     @server.handle("outer", inline=style == "inline")
     def outer(ctx: Context) -> int:
-        reply = ctx.bus.request("inner", 1)
+        reply = ctx.bus.request("echo", 1)
         return int(reply) if style == "thread" else 1
-
-    @server.handle("inner")
-    async def inner(n: int) -> int:
-        return n
 
     async with pair(server, client=client):
         assert await client.request("outer") == 1
         await eventually(lambda: len(traces.spans) == 4)
-    assert traces.path() == [("outer", "CLIENT"), ("outer", "SERVER"), ("inner", "CLIENT"), ("inner", "SERVER")]
+    assert traces.path() == [("outer", "CLIENT"), ("outer", "SERVER"), ("echo", "CLIENT"), ("echo", "SERVER")]
 
 
-async def test_a_refusal_is_an_error_of_the_client_and_a_failure_is_one_of_both() -> None:
-    traces = Traces()
+async def test_a_refusal_is_an_error_of_the_client_and_a_failure_is_one_of_both(traces: Traces) -> None:
     server, client = traces.bus(), traces.bus()
 
     @server.handle("refuse")
@@ -114,14 +99,9 @@ async def test_a_refusal_is_an_error_of_the_client_and_a_failure_is_one_of_both(
         return 2 * n
 
     async with pair(server, client=client):
-        with pytest.raises(BadRequest):
-            await client.request("double", "two")
-        with pytest.raises(NotFound):
-            await client.request("refuse")
-        with pytest.raises(RemoteError):
-            await client.request("fail")
-        with pytest.raises(NoHandler):
-            await client.request("nothing")
+        for subject, error in (("double", BadRequest), ("refuse", NotFound), ("fail", RemoteError), ("nothing", NoHandler)):
+            with pytest.raises(error):
+                await client.request(subject, "two" if subject == "double" else None)
     for name, kind, status, code in [
         ("double", "SERVER", StatusCode.UNSET, "INVALID_ARGUMENT"),
         ("refuse", "SERVER", StatusCode.UNSET, "NOT_FOUND"),
@@ -147,10 +127,9 @@ async def test_a_refusal_is_an_error_of_the_client_and_a_failure_is_one_of_both(
         (None, "INTERNAL", "INTERNAL"),
     ],
 )
-async def test_a_server_span_has_the_code_that_the_asker_is_told(
-    raised: Exception | None, code: str, fault: str | None
+async def test_a_server_span_has_the_code_of_the_asker(
+    raised: Exception | None, code: str, fault: str | None, traces: Traces
 ) -> None:
-    traces = Traces()
     server, client = traces.bus(), traces.bus()
 
     @server.handle("fail")
@@ -171,25 +150,18 @@ async def test_a_server_span_has_the_code_that_the_asker_is_told(
     assert [(facts["rpc.response.status_code"], facts.get("error.type")) for facts in measured] == [(code, fault)]
 
 
-async def test_requests_that_are_not_answered_end_their_spans(anyio_backend: object) -> None:
-    traces = Traces()
-    server, client = Bus(), traces.bus()
-    begun = anyio.Event()
-
-    @server.handle("wait")
-    async def wait() -> None:
-        begun.set()
-        await anyio.sleep_forever()
-
+async def test_requests_that_are_not_answered_end_their_spans(traces: Traces) -> None:
+    server, client = answering(), traces.bus()
     async with pair(server, client=client):
         with pytest.raises(DeadlineExceeded):
-            await client.request("wait", timeout=0.01)
+            await client.request("endless", timeout=0.01)
         with anyio.CancelScope() as scope:
-            reply = client.request("wait")
+            reply = client.request("endless")
             scope.cancel()
             await reply
-        lost = client.request("wait")
-        await begun.wait()
+        await eventually(lambda: server.stats().running == 0)
+        lost = client.request("endless")
+        await eventually(lambda: server.stats().running == 1)
         await server.aclose()
         with pytest.raises(Disconnected):
             await lost
@@ -197,10 +169,8 @@ async def test_requests_that_are_not_answered_end_their_spans(anyio_backend: obj
     assert codes == ["DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE"]
 
 
-async def test_a_request_that_cannot_be_sent_has_a_span_that_says_so() -> None:
-    traces = Traces()
-    client = traces.bus()
-    async with pair(Bus(), client=client):
+async def test_a_request_that_cannot_be_sent_has_a_span_that_says_so(traces: Traces) -> None:
+    async with pair(Bus(), client=traces.bus()) as client:
         peer = client.peers[0]
         await peer.aclose()
         with pytest.raises(Disconnected):
@@ -209,8 +179,7 @@ async def test_a_request_that_cannot_be_sent_has_a_span_that_says_so() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "most"), [*((protocol, 3) for protocol in PROTOCOLS), ("ubre", 0), ("ubre", 1)])
-async def test_a_stream_is_one_span_with_its_counts(protocol: str, most: int) -> None:
-    traces = Traces()
+async def test_a_stream_is_one_span_with_its_counts(protocol: str, most: int, traces: Traces) -> None:
     server, client = traces.bus(), traces.bus()
 
     @server.handle("count")
@@ -227,8 +196,7 @@ async def test_a_stream_is_one_span_with_its_counts(protocol: str, most: int) ->
 
 
 @pytest.mark.parametrize("own", [False, True])
-async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool) -> None:
-    traces = Traces()
+async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool, traces: Traces) -> None:
     server, client = traces.bus(), traces.bus()
 
     @server.handle("echo")
@@ -247,31 +215,20 @@ async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool) -
 
 
 @pytest.mark.parametrize("names", [("traceparent", "tracestate"), ("Traceparent", "Tracestate"), ("TRACEPARENT", "TraceState")])
-async def test_names_of_headers_are_read_in_any_case(names: tuple[str, str]) -> None:
-    traces = Traces()
-    server = traces.bus()
-
-    @server.handle("x")
-    async def x() -> None: ...
-
+async def test_names_of_headers_are_read_in_any_case(names: tuple[str, str], traces: Traces) -> None:
     values = f"00-{'a' * 32}-{'b' * 16}-01", "shop=7"
-    async with pair(server) as client:
-        await client.request("x", headers={"x-tracestat": "other", **dict(zip(names, values, strict=True))})
-    span = traces.span("x", "SERVER")
+    async with pair(answering(traces.bus())) as client:
+        await client.request("echo", headers={"x-tracestat": "other", **dict(zip(names, values, strict=True))})
+    span = traces.span("echo", "SERVER")
     assert span.parent is not None
     assert (span.context.trace_id, span.parent.span_id) == (int("a" * 32, 16), int("b" * 16, 16))
     assert dict(span.context.trace_state) == {"shop": "7"}
 
 
-async def test_a_notification_is_a_client_and_a_server_span() -> None:
-    traces = Traces()
+async def test_a_notification_is_a_client_and_a_server_span(traces: Traces) -> None:
     server, client = traces.bus(), traces.bus()
     told: list[int] = []
-
-    @server.handle("tell")
-    async def tell(n: int) -> None:
-        told.append(n)
-
+    server.handle("tell")(lambda number: told.append(number))
     async with pair(server, client=client):
         await client.notify("tell", 1)
         await server.notify("tell", 2)
@@ -280,10 +237,8 @@ async def test_a_notification_is_a_client_and_a_server_span() -> None:
     assert sorted((span.name, span.kind.name) for span in traces.spans) == [("tell", "CLIENT")] * 2 + [("tell", "SERVER")] * 2
 
 
-async def test_a_method_is_the_registered_pattern_and_of_a_client_one_of_a_thousand() -> None:
-    traces = Traces()
-    client = traces.bus()
-    async with pair(Bus(), client=client):
+async def test_a_method_is_the_registered_pattern_and_of_a_client_one_of_a_thousand(traces: Traces) -> None:
+    async with pair(Bus(), client=traces.bus()) as client:
         for number in range(1010):
             with pytest.raises(NoHandler):
                 await client.request(f"user.{number}")
@@ -292,8 +247,7 @@ async def test_a_method_is_the_registered_pattern_and_of_a_client_one_of_a_thous
     assert [span.name for span in traces.spans].count("polybus") == 10
 
 
-async def test_what_is_remembered_of_subjects_and_servers_is_bounded() -> None:
-    traces = Traces()
+async def test_what_is_remembered_of_subjects_and_servers_is_bounded(traces: Traces) -> None:
     bus = traces.bus()
     (spans,) = [hook for hook in parts_of(bus).services.outgoing if isinstance(hook, OutgoingSpans)]
     for number in range(1200):
@@ -303,8 +257,7 @@ async def test_what_is_remembered_of_subjects_and_servers_is_bounded() -> None:
     assert max(len(table) for table in (spans._asked, spans._names._known)) == 1000
 
 
-async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call() -> None:
-    traces = Traces()
+async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call(traces: Traces) -> None:
     server, client = traces.bus(), traces.bus()
     asked: list[int] = []
 
@@ -318,14 +271,11 @@ async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_t
     async with pair(server, client=client):
         with traces.tracers.get_tracer("test").start_as_current_span("around") as around:
             assert await client.request("work", retry=Retry(backoff=0)) == 3
-    attempts = [span for span in traces.spans if span.kind.name == "CLIENT"]
-    assert [span.parent.span_id if span.parent is not None else None for span in attempts] == [
-        around.get_span_context().span_id
-    ] * 3
+    parents = [span.parent for span in traces.spans if span.kind.name == "CLIENT"]
+    assert [parent and parent.span_id for parent in parents] == [around.get_span_context().span_id] * 3
 
 
-async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    traces = Traces()
+async def test_an_instrumentation_too_late_for_a_link_says_so(caplog: pytest.LogCaptureFixture, traces: Traces) -> None:
     server, client = Bus(), Bus()
     async with server.serve("ubre+memory://late") as listener:
         instrument(server, tracer_provider=traces.tracers)
@@ -338,10 +288,9 @@ async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_the_context_of_a_handler_ends_with_it(fails: bool) -> None:
+async def test_the_context_of_a_handler_ends_with_it(fails: bool, traces: Traces) -> None:
     seen: list[Any] = []
     server, client = Bus(), Bus()
-    traces = Traces()
 
     @server.use
     async def around(message: Message, ctx: Context, call_next: Any) -> Any:
@@ -360,34 +309,24 @@ async def test_the_context_of_a_handler_ends_with_it(fails: bool) -> None:
         return get_current_span().is_recording()
 
     async with pair(server, client=client):
-        if fails:
-            with pytest.raises(NotFound):
-                await client.request("within")
-        else:
+        with pytest.raises(NotFound) if fails else nullcontext():
             assert await client.request("within")
     ((before, after),) = seen
     assert after is before
 
 
-async def test_a_bus_is_instrumented_once() -> None:
-    traces = Traces()
+async def test_a_bus_is_instrumented_once(traces: Traces) -> None:
     with pytest.raises(LocalProtocolError, match="already"):
         instrument(traces.bus())
     with pytest.raises(TypeError, match="bus="):
         instrument("bus")  # type: ignore[arg-type]
 
 
-async def test_the_first_request_over_a_real_connection_carries_the_context() -> None:
-    traces = Traces()
-    server, client = traces.bus(), traces.bus()
-
-    @server.handle("ping")
-    async def ping() -> str:
-        return "pong"
-
+async def test_the_first_request_over_a_real_connection_carries_the_context(traces: Traces) -> None:
+    server, client = answering(traces.bus()), traces.bus()
     async with server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=client):
-        assert await client.request("ping") == "pong"
+        assert await client.request("echo", 1) == 1
         port = int(listener.url.rpartition(":")[2])
-    assert traces.path() == [("ping", "CLIENT"), ("ping", "SERVER")]
-    facts = traces.facts("ping", "CLIENT")
+    assert traces.path() == [("echo", "CLIENT"), ("echo", "SERVER")]
+    facts = traces.facts("echo", "CLIENT")
     assert (facts["server.address"], facts["server.port"]) == ("127.0.0.1", port)

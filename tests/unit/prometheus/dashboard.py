@@ -18,5 +18,4 @@ def panels_of(document: Any) -> list[Any]:
 
 
 def expressions(document: Any) -> list[str]:
-    """The queries of its panels."""
     return [target["expr"] for panel in panels_of(document) for target in panel.get("targets", ())]

@@ -23,9 +23,7 @@ def running() -> Iterator[RunningCluster]:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_script_reaches_the_clients_of_all_workers_and_any_worker(
-    running: RunningCluster, backend: Literal["asyncio", "trio"]
-) -> None:
+def test_a_script_reaches_all_clients_and_any_worker(running: RunningCluster, backend: Literal["asyncio", "trio"]) -> None:
     with sync.cluster(running.url, backend=backend) as bus:
         bus.publish("news.today", {"title": "Night build"})
         assert running.next_heard(2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
@@ -86,17 +84,13 @@ async def test_a_plain_handler_reaches_users_too() -> None:
         assert isinstance(peer, BlockingPeer)
         return ctx.bus.user("ann").request("payment.confirm", amount)
 
-    @page.handle("payment.confirm")
-    async def confirm(amount: int) -> str:
-        return f"yes, {amount}"
-
+    page.handle("payment.confirm")(lambda amount: f"yes, {amount}")
     async with pair(server, identity=polybus.Identity("Ann", key="ann"), client=page):
         assert await page.request("pay", 3) == "yes, 3"
 
 
 @pytest.fixture
 def keeping() -> Iterator[str]:
-    """The URL of an engine that keeps, in a thread."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(NatsEngine("tcp://127.0.0.1:0")) as engine:
         yield engine.url
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,7 +40,8 @@ from polybus.events import BusEvent, LinkDown
 from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer, BlockingSubscription
 from polybus.sync.event_loop_thread import OwnedBus
 from polybus.testing import pair
-from tests.support import BOUND, eventually, free_port
+from tests.support import BOUND, free_port, until
+from tests.unit.answering import noting
 
 BACKENDS = ["asyncio", "trio"]
 WAIT = 30.0
@@ -115,7 +116,8 @@ def connected(url: str, request: pytest.FixtureRequest) -> Iterator[sync.Bus]:
 # -- every verb ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_gives_its_answer(bus: sync.Bus) -> None:
+def test_a_request_gives_its_answer_and_a_def_handler_knows_who_asks(bus: sync.Bus) -> None:
+    assert bus.request("who") == "ann"
     assert bus.request("user.get", {"id": 7}) == {"id": 7, "name": "Ann"}
     assert bus.request("user.get", {"id": 7}, returns=User) == User(7, "Ann")
     assert bus.request(GET_USER, GetUser(7)) == User(7, "Ann")
@@ -191,19 +193,9 @@ def test_peers_have_the_verbs_too(bus: sync.Bus) -> None:
 
 
 def test_a_server_for_threads_asks_tells_and_sends_away_who_is_there() -> None:
-    heard: list[int] = []
-    told = threading.Event()
     app = polybus.Bus()
-
-    @app.on("news.*")
-    def on_news(body: int) -> None:
-        heard.append(body)
-        told.set()
-
-    @app.handle("ping")
-    def ping() -> str:
-        return "pong"
-
+    heard = noting(app, "news.*")
+    app.handle("ping")(lambda: "pong")
     with sync.Bus(make_bus()) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener:
         with sync.connect(listener.url, bus=app, backoff=polybus.Backoff(attempts=0)) as client:
             events = client.events()
@@ -213,7 +205,7 @@ def test_a_server_for_threads_asks_tells_and_sends_away_who_is_there() -> None:
             assert peer.connected_at.tzinfo is not None and peer.id in repr(peer)
             assert peer.request("ping") == server.request("ping", to=peer) == "pong"
             server.publish("news.today", 5)
-            assert told.wait(WAIT) and heard == [5]
+            until(lambda: heard == [5])
             with peer.subscribe("alarm.*", returns=int) as alarms:
                 server.publish("alarm.own", 1)
                 client.publish("alarm.pump", 3)
@@ -223,11 +215,6 @@ def test_a_server_for_threads_asks_tells_and_sends_away_who_is_there() -> None:
             assert isinstance(events.receive(WAIT), LinkDown)
             with pytest.raises(Disconnected, match="enough"):
                 client.request("ping.elsewhere")
-
-
-def test_a_def_handler_knows_who_asks(url: str) -> None:
-    with sync.connect(url) as bus:
-        assert bus.request("who") == "ann"
 
 
 def test_a_further_link_is_a_block(url: str) -> None:
@@ -241,24 +228,8 @@ def test_a_further_link_is_a_block(url: str) -> None:
 def test_the_twin_has_every_verb_that_is_documented_but_those_that_register_or_only_look() -> None:
     reference = "".join(page.read_text() for page in (Path(__file__).parents[3] / "docs/reference/api").glob("*.md"))
     elsewhere = {
-        "handle",
-        "on",
-        "include",
-        "implement",
-        "publishes",
-        "relay",
-        "forward",
-        "use",
-        "dependencies",
-        "handle_tunnels",
-        "cluster",
-        "as_",
-        "ready",
-        "why_not_ready",
-        "leaving",
-        "state",
-        "aclose",
-        "extended",
+        *("handle", "on", "include", "implement", "publishes", "relay", "forward", "use", "dependencies", "handle_tunnels"),
+        *("cluster", "as_", "ready", "why_not_ready", "leaving", "state", "aclose", "extended"),
     }
     for name, twin in {"Bus": BlockingBus, "Peer": BlockingPeer, "Listener": sync.BlockingListener}.items():
         section = reference.partition(f"::: polybus.{name}\n")[2].partition(":::")[0]
@@ -268,13 +239,12 @@ def test_the_twin_has_every_verb_that_is_documented_but_those_that_register_or_o
 
 
 def test_connect_takes_what_the_asynchronous_one_takes() -> None:
-    twin = _shape(inspect.signature(sync.connect))
+    twin, original = (
+        {name: (parameter.kind, parameter.default) for name, parameter in inspect.signature(connect).parameters.items()}
+        for connect in (sync.connect, polybus.connect)
+    )
     assert twin.pop("backend") == (inspect.Parameter.KEYWORD_ONLY, "asyncio")
-    assert twin == _shape(inspect.signature(polybus.connect))
-
-
-def _shape(signature: inspect.Signature) -> dict[str, Any]:
-    return {name: (parameter.kind, parameter.default) for name, parameter in signature.parameters.items()}
+    assert twin == original
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -285,15 +255,11 @@ def test_a_tunnel_is_a_place_to_connect_to(backend: Any) -> None:
     def level(number: int, ctx: sync.Context) -> float:
         return ctx.bus.request("factor", returns=float) * number
 
-    @plant.handle("factor")
-    async def factor() -> float:
-        return 10.5
-
+    plant.handle("factor")(lambda: 10.5)
     edge.handle_tunnels("plant.{id}", plant, protocol="csb")
     with sync.Bus(edge) as server, server.serve("ubre+ws://127.0.0.1:0/bus") as listener:
         with sync.connect(listener.url, backend=backend) as outer:
-            inner = sync.connect(outer.tunnel("plant.7"), protocol="csb")
-            with inner:
+            with sync.connect(outer.tunnel("plant.7"), protocol="csb") as inner:
                 assert inner.request("level", 4, returns=float) == 42.0
                 assert inner.peers[0].protocol == "csb"
             with sync.connect(outer.peers[0].tunnel("plant.8"), protocol="csb") as second:
@@ -326,10 +292,10 @@ def test_errors_keep_their_class_and_show_no_event_loop(bus: sync.Bus) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_first_connect_that_fails_leaves_no_thread(backend: Any, unused_port: int) -> None:
-    before = set(threading.enumerate())  # those of earlier tests end when they like
-    with pytest.raises(ConnectFailed, match=str(unused_port)):
-        sync.connect(f"ubre+tcp://127.0.0.1:{unused_port}", backend=backend)
+def test_a_first_connect_that_fails_leaves_no_thread(backend: Any) -> None:
+    port, before = free_port(), set(threading.enumerate())  # those of earlier tests end when they like
+    with pytest.raises(ConnectFailed, match=str(port)):
+        sync.connect(f"ubre+tcp://127.0.0.1:{port}", backend=backend)
     assert not set(threading.enumerate()) - before
 
 
@@ -338,11 +304,6 @@ def test_a_wrong_url_and_a_wrong_backend_are_told_at_once() -> None:
         sync.connect("nonsense")
     with pytest.raises(LookupError, match="twisted"):
         sync.Bus(backend="twisted").open()  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def unused_port() -> int:
-    return free_port()
 
 
 def test_a_bus_that_is_not_open_says_so_and_may_be_opened_again(url: str) -> None:
@@ -366,10 +327,7 @@ def test_a_blocking_verb_on_the_very_loop_is_refused() -> None:
         except LocalProtocolError as error:
             return str(error)
 
-    @app.handle("right")
-    async def right() -> str:
-        return "right"
-
+    app.handle("right")(lambda: "right")
     with sync.Bus(app) as bus:
         assert "await" in bus.request("wrong")
         assert bus.request("right") == "right"
@@ -401,10 +359,7 @@ def test_what_a_def_handler_raises_never_ends_the_server(error: type[BaseExcepti
     def raises() -> None:
         raise error
 
-    @app.handle("echo")
-    def echo(body: int) -> int:
-        return body
-
+    app.handle("echo")(lambda body: body)
     with sync.Bus(app) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener, sync.connect(listener.url) as client:
         with pytest.raises(RemoteError):
             client.request("raises", timeout=WAIT)
@@ -623,7 +578,7 @@ def test_ctrl_c_while_the_loop_takes_the_request_cancels_it_too(bus: sync.Bus, m
     monkeypatch.setattr(portal, "start_task_soon", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bus.request("for.ever", timeout=600)
-    anyio.run(eventually, lambda: bus.stats().pending == 0)
+    until(lambda: bus.stats().pending == 0)
 
 
 IMPATIENT = """
@@ -704,29 +659,19 @@ async def test_a_def_handler_asks_back_streams_and_lets_its_own_threads_do_so() 
         for number in range(upto):
             yield number
 
-    @app.handle("double")
-    async def double(number: int) -> int:
-        return 2 * number
-
     client = polybus.Bus()
-
-    @client.handle("client")
-    async def answer() -> str:
-        return "client"
-
+    app.handle("double")(lambda number: 2 * number)
+    client.handle("client")(lambda: "client")
     with anyio.fail_after(WAIT):
         async with pair(app, client=client) as bus:
-            peer = bus.peers[0]
-            assert await bus.request("outer", to=peer) == [0, 2, 4, "client", "client", True]
+            assert await bus.request("outer", to=bus.peers[0]) == [0, 2, 4, "client", "client", True]
 
 
 def test_the_context_of_threads_is_for_def_handlers_only() -> None:
-    app = polybus.Bus()
-
     async def handler(ctx: sync.Context) -> None: ...
 
     with pytest.raises(TypeError, match="handler runs on the event loop: annotate 'ctx' with polybus.Context"):
-        app.handle("a")(handler)
+        polybus.Bus().handle("a")(handler)
 
 
 @pytest.mark.anyio
@@ -741,8 +686,8 @@ async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
     with anyio.fail_after(WAIT):
         async with pair(app) as bus:
             await bus.request("keep")
-        outcome: Callable[[], Any] = lambda: pytest.raises(LocalProtocolError, kept[0].publish, "a")  # noqa: E731
-        await anyio.to_thread.run_sync(outcome)
+        with pytest.raises(LocalProtocolError):
+            await anyio.to_thread.run_sync(kept[0].publish, "a")
         with pytest.raises(LocalProtocolError, match="event loop"):
             kept[0].publish("a")
 

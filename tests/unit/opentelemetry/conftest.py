@@ -1,0 +1,10 @@
+"""Spans and measurements of a test."""
+
+import pytest
+
+from .spans import Traces
+
+
+@pytest.fixture
+def traces() -> Traces:
+    return Traces()
