@@ -7,69 +7,19 @@ from contextlib import aclosing
 from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
 
 import anyio
-import attrs
 import pytest
 
-from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
+from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method
 from polybus.contracts.client import ItemStream, client_of
 from polybus.contracts.contract import ContractPlan
 from polybus.testing import pair
 from tests.support import eventually
 
+from .users import User, Users, UsersInMemory
+
 pytestmark = pytest.mark.anyio
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-@attrs.frozen
-class GetUser:
-    id: int
-
-
-@attrs.frozen
-class User:
-    id: int
-    name: str
-
-
-class Users(Protocol):
-    """Users of the shop."""
-
-    async def get(self, query: GetUser) -> User:
-        """Find a user."""
-        ...
-
-    async def count(self) -> int: ...
-
-    def watch(self, query: GetUser) -> AsyncIterator[User]: ...
-
-    @notify
-    async def touch(self, id: int) -> None: ...
-
-
-class UsersInMemory(Users):
-    def __init__(self) -> None:
-        self.touched: list[int] = []
-        self.watchers = 0
-
-    async def get(self, query: GetUser) -> User:
-        if query.id == 0:
-            raise NotFound("no user 0")
-        return User(query.id, "Ann")
-
-    async def count(self) -> int:
-        return 2
-
-    async def watch(self, query: GetUser) -> AsyncIterator[User]:
-        self.watchers += 1
-        try:
-            for number in range(query.id):
-                yield User(number, f"user {number}")
-        finally:
-            self.watchers -= 1
-
-    async def touch(self, id: int) -> None:
-        self.touched.append(id)
 
 
 async def test_the_subjects_are_the_prefix_a_dot_and_the_name() -> None:
@@ -78,10 +28,10 @@ async def test_the_subjects_are_the_prefix_a_dot_and_the_name() -> None:
     async with pair(bus) as client:
         users = client.client(Users, "user")
         assert_type(users, Users)
-        assert await users.get(GetUser(7)) == await client.request("user.get", {"id": 7}, returns=User) == User(7, "Ann")
+        assert await users.get(7) == await client.request("user.get", 7, returns=User) == User(7, "Ann")
         assert await client.request("user.count") == 2
         with pytest.raises(NoHandler):
-            await client.client(Users).get(GetUser(7))
+            await client.client(Users).get(7)
 
 
 class Ticks(Protocol):
@@ -263,7 +213,7 @@ async def test_the_verb_is_given_the_time_of_its_method() -> None:
     await slow.get(7)
     slow.all()
     await users.count()
-    users.watch(GetUser(1))
+    users.watch(1)
     assert asker.times == [0.01, 0.01, 30.0, None]
 
 
@@ -395,7 +345,7 @@ async def test_an_answer_that_does_not_fit_the_contract_is_a_bad_reply() -> None
     async with pair(bus) as client:
         users = client.client(Users, "user")
         with pytest.raises(BadReply, match="id"):
-            await users.get(GetUser(7))
+            await users.get(7)
         with pytest.raises(BadReply):
             await users.count()
 
@@ -422,9 +372,9 @@ async def test_a_wrong_call_fails_as_that_of_a_function() -> None:
     async with pair(Bus()) as client:
         users: Any = client.client(Users, "user")
         calls: list[tuple[Callable[[], Any], str]] = [
-            (lambda: users.get(), r"Users\.get: missing a required argument: 'query'"),
+            (lambda: users.get(), r"Users\.get: missing a required argument: 'id'"),
             (lambda: users.get(1, 2), r"Users\.get: too many positional arguments"),
-            (lambda: users.get(1, id=1), r"Users\.get: got an unexpected keyword argument 'id'"),
+            (lambda: users.get(1, no=1), r"Users\.get: got an unexpected keyword argument 'no'"),
             (lambda: users.count(1), r"Users\.count: too many positional arguments"),
             (lambda: users.touch(), r"Users\.touch: missing"),
             (lambda: users.watch(), r"Users\.watch: missing"),
@@ -441,7 +391,7 @@ async def test_a_client_shows_what_it_is() -> None:
         users = client.client(Users, "user")
         assert repr(users).startswith("<client of Users at 'user' by <Bus ready")
         assert inspect.iscoroutinefunction(users.get)
-        assert list(inspect.signature(users.get).parameters) == ["query"]
+        assert list(inspect.signature(users.get).parameters) == ["id"]
         assert users.get.__doc__ == "Find a user."
         assert users.get.__name__ == "get"
 
@@ -453,24 +403,24 @@ async def test_each_of_those_who_ask_makes_clients() -> None:
     asked_by: list[Any] = []
 
     class Asked(UsersInMemory):
-        async def get(self, query: GetUser, ctx: Context | None = None) -> User:
+        async def get(self, id: int, ctx: Context | None = None) -> User:
             assert ctx is not None
             asked_by.append(ctx.identity)
             if ctx.peer is not None:
                 peers.append(ctx.peer)
-            return await super().get(query)
+            return await super().get(id)
 
     bus = Bus(authenticate=lambda _: "ann")
     bus.implement(Users, Asked(), "user")
     async with pair(bus, client=page, identity=Identity("ann", key="ann")) as client:
-        await client.client(Users, "user").get(GetUser(1))
+        await client.client(Users, "user").get(1)
         (peer,) = peers
-        assert await peer.client(Users, "page").get(GetUser(3)) == User(3, "Ann")
-        assert await bus.as_("bob").client(Users, "user").get(GetUser(4)) == User(4, "Ann")
-        assert await bus.user("ann").client(Users, "page").get(GetUser(5)) == User(5, "Ann")
+        assert await peer.client(Users, "page").get(3) == User(3, "Ann")
+        assert await bus.as_("bob").client(Users, "user").get(4) == User(4, "Ann")
+        assert await bus.user("ann").client(Users, "page").get(5) == User(5, "Ann")
         assert asked_by == ["ann", "bob"]
-        assert [user.id async for user in bus.as_("bob").client(Users, "user").watch(GetUser(2))] == [0, 1]
-        assert [user.id async for user in peer.client(Users, "page").watch(GetUser(2))] == [0, 1]
+        assert [user.id async for user in bus.as_("bob").client(Users, "user").watch(2)] == [0, 1]
+        assert [user.id async for user in peer.client(Users, "page").watch(2)] == [0, 1]
 
 
 async def test_the_methods_of_a_contract_are_asked_at_the_own_bus_too_also_by_copies_of_a_client() -> None:
@@ -479,7 +429,7 @@ async def test_the_methods_of_a_contract_are_asked_at_the_own_bus_too_also_by_co
     async with bus:
         own = bus.client(Users, "user")
         for asked in (own, copy.copy(own), copy.deepcopy(own)):
-            assert await asked.get(GetUser(7)) == User(7, "Ann")
-        assert [user.id async for user in own.watch(GetUser(2))] == [0, 1]
+            assert await asked.get(7) == User(7, "Ann")
+        assert [user.id async for user in own.watch(2)] == [0, 1]
         await own.touch(3)
-        await eventually(lambda: users.touched == [3])
+        await eventually(lambda: users.touched == [(3, "user.touch")])

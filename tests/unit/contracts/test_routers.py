@@ -61,7 +61,7 @@ def test_one_router_implements_several_contracts_and_has_handlers_of_its_own() -
     router.implement(Door, DoorAlone())
     router.handle("ping")(lambda: None)
     bus.include(router)
-    assert repr(bus).endswith("8 handlers>")
+    assert repr(bus).endswith("10 handlers>")
 
 
 @pytest.mark.parametrize("taken", ["shop.user.touch", "shop.user.get"])

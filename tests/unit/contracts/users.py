@@ -19,6 +19,8 @@ class Users(Protocol):
         """Find a user."""
         ...
 
+    async def count(self) -> int: ...
+
     def watch(self, id: int) -> AsyncIterator[User]: ...
 
     @notify
@@ -34,6 +36,9 @@ class UsersInMemory(Users):
         if id == 0:
             raise NotFound("no user 0")
         return User(id)
+
+    async def count(self) -> int:
+        return 2
 
     async def watch(self, id: int) -> AsyncIterator[User]:
         self.watching += 1
