@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+import websockets.exceptions
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
@@ -121,12 +122,15 @@ async def test_bad_websocket_frames(anyio_backend: Any, name: str) -> None:
 @pytest.mark.parametrize("name", HANDSHAKES)
 async def test_bad_handshakes(anyio_backend: Any, name: str) -> None:
     bad = HANDSHAKES[name]
+    code = bad.code
+    if code == 431 and not hasattr(websockets.exceptions, "TooManyHeaders"):
+        code = 400  # websockets 15
     limits = Limits(handshake_timeout=0.1) if bad.then == "silence" else Limits()
     async with running(anyio_backend) as good, running(anyio_backend, limits) as host:
         async with undisturbed(good, "ws://127.0.0.1:0/bus"), serving(host, "ws://127.0.0.1:0/") as server:
             async with raw_peer(server) as raw:
                 await raw.send(bad.sent)
-                assert (await raw.rest()).split(b" ")[1:2] == ([] if bad.code is None else [b"%d" % bad.code])
+                assert (await raw.rest()).split(b" ")[1:2] == ([] if code is None else [b"%d" % code])
             await server.gate.until(lambda: server.gate.gone == 1)
             assert server.gate.handshakes == []
 
