@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from polybus import Limits
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.values import json_line
-from tests.support import free_port
+from tests.support import BOUND, free_port
 from tests.unit.capture.rows import batch, row
 from tests.unit.cli.app import NASTY
 from tests.unit.cli.support import COMMAND, TCP, Cli
@@ -35,7 +37,11 @@ def test_a_connection_that_takes_longer_than_the_timeout_names_the_option(cli: C
 
 
 @pytest.mark.parametrize("command", ["publish", "subscribe", "request"])
-def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, cli: Cli) -> None:
+def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def patient(**given: Any) -> Limits:
+        return Limits(**given | {"connect_timeout": BOUND})  # however slow this machine is: it is silent when connected
+
+    monkeypatch.setattr("polybus.cli.values.Limits", patient)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
         for protocol in ("ubre", "csb", "jrep", "uprotocol"):
             url = f"{protocol}+tcp://127.0.0.1:{silent.getsockname()[1]}"
