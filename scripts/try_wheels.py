@@ -187,6 +187,7 @@ def main(dist: Path) -> None:
         print(begin, f"{package.stat().st_size / 1e6:.2f} MB | {packages} | {took * 1000:.0f} ms |", flush=True)
     if missing := [version for version in PYTHONS if find_python(version) is None]:
         sys.exit(f"INCOMPLETE: no interpreter with headers for CPython {', '.join(missing)} in PATH or pyenv")
+    print(f"COMPLETE: tried on CPython {', '.join(PYTHONS)}")
 
 
 if __name__ == "__main__":
