@@ -90,6 +90,10 @@ class Table:
                 await asyncio.sleep(0)
         self.costs.append(work.lines)
 
+    async def act_often(self, function: Callable[[], Any]) -> None:
+        for _ in range(TIMES):
+            await self.act(function)
+
 
 Case = Callable[[int, Table], Awaitable[None]]
 CASES: dict[str, Case] = {}
@@ -118,8 +122,7 @@ def _entering(made: Callable[[], AbstractAsyncContextManager[Any]]) -> Callable[
 
 async def _entered(made: Callable[[], AbstractAsyncContextManager[Any]], table: Table) -> None:
     """Enter and leave one more."""
-    for _ in range(TIMES):
-        await table.act(_entering(made))
+    await table.act_often(_entering(made))
 
 
 @asynccontextmanager
@@ -135,8 +138,7 @@ async def pending(count: int) -> AsyncIterator[tuple[Bus, Peer, list[Reply[Any]]
 @case
 async def _one_more_request(count: int, table: Table) -> None:
     async with pending(count) as (bus, _, _):
-        for _ in range(TIMES):
-            await table.act(lambda: bus.request("h", 1, timeout=30).done())
+        await table.act_often(lambda: bus.request("h", 1, timeout=30).done())
 
 
 @case
@@ -193,8 +195,7 @@ async def _one_of_many_that_run(count: int, table: Table, local: bool) -> None:
         asker = bus if local else client
         replies = [asker.request("slow", timeout=100) for _ in range(count)]
         await eventually(lambda: bus.stats().running == count)
-        for _ in range(TIMES):
-            await table.act(lambda: asker.request("quick", timeout=30).wait())
+        await table.act_often(lambda: asker.request("quick", timeout=30).wait())
         release.set()
         for reply in replies:
             await reply
@@ -229,8 +230,7 @@ async def _one_of_many_streams(count: int, table: Table) -> None:
 
     async with pair(bus, client=Bus(limits=Limits(channels=10_000))) as client:
         async with all_of(client.stream("slow", timeout=100) for _ in range(count)):
-            for _ in range(TIMES):
-                await table.act(read)
+            await table.act_often(read)
             release.set()
 
 
@@ -289,8 +289,7 @@ async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Ta
         party_of(peer).link.pause_writing()
         for number in range(count):
             await bus.publish("n", number, timeout=100 + number)
-        for _ in range(TIMES):
-            await table.act(lambda: bus.publish("n", 1, timeout=30))
+        await table.act_often(lambda: bus.publish("n", 1, timeout=30))
         party_of(peer).link.resume_writing()
 
 
@@ -341,8 +340,7 @@ async def _the_peers_of_one_of_many_users(count: int, table: Table) -> None:
     users, url = iter(range(count + 1)), "ubre+memory://growth-users"
     bus = Bus(authenticate=lambda _: Identity("user", key=f"user {next(users)}"))
     async with bus.serve(url), all_of(connect(url) for _ in range(count)):
-        for _ in range(TIMES):
-            await table.act(lambda: bus.peers_of("user 3"))
+        await table.act_often(lambda: bus.peers_of("user 3"))
         assert len(bus.peers_of("user 3")) == 1
 
 

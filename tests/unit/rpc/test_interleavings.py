@@ -1,5 +1,7 @@
 """Invariant 1: every request ends, whatever is done, lost, cut and closed, and in whatever order."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -47,31 +49,30 @@ class World:
     async def echo(self, body: Any) -> Any:
         return body
 
-    async def slow(self) -> None:
+    @contextmanager
+    def running(self) -> Iterator[None]:
         self.started += 1
         try:
-            await anyio.sleep_forever()
+            yield
         finally:
             self.ended += 1
+
+    async def slow(self) -> None:
+        with self.running():
+            await anyio.sleep_forever()
 
     async def fails(self) -> None:
         raise RuntimeError("on purpose")
 
     async def count(self) -> Any:
-        self.started += 1
-        try:
+        with self.running():
             for number in range(1000):
                 yield number
-        finally:
-            self.ended += 1
 
     async def mirror(self, channel: Channel[int, int]) -> None:
-        self.started += 1
-        try:
+        with self.running():
             async for item in channel:
                 await channel.send(item)
-        finally:
-            self.ended += 1
 
     async def back(self, ctx: Context) -> Any:
         assert ctx.peer is not None
@@ -100,31 +101,22 @@ class World:
         elif action == "turn":
             await anyio.lowlevel.checkpoint()
         elif action in ("subscribe", "stream", "channel"):
-            group.start_soon(getattr(self, f"use_{action}"), client)
+            group.start_soon(self.use, action, client)
 
-    async def use_subscribe(self, client: Bus) -> None:
+    async def use(self, action: str, client: Bus) -> None:
         with anyio.move_on_after(0.05):
             try:
-                async with client.subscribe("new*" if len(self.replies) % 2 else "news") as news:
-                    await anext(aiter(news))
-            except (BusError, StopAsyncIteration):
-                return
-
-    async def use_stream(self, client: Bus) -> None:
-        with anyio.move_on_after(0.05):
-            try:
-                async with client.stream("count") as numbers:
-                    for _ in range(70):
-                        await anext(numbers)
-            except (BusError, StopAsyncIteration):
-                return
-
-    async def use_channel(self, client: Bus) -> None:
-        with anyio.move_on_after(0.05):
-            try:
-                async with client.channel("mirror") as channel:
-                    await channel.send(1)
-                    await anext(channel)
+                if action == "subscribe":
+                    async with client.subscribe("new*" if len(self.replies) % 2 else "news") as news:
+                        await anext(aiter(news))
+                elif action == "stream":
+                    async with client.stream("count") as numbers:
+                        for _ in range(70):
+                            await anext(numbers)
+                else:
+                    async with client.channel("mirror") as channel:
+                        await channel.send(1)
+                        await anext(channel)
             except (BusError, StopAsyncIteration):
                 return
 
@@ -139,25 +131,18 @@ async def play(actions: list[str], faults: Faults, reconnect: bool) -> None:
 
     with anyio.fail_after(BOUND):
         try:
-            async with (
-                pair(world.server, client=client, faults=faults, reconnect=reconnect),
-                anyio.create_task_group() as group,
-            ):
+            async with pair(world.server, client=client, faults=faults, reconnect=reconnect), anyio.create_task_group() as all_:
                 for action in actions:
-                    try:
-                        await world.act(action, client, group)
-                    except BusError:
-                        continue
-                    if action == "abort":
-                        await client.aclose()
+                    with suppress(BusError):
+                        await world.act(action, client, all_)
+                        if action == "abort":
+                            await client.aclose()
         except BusError:
             pass  # the faults did not let the connection stand
         for reply in world.replies:
             assert reply.done()
-            try:
+            with suppress(BusError):
                 await reply
-            except BusError:
-                continue
         assert world.started == world.ended
         for bus in (world.server, client):
             stats = bus.stats()
