@@ -1,7 +1,5 @@
 """Shared by the second tier: tests that must run in the same worker of pytest-xdist (`--dist loadgroup`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ peers``), and for `test_documentation` the site that ``make docs`` builds. Tests
 fail. To run only this folder: ``make test-integration ARGS=tests/integration/browser``.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Contents for the browser: pages that act according to their address, our script, npm `ubre`, Pyodide and wheels."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

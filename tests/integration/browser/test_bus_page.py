@@ -1,7 +1,5 @@
 """The page of an attached bus in Chromium: searched, on a phone, light and dark, and sending requests as any client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

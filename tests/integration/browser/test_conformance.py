@@ -1,7 +1,5 @@
 """The table of windows, frames and ports in a real Chromium, which runs each site in a process of its own."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 

@@ -1,7 +1,5 @@
 """Pages of the documentation in a real browser: nothing is wider than the page, on a large screen and on a telephone."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The example of a door that is opened from a frame: ports, a bridge, a stranger, a reload."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

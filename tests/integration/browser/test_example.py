@@ -1,7 +1,5 @@
 """The example of a page with widgets in frames of another site."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

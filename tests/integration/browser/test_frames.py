@@ -1,8 +1,6 @@
 """`polybus-frames.js` in a real page: which frame gets a port, what a reload does, and the pump to a server. Frames of the same
 and of another site; in them npm `ubre`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

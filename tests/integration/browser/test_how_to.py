@@ -1,7 +1,5 @@
 """The JavaScript of the page about frames, as it stands there, in a real page; only its addresses are this site's."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

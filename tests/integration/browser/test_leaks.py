@@ -1,7 +1,5 @@
 """What reloads leave behind in a real browser: it is asked for its ports and listeners."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

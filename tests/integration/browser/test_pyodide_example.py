@@ -1,7 +1,5 @@
 """The example of Python in a frame and `polybus.js` in the page: a plain port between them."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 

@@ -1,7 +1,5 @@
 """A Python bus in the browser: polybus in Pyodide, installed by micropip from our wheel, in a frame and in a page."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The report of the pipeline in a browser: nothing in it is wider than the place that it has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

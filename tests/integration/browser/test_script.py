@@ -1,7 +1,5 @@
 """The JavaScript modules: what they export, what their types say, and how they are served."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The documentation as built by `make docs`, for tests of its pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -5,8 +5,6 @@ name, so that later blocks of the page can import it; a ``test_*.py`` is run by 
 why: ```` ```python no-run needs a broker ````. A block ```` ```text ```` right after a program is what it prints.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

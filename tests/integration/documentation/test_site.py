@@ -1,7 +1,5 @@
 """The pages that `make docs` has built, as a reader gets them; how wide they are, a browser says."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

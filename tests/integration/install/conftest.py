@@ -1,7 +1,5 @@
 """The packages of this tree."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

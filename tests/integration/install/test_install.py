@@ -1,7 +1,5 @@
 """A built wheel in an empty environment outside the clone. `make release` tries all of them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

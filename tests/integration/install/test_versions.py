@@ -4,8 +4,6 @@
 Both run with the dependencies of this environment.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

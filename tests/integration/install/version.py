@@ -5,8 +5,6 @@
 the place of polybus, the second the address.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """A thread with asyncio, so that tests on every loop can talk to clients that only know asyncio."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine

@@ -7,8 +7,6 @@ Debian's `nats-server`. Tests with a missing peer are skipped; in CI they fail. 
 test-integration ARGS=tests/integration/interop``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FastStream in a thread with asyncio, so that tests on every event loop can talk to it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A seeded ledger of messages over two NATS servers while one of them goes into lame duck mode."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """Real NATS servers for tests: Debian's, and the newest from the wheel or a named one; on loopback, stopped by their pid."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """npm ubre in a Node process, controlled by the test."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The parser of AsyncAPI itself (npm) takes documents of everything that there is."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

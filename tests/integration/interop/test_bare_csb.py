@@ -1,7 +1,5 @@
 """A polybus and a CSB peer that knows nothing but the document."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """npm ubre knows nothing of our extensions: what it cannot carry is refused on our side, and nothing strange is sent to it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """nats-py and FastStream on one stream with ours: both publish to it, both are given what it keeps."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

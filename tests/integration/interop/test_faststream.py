@@ -1,7 +1,5 @@
 """FastStream at the other end of a real NATS server: as client of ours, as service for ours, and as member of a group."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 
 # ruff: noqa: F401  # the tests of the engine in memory are imported to be found here
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Streams of other people's NATS, without a cluster: stored by a request, read by a consumer that delivers to a subject."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line at a real NATS server."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

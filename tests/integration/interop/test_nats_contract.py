@@ -1,7 +1,5 @@
 """The contract of NATS over real servers: the rows that the engine of the tests passes."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -3,8 +3,6 @@
 What is lost while something is broken is not looked at: at most once is what is promised.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Groups at real NATS servers: the publisher's own members, those of other polybus programs, and nats-py."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any

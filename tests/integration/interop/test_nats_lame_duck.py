@@ -1,7 +1,5 @@
 """Two real servers, one of which goes into lame duck mode under load: nothing fails, and nothing is missed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import bounded

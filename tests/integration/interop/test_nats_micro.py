@@ -1,7 +1,5 @@
 """Services of nats-py's `nats.micro` (ADR-32), and their errors by numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """nats-py at the other end of a real NATS server: as client of ours, and as service for ours."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

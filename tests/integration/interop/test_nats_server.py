@@ -1,7 +1,5 @@
 """What a real NATS server does to a connection: who is let in, what is allowed, TLS, and ends of every kind."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """npm @nats-io/transport-node at the other end of a real NATS server: in both roles, in groups, and when one side drains."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """npm ubre 0.0.23 as the server of our client."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

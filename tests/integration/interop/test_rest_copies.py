@@ -3,8 +3,6 @@
 Several workers at once, three servers of which one is lost, and users that may not do all that is needed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Things that npm ubre 0.0.23 was measured to do wrong, and that we do right: those that the contract does not say."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Messages of the real up-python (0.2, the generation with UMessage), both ways, and its own classes as a peer."""
 
-from __future__ import annotations
-
 import random
 import string
 import subprocess

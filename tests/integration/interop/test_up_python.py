@@ -1,7 +1,5 @@
 """Events of the real up-python (0.1.2, the generation with CloudEvents), both ways, in both formats."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """UMessages over real Zenoh: buses with each other, and with samples that Zenoh's own library writes and hears."""
 
-from __future__ import annotations
-
 import random
 import socket
 import ssl

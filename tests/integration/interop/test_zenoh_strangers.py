@@ -1,7 +1,5 @@
 """Real Zenoh with strangers on it: programs with one entity, samples that are too large, recordings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """up-python in a separate process and environment: makes and reads messages on request."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A session of Zenoh's own library in the tests' process: puts and receives raw samples."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

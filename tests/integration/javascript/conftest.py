@@ -1,7 +1,5 @@
 """The npm package of the client, as a project installs it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

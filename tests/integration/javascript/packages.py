@@ -1,7 +1,5 @@
 """Commands of Node and of its packages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

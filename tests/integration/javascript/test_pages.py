@@ -1,7 +1,5 @@
 """`polybus.js` in a real browser: the programs of the documentation as they are, and pages that are left and frozen."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Pages that Vite builds with the npm package of the client."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

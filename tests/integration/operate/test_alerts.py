@@ -1,7 +1,5 @@
 """A real Prometheus with the rules of `examples/operate`, a real service, and the cause of each alert."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

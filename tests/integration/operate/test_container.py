@@ -1,7 +1,5 @@
 """The image of `polybus new`, without a daemon: its command as its user, on a read-only file system and as process 1."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The files for operators, checked by the programs that read them in production."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two processes of `polybus new` behind nginx are replaced under load, as the page about deployment says."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import ssl

@@ -1,7 +1,5 @@
 """Programs that operators use, and the files of `examples/operate` that they read."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

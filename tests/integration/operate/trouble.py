@@ -1,7 +1,5 @@
 """A service that its clients can give cause for every alert. Its arguments are the port of the bus and that of its metrics."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A cluster for the tests of faults: engines, nodes as processes, and nodes of the test itself that send requests."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections import Counter, deque

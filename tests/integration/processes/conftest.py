@@ -6,8 +6,6 @@ without it (in CI they fail): Debian's `nats-server` (clusters with one engine) 
 this folder: ``make test-integration ARGS=tests/integration/processes``.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

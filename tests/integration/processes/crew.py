@@ -6,8 +6,6 @@
 * ``run``: arguments of `polybus.run`
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

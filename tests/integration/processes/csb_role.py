@@ -4,8 +4,6 @@
   ``client`` (with ``url``: it sends requests as fast as it can until it is killed)
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -5,8 +5,6 @@
 * ``ledger``: a file for the publications of the durable handler; without it there is no handler
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@
 * ``run``: arguments of `polybus.run`
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@
 * ``inside``: the protocol of its tunnels ``plant.{id}``
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -7,8 +7,6 @@ It runs with all rights in its namespace (``unshare --user --map-root-user --net
 two cables: one to cut, and one to observe the other side.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

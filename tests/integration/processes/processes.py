@@ -1,7 +1,5 @@
 """Real processes for the tests: started with a line of JSON, found by the address they print, stopped by their own id."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

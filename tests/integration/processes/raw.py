@@ -1,7 +1,5 @@
 """A peer without polybus: frames by hand over TCP, which a well-behaved client would never send."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """A WebSocket client by hand, for frames that libraries do not send."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The gateway of a ring, between the servers at two URLs."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -7,8 +7,6 @@
 * ``run``: arguments of `polybus.run`, which then does the serving
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -1,7 +1,5 @@
 """The tables of bad inputs against a real server, over each socket: it survives them all and goes on answering."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

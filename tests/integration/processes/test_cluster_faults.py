@@ -4,8 +4,6 @@ After each round all know all, everything is answered and heard once, and nothin
 What was under way when something broke may be lost, and is said to be; what no handler has seen is not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """CSB in real processes: who is killed takes nobody along, and a thousand clients are spread evenly."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import AsyncIterator

@@ -4,8 +4,6 @@ Whatever is killed: what `publish` has said to be stored is stored, once; every 
 handler can deal with is a dead letter, and no other. A publication that was handled twice was given out twice.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """A server that has been busy for long is as it was: nothing is left behind, and what was too much passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

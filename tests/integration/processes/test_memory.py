@@ -1,7 +1,5 @@
 """No peer makes a server grow: measured in the memory of a real process."""
 
-from __future__ import annotations
-
 import resource
 import select
 import socket

@@ -1,7 +1,5 @@
 """``/metrics`` of `polybus.run` and `polybus serve`: of one process, of several workers, and as a real Prometheus reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

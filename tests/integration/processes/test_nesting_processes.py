@@ -1,7 +1,5 @@
 """Buses in buses, in processes of their own: what the end or the flood of one does to the other."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A cluster that is cut in two, by network namespaces: Linux, where those may be made."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

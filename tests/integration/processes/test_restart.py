@@ -1,7 +1,5 @@
 """Servers that die, come back, or leave in good order."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import AsyncExitStack
 from functools import partial

@@ -5,8 +5,6 @@ server; servers publish and hear as well. What is lost while something is broken
 promised. `tests/simulation` breaks links and gateways of such rings in virtual time.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 That holds for clients too, whose connections end and who come back to other workers: what they would miss is handed over.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

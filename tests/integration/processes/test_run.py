@@ -1,7 +1,5 @@
 """`polybus.run` from its start to the last signal, where something does not go as it should."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Several workers of one program, the process that watches over them, and the NATS server that it starts for them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Programs on Zenoh: however they end, they do; and one that stands still holds nobody back."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

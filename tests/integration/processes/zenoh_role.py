@@ -7,8 +7,6 @@ ready
   ``loop``: abandon the event loop with the bus in it; ``return``
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The story of `polybus demo`: told by real processes, printed as wide as there is room, and ended by Ctrl-C."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What `polybus new` writes: its tests pass, it is typed and formatted, and it serves, also with its durable handler on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

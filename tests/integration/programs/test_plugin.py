@@ -1,7 +1,5 @@
 """The example of a protocol in a wheel of its own: built, installed, found by its entry point, and held to the contract."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

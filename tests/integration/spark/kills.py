@@ -4,8 +4,6 @@
 by content, and the pairs of an undisturbed run.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """Spark and DuckDB make the same rows of every table, whatever the traffic is."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

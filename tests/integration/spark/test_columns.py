@@ -1,7 +1,5 @@
 """What is decoded once is read in place of frames: with the same rows, and without the rest."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

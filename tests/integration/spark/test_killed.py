@@ -3,8 +3,6 @@
 ``POLYBUS_KILL_ROUNDS=20`` is for those who have the time; the seed is printed, ``POLYBUS_FAULT_SEED=`` takes it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The programs of the pages about Spark run: in this process, which has a session, over the capture that the tutorial makes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The pipeline against traffic whose truth is known: once, in pieces, and as a stream, it must find the same."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

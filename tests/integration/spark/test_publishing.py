@@ -1,7 +1,5 @@
 """DataFrames onto a bus."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a recording of stored publications says, against what the program has counted, on a real server and by both engines."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The capture of the tutorial, and its command to analyse it, in a separate process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 ``# wrong`` ends each line that they must reject; they must accept all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Protocol, TypeVar, assert_type

@@ -1,7 +1,5 @@
 """Programs that mypy and pyright refuse, with the error that each must give. What they must accept is in `test_inference`."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

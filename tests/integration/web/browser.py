@@ -1,7 +1,5 @@
 """A real browser for the tests, or a reason to skip them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

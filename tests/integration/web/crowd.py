@@ -5,8 +5,6 @@ that got it, and their users; ``orders``: how many tabs got which sequence of ea
 number]``; and ``tabs``: the number of connections.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

@@ -1,7 +1,5 @@
 """nginx in front of servers of the tests."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -5,8 +5,6 @@
 * ``limits``: fields of `Limits`; ``run``: further arguments of either
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import resource

@@ -1,7 +1,5 @@
 """`attach`: in applications, mounted applications and routers; the lifespan; several buses; wrong use."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any

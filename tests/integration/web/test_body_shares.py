@@ -1,7 +1,5 @@
 """Bodies of clients that nobody has let in yet: what is there of them is charged to their network address."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, MutableMapping

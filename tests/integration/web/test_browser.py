@@ -1,7 +1,5 @@
 """What a real browser does with our handshakes: tokens as sub-protocols, foreign origins, codes of the end."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The chat example: a page in a real browser talks to a bus in FastAPI, by `polybus.js`."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

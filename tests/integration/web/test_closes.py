@@ -1,8 +1,6 @@
 """A client that offers ``polybus.closes`` is told by a close why it is not let in; others see a status of HTTP. A link that
 takes no new token ends with words, too."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 The whole is where the wire is another one; elsewhere the core shows that it is the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any

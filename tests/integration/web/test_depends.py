@@ -1,7 +1,5 @@
 """Endpoints: `BusDep`, the bus of the application that serves the request, and errors of it that an endpoint does not catch."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`attach(docs=)`: the page of a bus and its document, served beside it."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A protocol of a third party that brings routes of its own: the plug for everything that is not a WebSocket."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

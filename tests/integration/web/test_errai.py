@@ -1,7 +1,5 @@
 """An application that Errai's own clients can use: long polls, streams of events, sessions, and who stays outside."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The three ways back from a server to a client over HTTP: long polls, events, and the WebSocket negotiated with tokens."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any

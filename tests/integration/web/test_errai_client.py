@@ -1,7 +1,5 @@
 """Our bus as a client over HTTP: of a server that behaves as a real Errai does, well and badly, and of one of ours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The WebSocket that is negotiated over HTTP, word by word: a client by hand at our server, a server by hand for our client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

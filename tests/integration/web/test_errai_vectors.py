@@ -1,7 +1,5 @@
 """What was recorded from a real Errai, over HTTP, byte for byte: its client's payloads to our server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """uProtocol over HTTP: CloudEvents that a bus of ours, httpx and the cloudevents package post to an application."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator

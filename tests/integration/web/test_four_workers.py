@@ -1,7 +1,5 @@
 """An application that four workers serve at one port is one bus: for many clients, for users, and for a page in a browser."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Requests that no client would write, at the real servers of HTTP: each costs its own connection."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """A protocol over HTTP that polybus does not know: `numbered`, each frame a request of its own, answered by its id."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 

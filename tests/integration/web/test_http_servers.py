@@ -1,7 +1,5 @@
 """A bus that serves HTTP by itself, by uvicorn on asyncio and hypercorn on trio: who is let in, what is answered, TLS."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import ssl

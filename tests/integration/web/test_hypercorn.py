@@ -1,7 +1,5 @@
 """Another server, on every event loop: what is attached relies on ASGI, and on nothing of uvicorn."""
 
-from __future__ import annotations
-
 import functools
 import socket
 from collections.abc import AsyncIterator

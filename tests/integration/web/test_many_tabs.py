@@ -1,7 +1,5 @@
 """Hundreds of tabs on one uvicorn: everybody is reached, users are told apart, and those who read nothing harm nobody."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

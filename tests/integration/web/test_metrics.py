@@ -1,7 +1,5 @@
 """``/metrics`` in an application, which each of its workers answers for all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

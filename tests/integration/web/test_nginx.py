@@ -1,7 +1,5 @@
 """Behind nginx, configured as people do it: TLS ends there, users come in under the name of the site."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from collections.abc import AsyncIterator

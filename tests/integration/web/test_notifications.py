@@ -1,7 +1,5 @@
 """The notifications example: a program and a browser of one user, tokens that end, and what was said in between."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The outbox example: what was ordered is billed once, although the shop is killed and the engine is away."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

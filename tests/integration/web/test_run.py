@@ -1,7 +1,5 @@
 """`polybus.fastapi.run`: what it says, what it takes, and what it sets up in uvicorn."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Several processes that serve an application whose bus is alone: one of them says so, whatever the server."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

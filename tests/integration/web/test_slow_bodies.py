@@ -1,7 +1,5 @@
 """Bodies that come slowly, as a server of ASGI hands them over; in virtual time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

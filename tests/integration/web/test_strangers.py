@@ -1,7 +1,5 @@
 """Who is let in: Host, Origin, sub-protocol, proxies, open addresses; what those are told who are not."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from contextvars import ContextVar

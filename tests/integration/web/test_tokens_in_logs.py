@@ -1,7 +1,5 @@
 """No log has a bearer token in it: neither ours nor those of the libraries below, at any level."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,7 +1,5 @@
 """One trace from a page to a node of a cluster, through a gateway, CSB, a bridge and uProtocol."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

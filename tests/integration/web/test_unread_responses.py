@@ -1,7 +1,5 @@
 """Clients over HTTP that ask and do not read: what is made for them stays small, whatever the number of connections."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import AsyncIterator

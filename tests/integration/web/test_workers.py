@@ -1,7 +1,5 @@
 """`polybus.fastapi.run` with several workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
