@@ -27,8 +27,6 @@ from polybus.plugins import Handshake
 from tests.integration.web.browser import Tab, missing
 from tests.integration.web.support import running
 
-__all__ = ["PRELUDE", "Site", "play", "site"]
-
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = ROOT / "tests" / "integration" / "interop" / "node" / "node_modules"
 WHEELS = ROOT / "tests" / "integration" / "pyodide" / "wheels"
@@ -56,8 +54,6 @@ async def page(request: Request) -> HTMLResponse:
 
 @define
 class Site:
-    """A running server."""
-
     port: int
     bus: Bus
     wheel: str = ""
@@ -66,12 +62,10 @@ class Site:
 
     @property
     def here(self) -> str:
-        """The origin of pages."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def elsewhere(self) -> str:
-        """The origin of another site."""
         return f"http://localhost:{self.port}"
 
 
@@ -115,7 +109,6 @@ def _bus() -> Bus:
 
 
 def _inner() -> Bus:
-    """What is served inside a tunnel."""
     bus = Bus()
 
     @bus.handle(7)
@@ -158,7 +151,7 @@ def _index(folder: Path, wheel: Path) -> Any:
 
 
 @cache
-def _wheel() -> Path:
+def built_wheel() -> Path:
     """The one that a user would hand to micropip; built once for all modules of tests."""
     folder = Path(tempfile.mkdtemp(prefix="polybus-wheel-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -171,11 +164,10 @@ def _wheel() -> Path:
 
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
-    """Serve it all on a loopback address."""
     for needed in (MODULES / "ubre" / "src" / "ubre.js", MODULES / "pyodide" / "pyodide.mjs", WHEELS / ".ready"):
         if not needed.exists():
             missing(f"{needed.relative_to(ROOT)} is not here: make peers")
-    wheel = await anyio.to_thread.run_sync(_wheel)
+    wheel = await anyio.to_thread.run_sync(built_wheel)
 
     async def file(request: Request) -> Response:
         name = Path(request.path_params["name"]).name

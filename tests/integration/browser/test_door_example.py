@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.browser.test_example import answers, example
 from tests.integration.web.browser import Browser, Tab
-from tests.support import free_port
+from tests.integration.web.support import example
 
 pytestmark = pytest.mark.anyio
 
@@ -15,10 +14,8 @@ pytestmark = pytest.mark.anyio
 async def page(chromium: Browser) -> AsyncIterator[Tab]:
     """The page, when both of its frames have a port."""
     chromium.problems.clear()
-    port = free_port()
-    with example("door", port):
-        await answers(f"http://127.0.0.1:{port}")
-        tab = await chromium.tab(f"http://127.0.0.1:{port}")
+    async with example("door") as app:
+        tab = await chromium.tab(app.site)
         await tab.until("window.show?.epochs.panel === 1 && show.epochs.door === 1")
         yield tab
         await tab.aclose()

@@ -1,17 +1,10 @@
 """The example of a page with widgets in frames of another site."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import httpx
 import pytest
 
-from tests.integration.browser.site import ROOT
 from tests.integration.web.browser import Browser
-from tests.support import eventually, free_port
+from tests.integration.web.support import example
+from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -19,37 +12,10 @@ pytestmark = pytest.mark.anyio
 WIDGETS = "document.querySelectorAll('iframe').length"
 
 
-@contextmanager
-def example(name: str, port: int, **variables: str) -> Iterator[None]:
-    """The process of an example, with variables of the environment."""
-    environment = {**os.environ, "PORT": str(port), **variables}
-    command = [sys.executable, str(ROOT / "examples" / name / "app.py")]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
-
-
-async def answers(site: str) -> None:
-    """Wait until the server is there."""
-
-    async def there() -> bool:
-        try:
-            return (await http.get(site)).is_success
-        except httpx.TransportError:
-            return False
-
-    async with httpx.AsyncClient() as http:
-        await eventually(there)
-
-
 async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(chromium: Browser) -> None:
     chromium.problems.clear()
-    port = free_port()
-    with example("frames", port):
-        await answers(f"http://127.0.0.1:{port}")
-        tab = await chromium.tab(f"http://127.0.0.1:{port}")
+    async with example("frames") as app:
+        tab = await chromium.tab(app.site)
         state = "document.querySelector('#state').textContent"
         await tab.until(f"{state} === 'Oslo: connected, page 1'")
         await shown(chromium, "rain in Oslo", "degrees")

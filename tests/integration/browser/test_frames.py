@@ -64,7 +64,6 @@ try {
 
 
 def child(server: Site, *, host: str | None = None, wait: int = 0, timeout: int = 10_000) -> str:
-    """The program of a frame."""
     facts = f"const base = {server.here!r}, host = {host or server.here!r}, wait = {wait}, timeout = {timeout};"
     return facts + CHILD
 

@@ -1,24 +1,20 @@
 """The example of Python in a frame and `polybus.js` in the page: a plain port between them."""
 
-import anyio
 import pytest
 
 from tests.integration.browser.site import MODULES, WHEELS, Site
-from tests.integration.browser.test_example import answers, example
 from tests.integration.browser.test_python import PATIENCE
 from tests.integration.web.browser import Browser
-from tests.support import free_port
+from tests.integration.web.support import example
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(200)]
 
 
 async def test_a_page_and_python_in_a_frame_ask_and_tell_each_other(chromium: Browser, server: Site) -> None:
     chromium.problems.clear()
-    port = free_port()
     variables = {"MODULES": str(MODULES), "NEEDED": str(WHEELS), "WHEEL": server.wheel_folder}
-    with example("pyodide", port, **variables), anyio.fail_after(2 * PATIENCE):
-        await answers(f"http://127.0.0.1:{port}")
-        tab = await chromium.tab(f"http://127.0.0.1:{port}")
+    async with example("pyodide", **variables) as app:
+        tab = await chromium.tab(app.site)
 
         async def shows(id: str, text: str) -> None:
             await tab.until(f"document.querySelector('#{id}').textContent === {text!r}", seconds=PATIENCE)

@@ -115,7 +115,6 @@ addEventListener('message', async ({ data, source }) => {
 
 
 def facts(server: Site) -> str:
-    """What every program of a frame knows."""
     known = {"base": server.here, "host": server.here, "wheel": server.wheel, "micropip": server.micropip}
     known |= {"source": SERVICE, "documented": IN_A_FRAME}
     return "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items())

@@ -1,13 +1,14 @@
 """The report of the pipeline in a browser: nothing in it is wider than the place that it has."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from polybus.analysis.report.page import render
-from tests.integration.web.browser import Browser
+from tests.integration.web.browser import Browser, Tab
 
 pytestmark = pytest.mark.anyio
 
@@ -21,15 +22,8 @@ def metrics(size: int, word: str) -> dict[str, Any]:
     wide = {"protocol": "uprotocol", "subject": f"//{word}/1/rpc.{word}", "conn_id": word, "correlation_id": word}
     exchange = {**wide, "outcome": "unanswered", "request_time_ns": BEGIN, "latency_ns": 1_234_567_890_000, "code_name": word}
     times = {f"{name}_ns": 1_234_567_890_000 for name in ("p50", "p90", "p95", "p99", "max")}
-    hop = {
-        **exchange,
-        "capture_id": word,
-        "direction": 1,
-        "peer": word,
-        "at_ns": 0,
-        "known_by": "same id",
-        "tunnel": [word, word],
-    }
+    where = {"capture_id": word, "direction": 1, "peer": word}
+    hop = {**exchange, **where, "at_ns": 0, "known_by": "same id", "tunnel": [word, word]}
     frame = {**hop, "kind": "request", "carries": False, "nbytes": size, "seq": size, "hop": 0}
     message = {"time_ns": BEGIN, "direction": 1, "kind": word, "subject": word, "code_name": word, "nbytes": size, "body": None}
     return {
@@ -40,16 +34,10 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "provisional": size,
         "counts": dict.fromkeys(("frames", "rowed", "quarantined", "empty", "orphans", "gaps", "lost"), size),
         "totals": {
-            "events": size,
-            "bytes": size * 1000,
-            "exchanges": size,
+            **dict.fromkeys(("events", "exchanges", "duplicates", "repeats", "internal", "orphans"), size),
+            "bytes": size * 1000, "views": 2 * size,
             "outcomes": {"ok": size, "open-at-end": size, word: size},
             "match_quality": {"unique": size, "reused_id": size, "ambiguous": size},
-            "duplicates": size,
-            "repeats": size,
-            "internal": size,
-            "views": 2 * size,
-            "orphans": size,
         },
         "kinds": [{"protocol": word, "kind": "request", "direction": 0, "n": size, "nbytes": size * 1000}],
         "latency": [{**wide, "n": size, "answered": size, **times}],
@@ -88,8 +76,8 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "sessions": [
             {
                 "protocol": "uprotocol", "conn_id": word, "transport": "tcp", "peer": word, "n": size, "nbytes": size,
-                "who": word,
-                "first_ns": BEGIN, "last_ns": BEGIN + 60 * SECOND, "length_ns": 60 * SECOND, "handshake_ns": MS, "closed": word,
+                "who": word, "closed": word,
+                "first_ns": BEGIN, "last_ns": BEGIN + 60 * SECOND, "length_ns": 60 * SECOND, "handshake_ns": MS,
             }
         ],
         "quarantine": [{"protocol": "uprotocol", "reason": word, "n": size}],
@@ -120,19 +108,25 @@ NARROW = """
 SIZES: Sequence[int] = (0, 12_345_678, 9_007_199_254_740_993)
 
 
+@asynccontextmanager
+async def shown(chromium: Browser, folder: Path, made: dict[str, Any]) -> AsyncIterator[Tab]:
+    """The report of these metrics."""
+    (folder / "report.html").write_text(render(made), encoding="utf-8")
+    tab = await chromium.tab((folder / "report.html").as_uri())
+    try:
+        yield tab
+    finally:
+        await tab.aclose()
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_no_number_and_no_word_is_wider_than_its_tile(chromium: Browser, tmp_path: Path, size: int) -> None:
-    report = tmp_path / "report.html"
-    report.write_text(render(metrics(size, LONG)), encoding="utf-8")
-    tab = await chromium.tab(report.as_uri())
-    try:
+    async with shown(chromium, tmp_path, metrics(size, LONG)) as tab:
         for width in (320, 360, 768, 1280):
             await tab.resize(width, 800)
             found = await tab.run(NARROW)
             assert found["tiles"] == (13 if size else 3)
             assert (width, found["wider"], found["page"]) == (width, [], False)
-    finally:
-        await tab.aclose()
 
 
 FILTERED = """
@@ -162,16 +156,10 @@ async def test_the_filters_show_the_rows_that_fit_and_then_all_of_them(chromium:
         {**row, "subject": subject, "outcome": outcome, "peer": "127.0.0.1:9000"}
         for subject, outcome in (("tank.get", "error"), ("tank.get", "ok"), ("pump.stop", "error"), ("pump.stop", "ok"))
     ]
-    report = tmp_path / "report.html"
-    report.write_text(render(made), encoding="utf-8")
-    tab = await chromium.tab(report.as_uri())
-    try:
+    async with shown(chromium, tmp_path, made) as tab:
         found = await tab.run(FILTERED)
-        assert found["found"] == [4, 2, 1, 0, 1, 0]
-        assert " of " in found["told"]
-        assert found["all"] == 4
-    finally:
-        await tab.aclose()
+    assert (found["found"], found["all"]) == ([4, 2, 1, 0, 1, 0], 4)
+    assert " of " in found["told"]
 
 
 ZOOMED = """
@@ -208,17 +196,12 @@ async def test_a_stretch_of_a_plot_has_its_own_numbers_and_an_id_or_connection_i
     made = metrics(10, "x")
     made["totals"]["events"] = 30
     made["rows"] = [{**made["rows"][0], "correlation_id": f"c-{number}", "subject": f"s{number}"} for number in range(3)]
-    report = tmp_path / "report.html"
-    report.write_text(render(made), encoding="utf-8")
-    tab = await chromium.tab(report.as_uri())
-    try:
+    async with shown(chromium, tmp_path, made) as tab:
         found = await tab.run(ZOOMED)
-        said, begin, end, tiles = found["zoomed"]
-        assert "in this time 10 messages, 10 requests, 1 not ok, p95 up to 0.01 ms" in said
-        assert tiles == ["10 messages", "10 exchanges", "9 ok"]
-        assert found["whole"] == ["30 messages", "10 exchanges", "10 ok"]
-        assert (begin, end) == ("2025-11-22T08:26:41.", "2025-11-22T08:26:41.")
-        assert found["found"][0][0] == 1
-        assert found["found"][1][0] == 0 and "polybus journey --id" in found["found"][1][1]
-    finally:
-        await tab.aclose()
+    said, begin, end, tiles = found["zoomed"]
+    assert "in this time 10 messages, 10 requests, 1 not ok, p95 up to 0.01 ms" in said
+    assert tiles == ["10 messages", "10 exchanges", "9 ok"]
+    assert found["whole"] == ["30 messages", "10 exchanges", "10 ok"]
+    assert (begin, end) == ("2025-11-22T08:26:41.", "2025-11-22T08:26:41.")
+    assert found["found"][0][0] == 1
+    assert found["found"][1][0] == 0 and "polybus journey --id" in found["found"][1][1]

@@ -5,8 +5,6 @@ from typing import Final
 
 from tests.integration.web.browser import missing
 
-__all__ = ["ROOT", "built_site"]
-
 ROOT: Final = Path(__file__).resolve().parents[3]
 
 

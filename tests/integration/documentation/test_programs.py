@@ -44,8 +44,6 @@ TYPES_KNOWN = ROOT / ".mypy_cache" / "pages"
 
 @frozen
 class Program:
-    """One block."""
-
     info: str
     text: str
     prints: str | None
@@ -98,7 +96,6 @@ def test_the_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 def run(chosen: list[Program], folder: Path, page: Path) -> None:
-    """Run one program, or tests by one pytest."""
     for program in chosen:
         (folder / program.file_name).write_text(program.text)
     first, where = chosen[0], f"{page.relative_to(ROOT)}:{chosen[0].line}"

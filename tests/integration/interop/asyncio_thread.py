@@ -10,21 +10,16 @@ import anyio
 
 from tests.support import BOUND
 
-__all__ = ["AsyncioThread"]
-
 T = TypeVar("T")
 
 
 class AsyncioThread:
-    """An event loop of its own."""
-
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine gives in that thread."""
         # In a context of its own: the caller's says which loop runs, and that is another one.
         future = Context().run(asyncio.run_coroutine_threadsafe, coroutine, self.loop)
         return await anyio.to_thread.run_sync(future.result, BOUND)

@@ -50,8 +50,6 @@ def server() -> Iterator[NatsServer]:
 
 
 class Done(NamedTuple):
-    """What has become of a command."""
-
     status: int
     out: str
     err: str
@@ -62,8 +60,6 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process."""
-
     def run(*arguments: str) -> Done:
         status = app.run(arguments)
         return Done(status, *capsys.readouterr())
@@ -73,6 +69,5 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 async def theirs(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NatsPy]:
-    """A client of nats-py."""
     async with nats_py(server.address) as client:
         yield client

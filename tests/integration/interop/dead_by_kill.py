@@ -10,7 +10,7 @@ from polybus import Bus, Cluster, Retry, Store
 bus = Bus(cluster=Cluster(sys.argv[1], name=sys.argv[2], stores=[Store("work", "work.>")]))
 
 
-@bus.on("work.deadly", durable="deadly", ack_wait=1, retry=Retry(attempts=2))
+@bus.on("work.deadly", durable="deadly", ack_wait=3, retry=Retry(attempts=2))
 async def die(number: int) -> None:
     os.kill(os.getpid(), 9)
 

@@ -15,8 +15,6 @@ __all__ = ["FastStream", "NatsBroker", "NatsMessage", "faststream"]
 
 
 class FastStream(AsyncioThread):
-    """A broker of FastStream, as its users have it."""
-
     def __init__(self, address: str) -> None:
         super().__init__()
         self.broker = NatsBroker(address, logger=None, reconnect_time_wait=0, max_reconnect_attempts=-1)
@@ -44,7 +42,6 @@ class FastStream(AsyncioThread):
 
 @asynccontextmanager
 async def faststream(address: str, declare: Callable[[NatsBroker], None] = lambda broker: None) -> AsyncIterator[FastStream]:
-    """A broker that has started, with the subscribers that `declare` gives it."""
     theirs = FastStream(address)
     declare(theirs.broker)
     await theirs.start()

@@ -3,45 +3,28 @@
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from functools import partial
 
 import anyio
 from attrs import define, field
 
 from polybus import Bus, BusError, NoHandler, connect
-from tests.support import BOUND, eventually, free_port
+from tests.support import BOUND, eventually
 
-from .nats_servers import NatsServer, binary_of
+from .nats_servers import NatsServer, nats_cluster
 
 _GRACE = 3
 """Seconds until the server begins to cut its clients."""
 
 
-@contextmanager
-def two_servers(version: str = "wheel") -> Iterator[tuple[NatsServer, NatsServer]]:
-    """Two servers of one NATS cluster; the first is short of time when it ends."""
-    routes = free_port(), free_port()
-    servers = []
-    try:
-        for own, other in (routes, routes[::-1]):
-            config = (
-                f'lame_duck_duration: "30s"\nlame_duck_grace_period: "{_GRACE}s"\n'
-                f'cluster {{ name: c, listen: "127.0.0.1:{own}", routes: ["nats://127.0.0.1:{other}"] }}\n'
-            )
-            servers.append(NatsServer(binary_of(version), config))
-            servers[-1].start()
-        yield servers[0], servers[1]
-    finally:
-        for server in servers:
-            server.stop()
+def two_servers() -> AbstractContextManager[list[NatsServer]]:
+    """Two servers of one NATS cluster, short of time when they end."""
+    return nats_cluster(2, lambda _: f'lame_duck_duration: "30s"\nlame_duck_grace_period: "{_GRACE}s"')
 
 
 @define
 class Ledger:
-    """What was asked and published, and what became of it."""
-
     failed: Counter[str] = field(factory=Counter)
     published: int = 0
     missed: int = 0
@@ -133,7 +116,6 @@ async def _answers(bus: Bus, subject: str) -> bool:
 
 
 def _heard(programs: list[Program]) -> list[Counter[str]]:
-    """What each has heard, and what they have heard as a group."""
     return [*(program.alone for program in programs), sum((program.grouped for program in programs), Counter())]
 
 

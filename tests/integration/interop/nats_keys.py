@@ -10,8 +10,6 @@ from typing import Any
 from attrs import define
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Key", "Operator"]
-
 _KINDS = {"O": 14 << 3, "A": 0, "U": 20 << 3}
 
 
@@ -46,39 +44,20 @@ class Key:
 
     def jwt(self, subject: Key, name: str, nats: dict[str, Any], until: int | None = None) -> str:
         """A token about another key, signed by this one; good until a time, where one is given."""
-        claims = {
-            "jti": name,
-            "iat": 1,
-            "iss": self.public,
-            "name": name,
-            "sub": subject.public,
-            "nats": {"version": 2, **nats},
-            **({} if until is None else {"exp": until}),
-        }
+        claims = {"jti": name, "iat": 1, "iss": self.public, "name": name, "sub": subject.public}
+        claims |= {"nats": {"version": 2, **nats}} | ({} if until is None else {"exp": until})
         head = json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode()
         text = f"{_base64(head)}.{_base64(json.dumps(claims).encode())}"
         return f"{text}.{_base64(self.private.sign(text.encode()))}"
 
 
 class Operator:
-    """An operator with one account and one user."""
-
     def __init__(self) -> None:
         self.operator, self.account, self.user = Key.of("O", 1), Key.of("A", 2), Key.of("U", 3)
 
     @property
     def config(self) -> str:
-        """Of a server that knows the operator."""
-        limits = {
-            "subs": -1,
-            "data": -1,
-            "payload": -1,
-            "imports": -1,
-            "exports": -1,
-            "wildcards": True,
-            "conn": -1,
-            "leaf": -1,
-        }
+        limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1) | {"wildcards": True}
         account = self.operator.jwt(self.account, "shop", {"type": "account", "limits": limits})
         return (
             f"operator: {self.operator.jwt(self.operator, 'op', {'type': 'operator'})}\n"
@@ -87,7 +66,6 @@ class Operator:
 
     @property
     def creds(self) -> str:
-        """The credentials file of the user."""
         return self.creds_until(None)
 
     def creds_until(self, until: int | None) -> str:

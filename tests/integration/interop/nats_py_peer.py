@@ -69,7 +69,6 @@ class NatsPy(AsyncioThread):
 
 @asynccontextmanager
 async def nats_py(address: str) -> AsyncIterator[NatsPy]:
-    """A client that is connected."""
     theirs = NatsPy()
     await theirs.connect(address)
     try:

@@ -1,34 +1,20 @@
 """npm ubre in a Node process, controlled by the test."""
 
 import json
-import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import anyio
-import pytest
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.support import BOUND, free_port
+from tests.support import BOUND, free_port, missing
 
-__all__ = ["BODIES", "NodePeer", "Rejected", "node_client", "node_nats", "node_server", "require_node"]
-
-
-BODIES: list[Any] = [
-    {"id": 7, "tags": ["a", None, True, 1.5]},
-    [],
-    {},
-    'text with "quotes", \u2028 and \U0001f600',
-    0,
-    -1.25,
-    2**53 - 1,
-    False,
-    "",
-]
+TEXT = 'text with "quotes", \u2028 and \U0001f600'
+BODIES: list[Any] = [{"id": 7, "tags": ["a", None, True, 1.5]}, [], {}, TEXT, 0, -1.25, 2**53 - 1, False, ""]
 """What goes there and back unchanged, whoever sends it."""
 
 _FOLDER = Path(__file__).parent / "node"
@@ -38,21 +24,13 @@ _LONGEST_LINE = 1024 * 1024
 def require_node(*packages: str) -> None:
     """Skip the test where Node or its packages are not installed, those of ubre if none is named; in CI that is a failure."""
     if shutil.which("node") is None:
-        _missing("node is not installed")
+        missing("node is not installed")
     for package in packages or ("ubre", "ws", "ws8"):
         if not (_FOLDER / "node_modules" / package).is_dir():
-            _missing(f"the npm package {package} is not installed: make peers")
-
-
-def _missing(text: str) -> NoReturn:
-    if os.environ.get("POLYBUS_CI"):
-        pytest.fail(text, pytrace=False)
-    pytest.skip(text)
+            missing(f"the npm package {package} is not installed: make peers")
 
 
 class Rejected(Exception):
-    """The promise behind a command was rejected."""
-
     def __init__(self, value: Any) -> None:
         self.value = value
         super().__init__(value)
@@ -74,15 +52,10 @@ class NodePeer:
 
     @property
     def url(self) -> str:
-        """Where a server listens."""
         return f"ubre+ws://127.0.0.1:{self.port}/"
 
     async def tell(self, command: str, **facts: Any) -> Any:
-        """Give a command and wait for what comes of it.
-
-        Raises:
-            Rejected: The promise was rejected.
-        """
+        """Give a command and wait for what comes of it."""
         self._number = number = self._number + 1
         await self._commands.send(json.dumps({"n": number, "command": command, **facts}).encode() + b"\n")
         with anyio.fail_after(BOUND):
@@ -94,7 +67,6 @@ class NodePeer:
         return outcome["value"]
 
     async def event(self, name: str) -> dict[str, Any]:
-        """Wait for the next event of a name that has not been taken yet."""
         with anyio.fail_after(BOUND):
             while True:
                 for event in self._events:
@@ -119,7 +91,6 @@ class NodePeer:
             self._outcomes[line["n"]] = line
 
     async def kill(self) -> None:
-        """As `kill -9`."""
         if self._process.returncode is None:
             self._process.kill()
         with anyio.fail_after(BOUND):
@@ -140,12 +111,7 @@ async def _running(*arguments: str, program: str = "peer.mjs") -> AsyncIterator[
 
 
 def node_client(ws: str, url: str) -> AbstractAsyncContextManager[NodePeer]:
-    """A client of our server, connected when the block is entered.
-
-    Args:
-        ws: Which package carries it: ``ws7`` or ``ws8``.
-        url: Of our listener.
-    """
+    """A client of our server, connected when the block is entered."""
     require_node()
     return _running("client", ws, url.removeprefix("ubre+"))
 
@@ -157,10 +123,6 @@ def node_server(ws: str, port: int | None = None) -> AbstractAsyncContextManager
 
 
 def node_nats(address: str) -> AbstractAsyncContextManager[NodePeer]:
-    """A client of a NATS server, connected when the block is entered.
-
-    Args:
-        address: As that client has it, ``127.0.0.1:4222``.
-    """
+    """A client of a NATS server, connected when the block is entered."""
     require_node("@nats-io/transport-node")
     return _running(address, program="nats.mjs")

@@ -54,8 +54,6 @@ def parsed() -> Iterator[Parse]:
 
 @pytest.fixture
 def check(parsed: Parse) -> Check:
-    """Check that each document is taken without a warning, with all its operations."""
-
     def check(documents: dict[str, dict[str, Any]]) -> None:
         for (name, made), said in zip(documents.items(), parsed(*map(to_text, documents.values())), strict=True):
             assert [problem for problem in said["problems"] if problem["severity"] < INFORMATION] == [], name

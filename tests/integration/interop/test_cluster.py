@@ -14,7 +14,7 @@ import trustme
 from polybus import Bus, Cluster, ConnectFailed, Disconnected, Store
 from polybus.events import ClusterGap
 from polybus.testing import cluster
-from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
+from tests.integration.interop.nats_servers import VERSIONS, NatsServer, certified, nats_server
 from tests.refusal import refused
 from tests.support import BOUND, eventually, next_event
 from tests.unit.cluster.test_one_bus import (
@@ -116,13 +116,9 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_nodes_trust_an_authority_of_their_own_and_show_a_certificate(version: str, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    made = authority.issue_cert("localhost", "127.0.0.1")
-    made.private_key_pem.write_to_path(tmp_path / "key.pem")
-    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    files = ", ".join(f'{what}_file: "{tmp_path / what}.pem"' for what in ("cert", "key", "ca"))
-    config = f'tls {{ {files}, verify: true }}\njetstream {{ store_dir: "{tmp_path / "js"}" }}'
+    authority, files = certified(tmp_path, "localhost", "127.0.0.1")
+    tls = f'tls {{ {files}, ca_file: "{tmp_path / "ca.pem"}", verify: true }}'
+    config = f'{tls}\njetstream {{ store_dir: "{tmp_path / "js"}" }}'
     stranger, ours = trusting(authority), trusting(authority)
     authority.issue_cert("shop@example.org").configure_cert(ours)
     with nats_server(version, config) as server:

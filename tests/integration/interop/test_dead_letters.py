@@ -13,13 +13,13 @@ import pytest
 
 from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, Retry, Store
 from polybus._core.bus.bus import parts_of
-from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.dead_letters import DeadLetter
-from polybus.cluster.durable.jetstream import JetStream
 from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
-from tests.support import eventually, next_event
+from tests.support import BOUND, eventually, next_event
+
+from .test_rest_copies import jetstream
 
 pytestmark = pytest.mark.anyio
 
@@ -67,20 +67,25 @@ class Shop:
         events = self.bus.events()
         for body in bodies:
             await self.bus.publish("work.placed", body, headers={"x-shop": "7"})
-        left = len(bodies)
-        with anyio.fail_after(20):
-            while left:
-                left -= isinstance(await anext(events), DeadLettered)
+        for _ in bodies:
+            await next_event(events, DeadLettered)
         return [letter async for letter in self.dead.letters()]
 
     async def until_billed(self, body: Any) -> None:
         """Publish one more, and return when each handler has had it: what was stored before has been given out, too."""
         await self.bus.publish("work.placed", body)
-        with anyio.fail_after(20):
-            while not (
-                self.billed and self.billed[-1][0] == body and self.shipped[-1:] == [body] and self.heard[-1:] == [body]
-            ):
-                await anyio.lowlevel.checkpoint()
+        await eventually(lambda: [one[0] for one in self.billed[-1:]] == self.shipped[-1:] == self.heard[-1:] == [body])
+
+
+async def letters(administration: Administration, count: int) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+
+    async def there() -> bool:
+        found[:] = [letter async for letter in administration.letters()]
+        return len(found) == count
+
+    await eventually(there)
+    return found
 
 
 async def test_what_kills_its_worker_each_time_is_a_dead_letter_after_its_attempts(engine: NatsServer) -> None:
@@ -89,7 +94,7 @@ async def test_what_kills_its_worker_each_time_is_a_dead_letter_after_its_attemp
     ends: list[int] = []
     async with shop.bus:
         await shop.bus.publish("work.deadly", 1)
-        with anyio.fail_after(60):
+        with anyio.fail_after(BOUND):
             async with anyio.create_task_group() as group:
 
                 async def work() -> None:
@@ -98,11 +103,9 @@ async def test_what_kills_its_worker_each_time_is_a_dead_letter_after_its_attemp
                             ends.append(await worker.wait())
 
                 group.start_soon(work)
-                while not (letters := [letter async for letter in shop.dead.letters()]):
-                    await anyio.lowlevel.checkpoint()
+                (letter,) = await letters(shop.dead, 1)
                 group.cancel_scope.cancel()
     assert ends == [-9, -9]
-    (letter,) = letters
     assert (letter.durable, letter.subject, letter.attempts, letter.body) == ("deadly", "work.deadly", 2, b"1")
 
 
@@ -128,18 +131,17 @@ async def test_no_attempt_comes_before_its_pause_is_over(engine: NatsServer) -> 
     async with shop.bus:
         events = shop.bus.events()
         await shop.bus.publish("work.hard", 1)
-        with anyio.fail_after(20):
-            await next_event(events, DeadLettered)
+        await next_event(events, DeadLettered)
     assert [attempt for attempt, _ in attempts] == [1, 2, 3]
     first, second, third = (at for _, at in attempts)
     assert (second - first >= 0.3, third - second >= 0.6) == (True, True)
 
 
 async def until_stored(administration: Administration, count: int) -> None:
-    """Wait until the store `work` keeps so many."""
-    with anyio.fail_after(20):
-        while (await administration.store("work")).publications != count:
-            await anyio.lowlevel.checkpoint()
+    async def stored() -> bool:
+        return (await administration.store("work")).publications == count
+
+    await eventually(stored)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -164,10 +166,8 @@ async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_ot
         administration = Administration.of(bus)
         await bus.publish("work.hard", "x" * size, id="order-1", headers={"x-shop": "7"})
         await bus.publish("work.hard", "x", id="order-2")
-        with anyio.fail_after(20):
-            while not (found := [letter async for letter in administration.letters()]) or not handled:
-                await anyio.lowlevel.checkpoint()
-        [letter] = found
+        [letter] = await letters(administration, 1)
+        await eventually(lambda: handled)
         assert (letter.left_out, letter.body, letter.whole) == ("headers, body", b"", 1)
         assert handled.pop() == (1, "order-2", None)
         with pytest.raises(LocalProtocolError, match="has no dead letter 1"):
@@ -175,9 +175,7 @@ async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_ot
         await until_stored(administration, 0 if work else 2)
         repaired = True
         await administration.retry(letter)
-        with anyio.fail_after(20):
-            while not handled:
-                await anyio.lowlevel.checkpoint()
+        await eventually(lambda: handled)
         assert handled == [(size, "order-1", "7")]
         assert (await administration.store("dead")).publications == 0
         await until_stored(administration, 0 if work else 3)
@@ -208,11 +206,9 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
         async with small:
             await bus.publish("work.hard", "x" * 100_000, id="order-1")
             await bus.publish("work.hard", "x", id="order-2")
-            with anyio.fail_after(20):
-                while not (found := [letter async for letter in administration.letters()]) or not handled:
-                    await anyio.lowlevel.checkpoint()
+            [letter] = await letters(administration, 1)
+            await eventually(lambda: handled)
         assert handled == [(1, "order-2")]
-        [letter] = found
         assert (letter.body, letter.left_out, letter.whole) == (b"", "headers, body", 0)
         assert (await administration.store("work")).publications == 1
         assert "stays stored until the letter is retried or dropped" in caplog.text
@@ -227,12 +223,11 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
 ) -> None:
     name, bus, small, large, handled = rooms(engine, ordered=True)
     async with bus:
-        administration, backbone = Administration.of(bus), parts_of(bus).links.mesh
-        assert isinstance(backbone, Backbone)
+        administration = Administration.of(bus)
         async with small:
             for number, size in enumerate((100_000, 1, 90_000, 2)):
                 await bus.publish("work.hard", "x" * size, id=f"order-{number}")
-            await eventually(lambda: handled == [(1, "order-1"), (2, "order-3")], 20)
+            await eventually(lambda: handled == [(1, "order-1"), (2, "order-3")])
         first, second = [letter async for letter in administration.letters()]
         assert [(letter.left_out, letter.whole) for letter in (first, second)] == [("headers, body", 0)] * 2
         await until_stored(administration, 0)
@@ -240,9 +235,9 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
         await administration.drop(second)
         async with large:
             await administration.retry(first)
-            await eventually(lambda: len(handled) == 3, 20)
+            await eventually(lambda: len(handled) == 3)
         assert handled[2] == (100_000, "order-0")
-        names = await JetStream(backbone).streams(">")
+        names = await jetstream(bus).streams(">")
         assert sorted(one for one in names if one.startswith(f"{name}-")) == [f"{name}-dead", f"{name}-work"]
 
 
@@ -251,13 +246,11 @@ async def test_a_stream_of_others_with_the_name_of_a_copy_stays_as_it_is(
 ) -> None:
     name, bus, small, _, _ = rooms(engine, ordered=True)
     async with bus:
-        administration, backbone = Administration.of(bus), parts_of(bus).links.mesh
-        assert isinstance(backbone, Backbone)
-        engine_api, theirs = JetStream(backbone), f"{name}-work-rest-1"
+        administration, engine_api, theirs = Administration.of(bus), jetstream(bus), f"{name}-work-rest-1"
         await engine_api.ask(f"STREAM.CREATE.{theirs}", {"name": theirs, "subjects": [f"{name}.theirs"], "storage": "file"})
         async with small:
             await bus.publish("work.hard", "x" * 100_000, id="order-1")
-            await eventually(lambda: "stays stored until the letter is retried or dropped" in caplog.text, 20)
+            await eventually(lambda: "stays stored until the letter is retried or dropped" in caplog.text)
         [letter] = [letter async for letter in administration.letters()]
         await administration.drop(letter)
         found = await engine_api.ask(f"STREAM.INFO.{theirs}")
@@ -294,17 +287,16 @@ async def test_a_node_needs_no_more_permissions_than_the_page_says(version: str,
         async with bus, owner:
             events = bus.events()
             for number in (1, 7):
-                await bus.publish("work.x", number, id=str(number), timeout=20)
+                await bus.publish("work.x", number, id=str(number), timeout=BOUND)
             await eventually(lambda: done == [(1, 1)])
-            with anyio.fail_after(20):
-                await next_event(events, DeadLettered)
+            await next_event(events, DeadLettered)
             assert [letter.body async for letter in Administration.of(owner).letters()] == [b"7"]
             async with bus.subscribe("work.>", start="all") as replay:
-                assert [(await replay.receive(20)).body for _ in range(2)] == [1, 7]
+                assert [(await replay.receive(BOUND)).body for _ in range(2)] == [1, 7]
             async with bus.subscribe("work.x", durable="audit") as audit:
-                (await audit.receive(20)).ack()
+                (await audit.receive(BOUND)).ack()
             with pytest.raises(LocalProtocolError, match="already has id='1' for 'work.x'"):
-                await bus.publish("work.y", 1, id="1", timeout=20)
+                await bus.publish("work.y", 1, id="1", timeout=BOUND)
             await eventually(lambda: _durables(owner, {"billing", "audit"}))
 
 
@@ -318,13 +310,8 @@ async def test_a_worker_that_may_not_acknowledge_says_so_once_and_takes_no_more(
     version: str, concurrency: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     allowed = '{ publish: ["shop.>", "$JS.API.>"], subscribe: ["shop.>"] }'
-    config = f'''
-jetstream {{ store_dir: "{tmp_path}" }}
-authorization {{ users: [
-  {{ user: all, password: x }}
-  {{ user: few, password: x, permissions: {allowed} }}
-] }}
-'''
+    users = f"{{ user: all, password: x }}, {{ user: few, password: x, permissions: {allowed} }}"
+    config = f'jetstream {{ store_dir: "{tmp_path}" }}\nauthorization {{ users: [ {users} ] }}'
     with nats_server(version, config) as server:
         shop, few, other = (
             Bus(cluster=Cluster(server.url.replace("//", f"//{user}:x@"), name="shop", stores=[WORK]))
@@ -340,16 +327,13 @@ authorization {{ users: [
         async with shop, few:
             for number in range(2):
                 await shop.publish("work.x", number)
-            with anyio.fail_after(20):
-                while "may not acknowledge its publications" not in caplog.text:
-                    await anyio.lowlevel.checkpoint()
-                await anyio.wait_all_tasks_blocked()  # what it had begun by then comes to its end
-                before = [*handled[few]]
-                for number in range(2, 5):  # it has asked for more before it was refused
-                    await shop.publish("work.x", number)
-                async with other:
-                    while {*handled[other]} != {*range(5)}:
-                        await anyio.lowlevel.checkpoint()
+            await eventually(lambda: "may not acknowledge its publications" in caplog.text)
+            await anyio.wait_all_tasks_blocked()  # what it had begun by then comes to its end
+            before = [*handled[few]]
+            for number in range(2, 5):  # it has asked for more before it was refused
+                await shop.publish("work.x", number)
+            async with other:
+                await eventually(lambda: {*handled[other]} == {*range(5)})
         assert handled[few] == before
         assert caplog.text.count("may not acknowledge its publications") == 1
         assert "let this user publish to $JS.ACK.shop-work.billing.>" in caplog.text

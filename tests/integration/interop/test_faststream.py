@@ -23,9 +23,6 @@ class User:
     name: str
 
 
-# -- ours asks ---------------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_our_request_reaches_their_handler_with_its_headers(server: NatsServer) -> None:
     seen: list[NatsMessage] = []
@@ -87,9 +84,6 @@ async def test_a_handler_of_theirs_that_fails_answers_nobody_so_our_deadline_end
         assert bus.stats().pending == 0
 
 
-# -- theirs asks -------------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_their_request_reaches_our_handler_with_its_headers(server: NatsServer) -> None:
     bus, headers = Bus(), list[Any]()
@@ -115,9 +109,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert headers[-1]["x-kind"] == "flash"
         assert headers[-1]["correlation_id"] == "c-1"
         assert headers[-1]["content-type"] == "application/json"
-
-
-# -- publications ------------------------------------------------------------------------------------------------------------
 
 
 @bounded
@@ -148,6 +139,3 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer) 
         assert message.headers is not None
         assert (message.body, message.headers["X-Kind"]) == ({"b": 2}, "flash")
         assert text.body == b"plain"
-
-
-# -- groups ------------------------------------------------------------------------------------------------------------------

@@ -5,10 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import trustme
-
 from .conftest import Run
-from .nats_servers import NatsServer, nats_server
+from .nats_servers import NatsServer, certified, nats_server
 
 
 def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_path: Path) -> None:
@@ -46,12 +44,7 @@ def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_p
 
 def with_tls(folder: Path, more: str = "") -> str:
     """The configuration of a server with a certificate for localhost, whose authority is in `ca.pem` of the folder."""
-    authority = trustme.CA()
-    made = authority.issue_cert("localhost")
-    made.private_key_pem.write_to_path(folder / "key.pem")
-    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    return f'tls {{ cert_file: "{folder / "cert.pem"}", key_file: "{folder / "key.pem"}"\n{more} }}'
+    return f"tls {{ {certified(folder, 'localhost')[1]}\n{more} }}"
 
 
 def test_doctor_hears_the_server_before_tls(run: Run, tmp_path: Path) -> None:

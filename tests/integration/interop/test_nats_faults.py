@@ -16,9 +16,9 @@ import pytest
 from attrs import define, field
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, NoHandler, connect
-from tests.support import eventually, free_port
+from tests.support import eventually
 
-from .nats_servers import NatsServer, nats_server
+from .nats_servers import NatsServer, nats_cluster, nats_server
 
 pytestmark = pytest.mark.anyio
 
@@ -92,10 +92,8 @@ class Traffic:
             try:
                 await bus.publish(f"news.{publisher}", [publisher, number], timeout=PATIENCE)
                 await bus.publish("jobs.new", publisher * 10_000_000 + number, timeout=PATIENCE)
-                with anyio.move_on_after(PATIENCE):
-                    await bus.request(
-                        "work", -1 - publisher * 10_000_000 - number, timeout=PATIENCE
-                    )  # not faster than is heard
+                with anyio.move_on_after(PATIENCE):  # not faster than is heard
+                    await bus.request("work", -1 - publisher * 10_000_000 - number, timeout=PATIENCE)
             except BusError:
                 await anyio.lowlevel.checkpoint()
 
@@ -148,7 +146,6 @@ def _idle(bus: Bus) -> bool:
 
 @asynccontextmanager
 async def traffic_at(urls: list[str]) -> AsyncIterator[Traffic]:
-    """Traffic for as long as the block lasts; it is checked at the end."""
     traffic = Traffic()
     async with AsyncExitStack() as stack:
         for number in range(3):
@@ -172,7 +169,6 @@ async def traffic_at(urls: list[str]) -> AsyncIterator[Traffic]:
 
 
 async def kill(server: NatsServer, traffic: Traffic) -> None:
-    """As `kill -9`, and there again."""
     server.kill()
     lost = traffic.outcomes["Disconnected"]
     await eventually(lambda: traffic.outcomes["Disconnected"] > lost or traffic.outcomes["good"] > 0)
@@ -180,7 +176,6 @@ async def kill(server: NatsServer, traffic: Traffic) -> None:
 
 
 async def end(server: NatsServer, traffic: Traffic) -> None:
-    """An end in order, and there again."""
     await anyio.to_thread.run_sync(server.terminate)
     await anyio.to_thread.run_sync(server.start)
 
@@ -210,18 +205,12 @@ FAULTS = {"kill": kill, "end": end, "stop": stop, "lame duck": lame_duck}
 
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> Iterator[list[NatsServer]]:
-    """One server, or two that know each other."""
     if request.param == 1:
         with nats_server("debian", CONFIG) as one:
             yield [one]
         return
-    ports = free_port(), free_port()
-    configs = [
-        f'cluster {{ name: c, listen: "127.0.0.1:{own}", routes: ["nats-route://127.0.0.1:{other}"] }}\n{CONFIG}'
-        for own, other in (ports, ports[::-1])
-    ]
-    with nats_server("wheel", configs[0]) as one, nats_server("wheel", configs[1]) as two:
-        yield [one, two]
+    with nats_cluster(2, lambda _: CONFIG) as two:
+        yield two
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)

@@ -15,9 +15,6 @@ from .nats_servers import NatsServer, nats_server
 pytestmark = pytest.mark.anyio
 
 
-# -- both ways ---------------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_the_context_of_a_trace_goes_to_them_and_comes_from_them_as_a_header(server: NatsServer, theirs: NatsPy) -> None:
     traces, heard = Traces(), list[str]()
@@ -44,9 +41,6 @@ async def test_the_context_of_a_trace_goes_to_them_and_comes_from_them_as_a_head
         assert message.headers["traceparent"].startswith(f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-")
     handled = traces.span("process news.*", "CONSUMER")
     assert handled.parent is not None and (handled.parent.span_id, handled.parent.is_remote) == (0xB7AD6B7169203331, True)
-
-
-# -- nats-py asks ------------------------------------------------------------------------------------------------------------
 
 
 @bounded
@@ -102,9 +96,6 @@ async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs
         await stopped.wait()
 
 
-# -- ours asks ---------------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_our_request_reaches_their_service(server: NatsServer, theirs: NatsPy) -> None:
     async def echo(message: Msg) -> None:
@@ -132,9 +123,6 @@ async def test_a_payload_over_the_server_s_limit_is_too_large_before_it_is_sent(
                 await bus.request("nobody", b"x" * 990)
             with pytest.raises(NoHandler):
                 await bus.request("nobody", b"x" * 900)
-
-
-# -- both --------------------------------------------------------------------------------------------------------------------
 
 
 @bounded

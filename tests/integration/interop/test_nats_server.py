@@ -2,7 +2,6 @@
 
 import ssl
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +16,7 @@ from tests.refusal import refused
 from tests.support import bounded, next_event
 
 from .nats_keys import Key, Operator
-from .nats_servers import VERSIONS, NatsServer, nats_server
+from .nats_servers import VERSIONS, NatsServer, certified, nats_server
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +28,6 @@ def at(server: NatsServer, user: str, query: str = "") -> str:
 
 
 async def works(url: str, **more: Any) -> None:
-    """Ask through a connection."""
     bus = Bus()
     bus.handle("echo")(_echo)
     async with connect(url, bus=bus, **more), connect(url, **more) as client:
@@ -210,24 +208,20 @@ async def test_a_handler_that_the_server_does_not_allow_is_told_as_a_dead_letter
 # -- TLS ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def certificate(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("tls")
-    made = authority.issue_cert("localhost", "127.0.0.1")
-    made.private_key_pem.write_to_path(folder / "key.pem")
-    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    yield f'cert_file: "{folder / "cert.pem"}", key_file: "{folder / "key.pem"}"'
+@pytest.fixture
+def authority_and_certificate(tmp_path: Path) -> tuple[trustme.CA, str]:
+    return certified(tmp_path, "localhost", "127.0.0.1")
 
 
 @pytest.fixture
-def trusting(authority: trustme.CA) -> ssl.SSLContext:
+def certificate(authority_and_certificate: tuple[trustme.CA, str]) -> str:
+    return authority_and_certificate[1]
+
+
+@pytest.fixture
+def trusting(authority_and_certificate: tuple[trustme.CA, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    authority.configure_trust(context)
+    authority_and_certificate[0].configure_trust(context)
     return context
 
 
@@ -246,16 +240,16 @@ async def test_tls_begins_after_info(certificate: str, trusting: ssl.SSLContext)
 
 
 @bounded
-async def test_a_certificate_of_the_client_is_a_user(certificate: str, authority: trustme.CA, tmp_path: Path) -> None:
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+async def test_a_certificate_of_the_client_is_a_user(
+    authority_and_certificate: tuple[trustme.CA, str], trusting: ssl.SSLContext, tmp_path: Path
+) -> None:
+    authority, certificate = authority_and_certificate
     config = f'tls {{ {certificate}, ca_file: "{tmp_path / "ca.pem"}", verify: true }}'
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
     with nats_server("wheel", config) as server:
         with pytest.raises(ConnectFailed):
-            await works(f"nats+tls://localhost:{server.port}", tls=context)
-        authority.issue_cert("ann@example.org").configure_cert(context)
-        await works(f"nats+tls://localhost:{server.port}", tls=context)
+            await works(f"nats+tls://localhost:{server.port}", tls=trusting)
+        authority.issue_cert("ann@example.org").configure_cert(trusting)
+        await works(f"nats+tls://localhost:{server.port}", tls=trusting)
 
 
 @bounded

@@ -25,7 +25,6 @@ class Door:
 
 
 def plant() -> Bus:
-    """What the client talks to."""
     bus = Bus(limits=Limits(running=1000, total_running=1000))
 
     @bus.handle("echo")
@@ -54,14 +53,12 @@ def plant() -> Bus:
 
 @asynccontextmanager
 async def met(bus: Bus) -> AsyncIterator[tuple[NodePeer, Peer]]:
-    """A Node client of the bus, and how the bus sees it."""
     async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener, node_client("ws8", listener.url) as node:
         (peer,) = listener.peers
         yield node, peer
 
 
 async def refusal(node: NodePeer, subject: str, body: Any = None) -> str:
-    """What the promise of a request is rejected with."""
     with pytest.raises(Rejected) as caught:
         await node.tell("request", subject=subject, body=body)
     return str(caught.value.value)

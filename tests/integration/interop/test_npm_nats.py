@@ -21,9 +21,6 @@ async def node(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NodePeer
         yield peer
 
 
-# -- ours asks ---------------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_our_request_reaches_their_subscriber_with_its_headers(server: NatsServer, node: NodePeer) -> None:
     await node.tell("subscribe", subject="echo", queue="q", answer="echo")
@@ -36,9 +33,6 @@ async def test_our_request_reaches_their_subscriber_with_its_headers(server: Nat
         seen = (await node.tell("heard", key="echo q"))[-1]
         assert seen["headers"]["x-kind"] == ["äöü: flash"]
         assert 0 < int(seen["headers"]["Polybus-Ttl"][0]) <= 30_000
-
-
-# -- theirs asks -------------------------------------------------------------------------------------------------------------
 
 
 @bounded
@@ -61,9 +55,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert (headers[-1]["X-Kind"], headers[-1]["x-two"]) == ("flash", "a, b")
 
 
-# -- publications and groups ---------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_publications_go_both_ways_with_their_headers(server: NatsServer, node: NodePeer) -> None:
     await node.tell("subscribe", subject="news.>")
@@ -78,9 +69,6 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer, 
         assert [(bytes.fromhex(one["hex"]), one["headers"]) for one in seen] == [
             ('{"a":"ü"}'.encode(), {"x-kind": ["flash"]})
         ]  # fmt: skip
-
-
-# -- drain -------------------------------------------------------------------------------------------------------------------
 
 
 @bounded

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def met(bus: Bus | None = None) -> AsyncIterator[tuple[NodePeer, Bus]]:
-    """A Node server, and a bus with a link to it."""
     async with node_server("ws8") as node, connect(node.url, bus=bus, backoff=Backoff(initial=0.01)) as client:
         await node.event("connected")
         yield node, client

@@ -6,7 +6,7 @@ Several workers at once, three servers of which one is lost, and users that may 
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +19,31 @@ from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError, config_of
 from polybus.cluster.durable.stores import Stores, copy_of
-from tests.support import bounded, eventually, free_port
+from tests.support import BOUND, bounded, eventually
 
-from .nats_servers import VERSIONS, NatsServer, nats_server
+from .nats_servers import VERSIONS, NatsServer, nats_cluster, nats_server
 
 pytestmark = pytest.mark.anyio
 
-LARGE = 100_000
+LARGE, MUCH = 100_000, Limits().message
 _names = itertools.count()
 
 
-def jetstream(bus: Bus) -> JetStream:
+def backbone_of(bus: Bus) -> Backbone:
     backbone = parts_of(bus).links.mesh
     assert isinstance(backbone, Backbone)
-    return JetStream(backbone, 30.0)  # of three servers that have lost one, somebody has to be chosen first
+    return backbone
+
+
+def jetstream(bus: Bus, seconds: float = 30.0) -> JetStream:
+    return JetStream(backbone_of(bus), seconds)  # of three servers that have lost one, somebody has to be chosen first
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[NatsServer]]:
-    """Three servers that keep together."""
-    with ExitStack() as stack:
-        ports = [free_port() for _ in range(3)]
-        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
-        servers = []
-        for number, port in enumerate(ports):
-            config = (
-                f'server_name: "s{number}"\njetstream {{ store_dir: "{tmp_path / f"js{number}"}" }}\n'
-                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
-            )
-            servers.append(stack.enter_context(nats_server("wheel", config)))
+    with nats_cluster(
+        3, lambda number: f'server_name: "s{number}"\njetstream {{ store_dir: "{tmp_path}/{number}" }}'
+    ) as servers:
         yield servers
 
 
@@ -82,9 +78,7 @@ class Faster(JetStream):
     """A worker that another one overtakes between its look for a copy and the making of one."""
 
     def __init__(self, bus: Bus, other: Bus, *what: Any) -> None:
-        backbone = parts_of(bus).links.mesh
-        assert isinstance(backbone, Backbone)
-        super().__init__(backbone)
+        super().__init__(backbone_of(bus))
         self.other, self.what = other, what
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -107,30 +101,29 @@ async def test_a_worker_that_another_one_has_overtaken_leaves_its_copy_there(eng
         assert not config_of(found).get("sources")
 
 
-def workers(name: str, url: str, count: int, handled: list[tuple[int, str]]) -> list[Bus]:
-    """Workers with little room."""
+def worker_at(name: str, url: str, handled: list[tuple[int, str]], room: int = 64 << 10) -> Bus:
+    """A worker, which has little room if nothing else is said."""
+    worker = Bus(cluster=Cluster(url, name=name), limits=Limits(message=room))
 
+    @worker.on("work.*", durable="billing", ordered=True, ack_wait=2)
     async def bill(text: str, ctx: Context) -> None:
         handled.append((len(text), str(ctx.message.id)))
 
-    made = [Bus(cluster=Cluster(url, name=name), limits=Limits(message=64 << 10)) for _ in range(count)]
-    for worker in made:
-        worker.on("work.*", durable="billing", ordered=True, ack_wait=2)(bill)
-    return made
+    return worker
 
 
 @bounded
 async def test_with_two_workers_an_ordered_handler_goes_on_and_nothing_is_lost(engine: NatsServer) -> None:
     name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
     shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
-    one, two = workers(name, engine.url, 2, handled)
+    one, two = (worker_at(name, engine.url, handled) for _ in range(2))
     async with shop:
         async with one, two:
             for number in range(6):
                 await shop.publish("work.hard", "x" * (LARGE if number % 2 else 1), id=f"order-{number}")
-            await eventually(lambda: handled == [(1, "order-0"), (1, "order-2"), (1, "order-4")], 20)
+            await eventually(lambda: handled == [(1, "order-0"), (1, "order-2"), (1, "order-4")])
             administration = Administration.of(shop)
-            with anyio.fail_after(20):
+            with anyio.fail_after(BOUND):
                 # Not until the store is empty: nats-server 2.9 keeps some of what has been dealt with, about one run in twenty.
                 while (await administration.store("work")).durables["billing"] != (0, 0):
                     await anyio.lowlevel.checkpoint()
@@ -144,16 +137,10 @@ async def _tried_again(
 ) -> None:
     """Have a worker with much room handle the letters, and see that no copy stays."""
     handled: list[tuple[int, str]] = []
-    large = Bus(cluster=Cluster(url, name=name))
-
-    @large.on("work.*", durable="billing", ordered=True, ack_wait=2)
-    async def bill(text: str, ctx: Context) -> None:
-        handled.append((len(text), str(ctx.message.id)))
-
-    async with large:
+    async with worker_at(name, url, handled, MUCH):
         for letter in letters:
             await administration.retry(letter)
-        await eventually(lambda: len(handled) == len(ids), 20)
+        await eventually(lambda: len(handled) == len(ids))
     assert handled == [(LARGE, id) for id in ids]
     names = await jetstream(shop).streams(">")
     assert not [one for one in names if "-rest-" in one and one.startswith(f"{name}-")]
@@ -176,13 +163,13 @@ async def test_with_three_servers_letters_and_copies_survive_the_loss_of_one(thr
     url = three[0].url
     await _found_together(url)
     shop = Bus(cluster=Cluster(url, name=name, wait=30, stores=[Store("work", "work.>", work=True, replicas=3)]))
-    (worker,) = workers(name, url, 1, handled)
+    worker = worker_at(name, url, handled)
     async with shop:
         administration = Administration.of(shop)
         async with worker:
             await shop.publish("work.hard", "x" * LARGE, id="order-0")
             await shop.publish("work.hard", "x", id="order-1")
-            await eventually(lambda: handled == [(1, "order-1")], 30)
+            await eventually(lambda: handled == [(1, "order-1")])
         replicas = {
             one: config_of(await jetstream(shop).ask(f"STREAM.INFO.{name}-{one}"))["num_replicas"]
             for one in ("work", "dead", "work-rest-1")
@@ -212,13 +199,13 @@ async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
     with nats_server(version, config) as server:
         full, few = (server.url.replace("://", f"://{user}:p@") for user in ("all", "few"))
         shop = Bus(cluster=Cluster(full, name="shop", stores=[Store("work", "work.>", work=True)]))
-        (worker,) = workers("shop", few, 1, handled)
+        worker = worker_at("shop", few, handled)
         async with shop:
             administration = Administration.of(shop)
             async with worker:
                 await shop.publish("work.hard", "x" * LARGE, id="order-0")
                 await shop.publish("work.hard", "x", id="order-1")
-                await eventually(lambda: "stays stored until the letter is retried or dropped" in caplog.text, 20)
+                await eventually(lambda: "stays stored until the letter is retried or dropped" in caplog.text)
                 assert f"$JS.API.{denied}" in caplog.text
             assert handled == []
             assert (await administration.store("work")).publications == 2
@@ -226,13 +213,7 @@ async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
             assert sorted(names) == ["shop-dead", "shop-work"]
             letters = [letter async for letter in administration.letters()]
             assert len(letters) == 1
-            large = Bus(cluster=Cluster(full, name="shop"))
-
-            @large.on("work.*", durable="billing", ordered=True, ack_wait=2)
-            async def bill(text: str, ctx: Context) -> None:
-                handled.append((len(text), str(ctx.message.id)))
-
-            async with large:
+            async with worker_at("shop", full, handled, MUCH):
                 await administration.retry(letters[0])
-                await eventually(lambda: len(handled) == 2, 20)
+                await eventually(lambda: len(handled) == 2)
             assert sorted(handled) == [(1, "order-1"), (LARGE, "order-0")]

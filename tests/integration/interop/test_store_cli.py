@@ -8,7 +8,7 @@ import pytest
 
 from polybus import Bus, Cluster, Retry, connect
 from polybus.events import DeadLettered
-from tests.support import free_port, next_event
+from tests.support import BOUND, free_port, next_event
 
 from .conftest import Run
 from .nats_servers import NatsServer, nats_server
@@ -74,7 +74,7 @@ async def handle(url: str, durable: str, publications: range, most: int) -> list
         if len(seen) == most:
             all_seen.set()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(BOUND):
         async with bus:
             for n in publications:
                 await bus.publish("orders.placed", n)

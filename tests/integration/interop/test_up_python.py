@@ -121,8 +121,6 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
 async def joined(
     theirs: UpPython, format: Any, answers: Callable[[bytes], str], joining: Bus | None = None, **options: Any
 ) -> AsyncIterator[Bus]:
-    """A bus that is connected to a service of up-python."""
-
     async def serve(stream: SocketStream) -> None:
         async with stream:
             data = b""

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-import trustme
 from msgspec.structs import replace
 
 from polybus import (
@@ -30,9 +29,10 @@ from polybus.protocols import Up
 from polybus.protocols.up.uuris import parse_uuri
 from polybus.protocols.up.wire import Attributes, WireIds, read_uuid, write_attributes, write_message
 from tests.refusal import refused
-from tests.support import bounded, eventually, free_port
+from tests.support import BOUND, bounded, eventually, free_port
 from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS
 
+from .nats_servers import certified
 from .zenoh_peer import zenoh_peer
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,6 @@ def car_bus(**options: Any) -> Bus:
 
 
 async def answered(bus: Bus) -> bool:
-    """Whether the door answers."""
     try:
         await bus.request("UpdateDoor", 1, timeout=0.5)
     except DeadlineExceeded:
@@ -195,7 +194,7 @@ async def test_who_does_not_answer_is_given_up_in_time() -> None:
         port = silent.getsockname()[1]
         await refused(connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=0.2)), ConnectFailed)
         with anyio.move_on_after(0.1) as scope:  # whoever asks may give up before
-            async with connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=2)):
+            async with connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=BOUND)):
                 pass
         assert scope.cancelled_caught
 
@@ -216,11 +215,7 @@ async def test_other_protocols_tls_contexts_and_headers_have_no_form_here() -> N
 
 @bounded
 async def test_zenoh_does_tls_by_files(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certified(tmp_path, "localhost")
     port = free_port()
     files = f"cert={tmp_path}/cert.pem&key={tmp_path}/key.pem"
     async with car_bus().serve(f"up+zenoh://localhost:{port}/?link=tls&{files}", protocol=up(CAR)) as listener:
@@ -265,7 +260,6 @@ async def test_recorded_samples_of_each_dialect_are_heard(
 
 
 def message_of(**attributes: Any) -> bytes:
-    """A publication of now."""
     ids = WireIds(time.time_ns, random.Random(1))
     usual: dict[str, Any] = {"id": read_uuid(ids.next()), "type": 1, "source": parse_uuri(f"{CAR}/80CD"), "payload_format": 3}
     return write_message(write_attributes(Attributes(**usual | attributes)), b"1")

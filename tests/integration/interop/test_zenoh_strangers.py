@@ -21,9 +21,6 @@ from .zenoh_peer import zenoh_peer
 pytestmark = pytest.mark.anyio
 
 
-# -- two programs with one entity ------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_of_two_programs_with_one_entity_both_are_asked_and_the_second_answer_is_late() -> None:
     asked, released, twin = list[str](), anyio.Event(), Bus()
@@ -86,9 +83,6 @@ async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address
         await eventually(lambda: told == [5])
 
 
-# -- hostile samples -----------------------------------------------------------------------------------------------------------
-
-
 @bounded
 async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes_on() -> None:
     phone = Bus(limits=Limits(message=10_000))
@@ -100,9 +94,6 @@ async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes
             peer.put(good)
             assert (await anext(heard)).body == 1
             assert (phone.stats().malformed, phone.stats().links) == (2, 1)
-
-
-# -- recordings --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -136,9 +127,6 @@ async def test_a_bus_on_a_fabric_is_recorded_in_both_directions_without_its_toke
             ("request", f"{CAR}/B", f"{PHONE}/0"),
             ("response", f"{CAR}/B", f"{CAR}/B"),
         ]
-
-
-# -- where it goes ---------------------------------------------------------------------------------------------------------
 
 
 @bounded

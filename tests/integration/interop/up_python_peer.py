@@ -1,30 +1,24 @@
 """up-python in a separate process and environment: makes and reads messages on request."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-__all__ = ["UpPython", "python_of", "up_python"]
+from tests.support import missing
 
 
 def python_of(folder: Path) -> Path:
     """The interpreter of the environment in a folder; skip the test where there is none, in CI that is a failure."""
     python = folder / ".venv" / "bin" / "python"
     if not python.exists():
-        text = f"{folder.name}: up-python is not installed: make peers"
-        pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
+        missing(f"{folder.name}: up-python is not installed: make peers")
     return python
 
 
 class UpPython:
-    """The process with up-python in it."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
@@ -39,14 +33,8 @@ class UpPython:
 
 @contextmanager
 def up_python(folder: Path) -> Iterator[UpPython]:
-    """The program `peer.py` of a folder, for as long as the block lasts."""
-    with subprocess.Popen(
-        [python_of(folder), folder / "peer.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    piped: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen([python_of(folder), folder / "peer.py"], **piped) as process:
         yield UpPython(process)
         assert process.stdin is not None
         process.stdin.close()

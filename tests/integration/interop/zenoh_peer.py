@@ -23,8 +23,6 @@ def config_of(**settings: Any) -> zenoh.Config:
 
 
 class ZenohPeer:
-    """One session, which hears what has these keys."""
-
     def __init__(self, session: Any, expression: str) -> None:
         self._session = session
         self._heard: list[Sample] = []
@@ -48,7 +46,6 @@ class ZenohPeer:
         assert list(self._session.liveliness().get("none", timeout=BOUND)) == []
 
     def put(self, sample: Sample, **options: Any) -> None:
-        """Write a sample."""
         levels = zenoh.Priority
         priority = (
             levels.BACKGROUND, levels.DATA_LOW, levels.DATA, levels.DATA_HIGH, levels.INTERACTIVE_LOW,
@@ -64,13 +61,11 @@ class ZenohPeer:
         )
 
     def delete(self, key: str, **options: Any) -> None:
-        """Delete a key."""
         self._session.delete(key, **options)
 
 
 @contextmanager
 def zenoh_peer(url: str, expression: str = "none", **settings: Any) -> Iterator[ZenohPeer]:
-    """A client of the router at a URL of the bus."""
     address = url.partition("://")[2].partition("/")[0].partition("?")[0]
     session: Any = zenoh.open(config_of(**{"mode": "client", "connect_endpoints": [f"tcp/{address}"]} | settings))
     try:

@@ -12,7 +12,6 @@ from .packages import ROOT, run
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty project with the package that `npm pack` makes."""
     require_node("esbuild", "typescript")
     folder = tmp_path_factory.mktemp("npm")
     for place in ("js", "sdk/polybus/javascript"):

@@ -4,15 +4,12 @@ import os
 import subprocess
 from pathlib import Path
 
-__all__ = ["HERE", "NODE", "ROOT", "run"]
-
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 NODE = ROOT / "tests" / "integration" / "interop" / "node"
 
 
 def run(*command: str, cwd: Path = HERE, **variables: str) -> str:
-    """Run a command and return its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False, env={**os.environ, **variables}
     )

@@ -88,7 +88,7 @@ async def tick() -> Any:
 @bus.handle("ask back")
 async def ask_back(body: Any, ctx: Context) -> Any:
     assert ctx.peer is not None
-    return await ctx.peer.request("page.where", body, headers={"by": "server"}, timeout=5)
+    return await ctx.peer.request("page.where", body, headers={"by": "server"}, timeout=60)
 
 
 @bus.on("seen.*")

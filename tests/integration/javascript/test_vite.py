@@ -49,7 +49,6 @@ globalThis.bus = bus
 
 
 async def built(project: Path, program: str, mode: str = "production") -> Path:
-    """Build a page, and return the folder with its files."""
     require_node("vite", "react-dom")
     for package in ("react", "react-dom", "scheduler"):
         link = project / "node_modules" / package

@@ -16,7 +16,7 @@ from polybus import RemoteError, connect
 from tests.integration.interop.nats_servers import nats_server
 from tests.support import BOUND, eventually, free_port
 
-from .tools import FILES, ROOT, tool
+from .tools import FILES, ROOT, prometheus
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
@@ -30,24 +30,11 @@ def quicker(rules: str) -> str:
     return re.sub(r"\b(\d+)([sm])\b", lambda found: f"{int(found[1]) * SECONDS[found[2]] // QUICKER}s", rules)
 
 
-@contextmanager
-def prometheus(folder: Path, scraped: int) -> Iterator[str]:
-    """Prometheus with the example's configuration, of this port; the URL of its API."""
-    port = free_port()
+def configuration(folder: Path, scraped: int) -> str:
+    """The example's, of this port, with quicker alerts in the folder."""
     targets = re.sub(r"targets: .*", f'targets: ["127.0.0.1:{scraped}"]', (FILES / "prometheus.yml").read_text())
-    (folder / "prometheus.yml").write_text(f"global: {{ scrape_interval: 2s, evaluation_interval: 1s }}\n{targets}")
     (folder / "alerts.yml").write_text(quicker((FILES / "alerts.yml").read_text()))
-    command = [
-        tool("prometheus", "scripts/debian-packages.sh prometheus"),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (folder / "prometheus.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            yield f"http://127.0.0.1:{port}/api/v1"
-        finally:
-            process.terminate()
+    return f"global: {{ scrape_interval: 2s, evaluation_interval: 1s }}\n{targets}"
 
 
 @contextmanager
@@ -103,7 +90,7 @@ async def test_each_alert_fires_when_its_cause_is_there(tmp_path: Path) -> None:
 
             _waiting = [other.request("hang", timeout=600) for _ in range(2)]  # for one place
             await bus.request("poison", timeout=BOUND)
-            with prometheus(tmp_path, metrics) as api:
+            with prometheus(tmp_path, configuration(tmp_path, metrics)) as api:
                 async with anyio.create_task_group() as group:
                     group.start_soon(cause)
                     await eventually(all_but_down, 300)

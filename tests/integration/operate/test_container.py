@@ -80,20 +80,8 @@ def container(app: Path, log: Path, host: str | None = None) -> Iterator[Contain
         "USER_ID": instruction(dockerfile, "USER"),
         "ENVIRONMENT": f"{instruction(dockerfile, 'ENV')} PORT={port}" + ("" if host is None else f" HOST={host}"),
     }
-    alone = ["--net"] if host is None else []
-    command = [
-        "unshare",
-        *alone,
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "sh",
-        "-c",
-        MOUNTS,
-        "sh",
-        "/mnt/venv/bin/python",
-    ]
+    command = ["unshare", *(["--net"] if host is None else []), "--mount", "--pid", "--fork", "--kill-child"]
+    command += ["sh", "-c", MOUNTS, "sh", "/mnt/venv/bin/python"]
     with log.open("wb") as output:
         outer = subprocess.Popen([*command, *arguments], env=os.environ | environment, stdout=output, stderr=output)
     try:

@@ -30,8 +30,6 @@ HOST = "shop.example"
 
 @define
 class Site:
-    """The service as deployed."""
-
     port: int
     tls: ssl.SSLContext
     processes: dict[int, Program]
@@ -95,7 +93,6 @@ class Load:
         return f"ubre+wss://127.0.0.1:{self.site.port}/bus"
 
     async def goes_on(self) -> None:
-        """Wait for some more orders."""
         before = self.placed.total()
         await eventually(lambda: self.placed.total() > before + 50)
 

@@ -23,11 +23,8 @@ from polybus import Bus, Cluster, Handshake, Identity, Limits
 from polybus._core.bus.bus import parts_of
 from polybus.plugins.extensions import party_of
 
-__all__ = ["idle", "tasks_here"]
-
 
 def tasks_here() -> list[str]:
-    """The tasks of this event loop, by their names."""
     return sorted(str(task.name) for task in anyio.get_running_tasks())
 
 
@@ -94,7 +91,6 @@ class Node:
         self._heard.setdefault(str(message.subject), []).append(body[0])
 
     async def present(self, pattern: str) -> int:
-        """How many clients of this node have subscribed."""
         return sum(pattern in party_of(peer).patterns for peer in self.bus.peers)
 
     async def publish(self, query: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import random
 import signal
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,10 @@ from anyio.abc import TaskGroup
 from attrs import define, field
 
 from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Limits, Reply, connect
-from tests.integration.interop.nats_servers import NatsServer, nats_server
-from tests.support import free_port
+from tests.integration.interop.nats_servers import NatsServer, nats_cluster, nats_server
 
 from .cluster_node import idle, tasks_here
 from .processes import BOUND, Process, eventually
-
-__all__ = ["Member", "Pulse", "World", "engines", "heard_at", "world_at"]
 
 SILENCE: dict[str, Any] = {"ping_interval": 1.0, "ping_timeout": 2.0, "connect_timeout": 1.0, "handshake_timeout": 1.0}
 CONFIG = "lame_duck_duration: 30s\nlame_duck_grace_period: 1s\nmax_pending: 2MB\nwrite_deadline: 1s\n"
@@ -52,8 +49,6 @@ class Pulse:
 
 @define(eq=False)
 class Member:
-    """A node in a process of its own."""
-
     ledger: Path
     process: Process
     control: Bus = field(factory=Bus)
@@ -98,7 +93,6 @@ class World:
     # -- members ---------------------------------------------------------------------------------------------------------
 
     def engine(self) -> str:
-        """An engine that lives."""
         return f"{self.rng.choice([server for server in self.servers if server not in self.down]).url}/shop"
 
     async def start(self, url: str | None = None, *, at: str | None = None, prefix: Sequence[str] = ()) -> Member:
@@ -125,7 +119,6 @@ class World:
                 await anyio.to_thread.run_sync(member.process.stop)
 
     def lose(self, member: Member) -> None:
-        """Take note that a node has been ended."""
         self.members.remove(member)
         self.gone.append(member)
         member.over.set()
@@ -208,7 +201,6 @@ class World:
             self._asking -= 1
 
     async def more(self, count: int = 20) -> None:
-        """Wait for so many more good answers."""
         good = self.outcomes["good"]
         await eventually(lambda: self.outcomes["good"] >= good + count)
 
@@ -300,18 +292,12 @@ async def _quiet(member: Member, tasks: int) -> bool:
 @contextmanager
 def engines(count: int) -> Iterator[list[NatsServer]]:
     """A server, or several that know each other."""
-    with ExitStack() as stack:
-        if count == 1:
-            yield [stack.enter_context(nats_server("debian", CONFIG))]
-            return
-        ports = [free_port() for _ in range(count)]
-        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
-        yield [
-            stack.enter_context(
-                nats_server("wheel", f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n{CONFIG}')
-            )
-            for port in ports
-        ]
+    if count == 1:
+        with nats_server("debian", CONFIG) as one:
+            yield [one]
+    else:
+        with nats_cluster(count, lambda _: CONFIG) as several:
+            yield several
 
 
 @asynccontextmanager

@@ -22,6 +22,5 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 async def server(anyio_backend: tuple[str, dict[str, Any]]) -> AsyncIterator[Process]:
-    """A server with default limits, over TCP."""
     async with running(**loop_of(anyio_backend)) as process:
         yield process

@@ -31,7 +31,6 @@ def by_header(handshake: Handshake) -> Identity:
 
 @asynccontextmanager
 async def failing(bus: Bus) -> AsyncIterator[None]:
-    """A lifespan."""
     if not bus.ready:
         raise LookupError("no database")
     yield

@@ -42,14 +42,8 @@ async def server(options: dict[str, Any]) -> None:
     async def state() -> dict[str, int]:
         stats = bus.stats()
         sessions: list[Any] = [link.session for link in bus._services.running.links]
-        return {
-            "peers": stats.peers,
-            "pending": stats.pending,
-            "running": stats.running,
-            "waiting": stats.waiting,
-            "malformed": stats.malformed,
-            "parties": sum(len(session._parties) for session in sessions if session is not None),
-        }
+        parties = sum(len(session._parties) for session in sessions if session is not None)
+        return {"parties": parties, **{name: getattr(stats, name) for name in ("peers", "pending", "waiting", "malformed")}}
 
     query = f"?side=broker-server&server={options['name']}&pool=2"
     async with connect(options["url"].partition("?")[0] + query, bus=bus, backoff=BACKOFF, wait=20):
@@ -69,10 +63,6 @@ async def client(options: dict[str, Any]) -> None:
                 await anyio.lowlevel.checkpoint()  # the next ones wait for the link
 
 
-def main() -> None:
-    options = json.loads(sys.argv[1])
-    anyio.run({"broker": broker, "server": server, "client": client}[options["role"]], options)
-
-
 if __name__ == "__main__":
-    main()
+    given = json.loads(sys.argv[1])
+    anyio.run({"broker": broker, "server": server, "client": client}[given["role"]], given)

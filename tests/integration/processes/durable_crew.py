@@ -17,8 +17,6 @@ from polybus import Bus, Cluster, Store
 
 
 def crew(options: dict[str, Any]) -> Bus:
-    """The bus of each worker."""
-
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[None]:
         for number in options.get("publish", ()):

@@ -21,7 +21,6 @@ RETRY = Retry(attempts=8, backoff=(0.01, 0.05))
 
 
 def worker(options: dict[str, Any]) -> Bus:
-    """The bus of the worker."""
     ledger = os.open(options["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(word: str, number: int, attempt: int) -> None:

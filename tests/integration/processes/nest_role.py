@@ -66,9 +66,5 @@ async def server(options: dict[str, Any]) -> None:
         await outer.wait_closed()
 
 
-def main() -> None:
-    anyio.run(server, json.loads(sys.argv[1]))
-
-
 if __name__ == "__main__":
-    main()
+    anyio.run(server, json.loads(sys.argv[1]))

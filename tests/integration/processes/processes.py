@@ -53,12 +53,10 @@ class Process:
 
     @property
     def url(self) -> str:
-        """The first of them."""
         return self.urls[0]
 
     @property
     def port(self) -> int:
-        """The same, the number alone."""
         return port_of(self.url)
 
     @property
@@ -66,7 +64,6 @@ class Process:
         return self._process.pid
 
     def read_line(self) -> bytes:
-        """The next line that the program prints."""
         assert self._process.stdout is not None
         descriptor, end, line = self._process.stdout.fileno(), time.monotonic() + BOUND, b""
         while not line.endswith(b"\n"):
@@ -78,13 +75,11 @@ class Process:
         return line
 
     def introduce(self) -> None:
-        """Wait for its first line."""
         line = self.read_line()
         # `polybus.run` says "serving URL".
         self.urls = [line.split()[1].decode()] if line.startswith(b"serving ") else json.loads(line)["urls"]
 
     def log(self) -> str:
-        """What it has written to its standard error."""
         # Its place in the file is ours too: to seek in order to read would have it write over its own first lines.
         descriptor = self._log.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode("utf-8", "replace")
@@ -98,27 +93,21 @@ class Process:
         return int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[7])
 
     def files(self) -> int:
-        """Open file descriptors."""
         return int(psutil.Process(self.pid).num_fds())
 
     def running(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """As `kill -9`."""
         self._process.kill()
 
     async def ended(self, seconds: float = BOUND) -> int:
-        """Wait for its end; the exit status."""
         return await anyio.to_thread.run_sync(lambda: self._process.wait(seconds))
 
     def stop(self) -> None:
-        """End this process, and no other."""
         if self.running():
             self._process.kill()
         self._process.wait(BOUND)
@@ -132,7 +121,6 @@ def _full(module: str) -> str:
 
 
 def port_of(url: str) -> int:
-    """The number of the port in a URL."""
     return int(url.partition("//")[2].partition("/")[0].partition("?")[0].rpartition(":")[2])
 
 
@@ -143,7 +131,6 @@ def loop_of(anyio_backend: tuple[str, dict[str, Any]]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(module: str = "server", **options: Any) -> AsyncIterator[Process]:
-    """A program of this package, until the block is left."""
     process = await anyio.to_thread.run_sync(Process, module, options)
     try:
         await anyio.to_thread.run_sync(process.introduce)

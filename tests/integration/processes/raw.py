@@ -1,53 +1,46 @@
 """A peer without polybus: frames by hand over TCP, which a well-behaved client would never send."""
 
-import contextlib
 import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-from anyio.abc import SocketStream
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 
-from .processes import BOUND, Process
-
-__all__ = ["CLOSING", "RawPeer", "frame", "raw_peer", "stalled"]
+from .processes import BOUND, Process, port_of
 
 CLOSING = 0xFF434C4F
 """The length that begins our closing frame: code, length of the reason, reason."""
 
 
 def frame(message: Any) -> bytes:
-    """A length and a message; what is not bytes is written as JSON."""
     data = message if isinstance(message, bytes) else json.dumps(message, separators=(",", ":")).encode()
     return struct.pack("!I", len(data)) + data
 
 
 class RawPeer:
-    """One connection."""
-
     def __init__(self, stream: SocketStream) -> None:
         self.stream = stream
+        self.seen: list[Any] = []
+        """All that `receive` has given."""
         self._input = b""
         self._at = 0
 
     async def send(self, *messages: Any) -> None:
-        """Write messages, each in a frame."""
         await self.stream.send(b"".join(map(frame, messages)))
 
     async def receive(self) -> Any:
         """The next message; the rest as `receive_frame`."""
         said = await self.receive_frame()
-        return json.loads(said) if isinstance(said, bytes) else said
+        self.seen.append(json.loads(said) if isinstance(said, bytes) else said)
+        return self.seen[-1]
 
     async def receive_frame(self) -> bytes | tuple[str, int, str]:
-        """What the next frame holds; ``("closed", code, reason)`` for our closing frame.
-
-        Raises:
-            EndOfStream: The server has closed without one.
-        """
+        """What the next frame holds; ``("closed", code, reason)`` for our closing frame."""
         while True:
             (length,) = struct.unpack("!I", await self._exactly(4))
             if length == CLOSING:
@@ -68,7 +61,6 @@ class RawPeer:
         return self._input[self._at - size : self._at]
 
     async def ask(self, subject: str, body: Any = None, id: Any = "q") -> Any:
-        """Send a request and wait for its answer; other messages are thrown away."""
         await self.send({"request": subject, "id": id, "body": body})
         while True:
             answer = await self.receive()
@@ -80,16 +72,32 @@ class RawPeer:
 
 
 @asynccontextmanager
-async def raw_peer(server: Process) -> AsyncIterator[RawPeer]:
-    """Connect to a server."""
-    async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+async def raw_peer(url: str) -> AsyncIterator[RawPeer]:
+    async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
         yield RawPeer(stream)
+
+
+@asynccontextmanager
+async def raw_server() -> AsyncIterator[tuple[str, MemoryObjectReceiveStream[RawPeer]]]:
+    """A server by hand: its URL, and those that connect. Leaving the block hangs up."""
+    send, receive = anyio.create_memory_object_stream[RawPeer](10)
+
+    async def serve(stream: Any) -> None:
+        async with stream:
+            await send.send(RawPeer(stream))
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        with send, receive:
+            yield f"ubre+tcp://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", receive
+        group.cancel_scope.cancel()
 
 
 @contextmanager
 def stalled(server: Process, count: int, *messages: Any) -> Iterator[list[socket.socket]]:
     """Connections that say something and then never read."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         sockets = []
         path = server.url.partition("unix://")[2]
         for _ in range(count):

@@ -10,11 +10,8 @@ from anyio.abc import SocketStream
 
 from .processes import BOUND, port_of
 
-__all__ = ["RawWebSocket", "raw_websocket", "websocket_frame"]
-
 
 def websocket_frame(opcode: int, payload: bytes, first_bits: int = 0x80) -> bytes:
-    """One masked frame."""
     size = len(payload)
     if size < 126:
         head = struct.pack("!BB", first_bits | opcode, 0x80 | size)
@@ -42,11 +39,7 @@ class RawWebSocket:
             await self.stream.send(data)
 
     async def receive(self) -> tuple[int, bytes]:
-        """The opcode and payload of the next frame.
-
-        Raises:
-            EndOfStream: The server has closed without a close frame.
-        """
+        """The opcode and payload of the next frame."""
         with anyio.fail_after(BOUND):
             while True:
                 first, second = await self._exactly(2)
@@ -73,7 +66,6 @@ class RawWebSocket:
 
 @asynccontextmanager
 async def raw_websocket(url: str, subprotocol: str = "ubre") -> AsyncIterator[RawWebSocket]:
-    """Connect and upgrade."""
     host = f"127.0.0.1:{port_of(url)}"
     async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
         request = (

@@ -31,8 +31,6 @@ from tests.integration.processes.serving_lines import print_urls
 
 
 class Server:
-    """The handlers, and what they have counted."""
-
     def __init__(self, options: dict[str, Any]) -> None:
         self.counted: Counter[str] = Counter()
         authenticate = self._by_token if options.get("authenticate") else None
@@ -94,7 +92,6 @@ class Server:
         threading.Event().wait(600)
 
     async def control(self, body: Any) -> dict[str, Any]:
-        """What the server has counted."""
         tasks = 0
         if body == "tidy up":
             gc.collect()
@@ -106,7 +103,6 @@ class Server:
         return {"stats": attrs.asdict(self.bus.stats()), "counted": dict(self.counted), "tasks": tasks}
 
     async def ask_back(self, body: dict[str, Any], ctx: Context) -> Any:
-        """Ask the asker."""
         assert ctx.peer is not None
         return await ctx.peer.request(body["subject"])
 
@@ -118,7 +114,6 @@ class Server:
             await self.bus.publish(body["subject"], {"n": number, "padding": padding} if padding else number)
 
     async def watch(self) -> None:
-        """Count events."""
         async for event in self.bus.events():
             self.counted[f"event.{type(event).__name__}"] += 1
             if isinstance(event, FrameRefused):

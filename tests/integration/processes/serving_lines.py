@@ -2,8 +2,6 @@
 
 import logging
 
-__all__ = ["print_urls"]
-
 
 class Printer(logging.Handler):
     """Prints the lines of `polybus.run` that say where it serves."""

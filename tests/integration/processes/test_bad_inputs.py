@@ -61,8 +61,6 @@ async def bystander(server: Process) -> AsyncIterator[Bus]:
 
 
 class TcpLine(RawPeer):
-    """A connection by hand."""
-
     async def receive(self) -> bytes | int:
         """The next message, or the code with which the server has closed."""
         try:
@@ -73,8 +71,6 @@ class TcpLine(RawPeer):
 
 
 class WebSocketLine:
-    """The same over a WebSocket."""
-
     def __init__(self, socket: RawWebSocket, opcode: int) -> None:
         self._socket = socket
         self._opcode = opcode
@@ -116,7 +112,6 @@ async def heard(line: TcpLine | WebSocketLine, wire: Wire, sent: tuple[bytes, ..
 
 
 async def reasons(bystander: Bus) -> Counter[str]:
-    """What the server has refused so far."""
     counted = (await control(bystander))["counted"]
     return Counter({name.removeprefix("refused."): n for name, n in counted.items() if name.startswith("refused.")})
 
@@ -162,8 +157,6 @@ async def test_a_flood_is_bounded(server: Process, bystander: Bus, name: str) ->
         await eventually(all_counted)
         group.cancel_scope.cancel()
 
-
-# -- J.REP over HTTP -----------------------------------------------------------------------------------------------------
 
 JSON = {"content-type": "application/json; charset=utf-8"}
 

@@ -82,7 +82,6 @@ class Installation:
         await process.ended()
 
     async def numbers(self) -> dict[str, float]:
-        """What the broker says of itself."""
         async with httpx.AsyncClient(trust_env=False) as http:
             lines = (await http.get(f"{self.metrics}/metrics")).text.splitlines()
         words = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]

@@ -8,7 +8,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,10 @@ import pytest
 from attrs import define, field
 
 from polybus import Bus, Cluster, DeadlineExceeded, Limits, Store
-from polybus._core.bus.bus import parts_of
-from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
-from polybus.cluster.durable.jetstream import JetStream
-from tests.integration.interop.nats_servers import NatsServer, nats_server
+from tests.integration.interop.nats_servers import NatsServer, nats_cluster, nats_server
+from tests.integration.interop.test_rest_copies import jetstream
 from tests.loops import ASYNCIO, FULL, PARAMS, TRIO
-from tests.support import free_port
 
 from .cluster_world import CONFIG, SILENCE
 from .processes import Process, eventually
@@ -50,16 +47,16 @@ RUNS: Sequence[dict[str, Any]] = ({}, {"uvloop": True}, {"backend": "trio"})
 @contextmanager
 def keepers(count: int, folder: Path) -> Iterator[list[NatsServer]]:
     """A server that keeps, or several that keep together."""
-    with ExitStack() as stack:
-        ports = [free_port() for _ in range(count)]
-        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
-        servers = []
-        for number, port in enumerate(ports):
-            config = f'{CONFIG}server_name: "s{number}"\njetstream {{ store_dir: "{folder / f"js{number}"}" }}\n'
-            if count > 1:
-                config += f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
-            servers.append(stack.enter_context(nats_server("debian" if count == 1 else "wheel", config)))
-        yield servers
+
+    def config(number: int) -> str:
+        return f'{CONFIG}server_name: "s{number}"\njetstream {{ store_dir: "{folder / f"js{number}"}" }}'
+
+    if count == 1:
+        with nats_server("debian", config(0)) as one:
+            yield [one]
+    else:
+        with nats_cluster(count, config) as several:
+            yield several
 
 
 @define(eq=False)
@@ -116,7 +113,6 @@ class History:
                 raise AssertionError(await self.explain(bus)) from error
 
     async def keep_reading(self) -> None:
-        """Read on and on what has been written down."""
         while True:
             self.read()
             await anyio.sleep(0.05)  # nothing tells that another process has written
@@ -143,7 +139,7 @@ class History:
         told = [f"{len(missing)} not handled, {self.killed} killed"]
         told += [f"{n}: taken as attempts {[a for m, a in self.taken if m == n]}" for n in sorted(missing)[:50]]
         with anyio.move_on_after(20), suppress(DeadlineExceeded):
-            engine, letters = ask(bus), await dead_letters(bus)
+            engine, letters = jetstream(bus, SOON), await dead_letters(bus)
             told.append(f"dead letters that are good: {sorted(missing & set(letters))}; of {len(letters)}")
             for word in ("STREAM.INFO.shop-work", "CONSUMER.INFO.shop-work.ledger"):
                 told.append(f"{word}: {await engine.ask(word)}")
@@ -168,14 +164,7 @@ class History:
             await anyio.to_thread.run_sync(victim.start)
 
 
-def ask(bus: Bus) -> JetStream:
-    backbone = parts_of(bus).links.mesh
-    assert isinstance(backbone, Backbone)
-    return JetStream(backbone, SOON)
-
-
 async def dead_letters(bus: Bus) -> list[int]:
-    """The numbers of the publications that are dead letters."""
     return sorted([int(letter.body) async for letter in Administration.of(bus).letters()])
 
 
@@ -220,7 +209,7 @@ async def history(it: History, replicas: int) -> None:
                 return len(letters) >= len(poison)
 
             await eventually(dead)
-            state = (await ask(bus).ask("STREAM.INFO.shop-work"))["state"]
+            state = (await jetstream(bus, SOON).ask("STREAM.INFO.shop-work"))["state"]
             it.read()
             print(f"{it.killed} killed; {len(it.taken) - len(it.stored)} redelivered, {_twice(it.done)} handled twice")
             assert letters == poison

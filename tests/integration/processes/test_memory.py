@@ -26,7 +26,6 @@ SERIES = 200
 
 @pytest.fixture(scope="module", autouse=True)
 def many_files() -> Iterator[None]:
-    """As many open files as the machine lets us have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -156,7 +155,7 @@ async def test_many_stalled_subscribers_stay_within_total_bytes_and_the_others_g
 async def test_a_flood_of_slow_requests_runs_64_keeps_some_and_refuses_the_rest(
     anyio_backend: Any, count: int, size: int, kept: int
 ) -> None:
-    async with running(**loop_of(anyio_backend)) as server, connect(server.url) as bus, raw_peer(server) as flooder:
+    async with running(**loop_of(anyio_backend)) as server, connect(server.url) as bus, raw_peer(server.url) as flooder:
         await bus.request("echo", "x" * 500_000)
         growth = Growth(server)
 
@@ -198,7 +197,7 @@ async def test_a_peer_that_asks_and_never_reads_the_answers_loses_its_link(anyio
     async with running(limits={"write_timeout": 2.0}, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
         await bus.request("echo", "x" * 500_000)
         growth = Growth(server)
-        async with raw_peer(server) as greedy:
+        async with raw_peer(server.url) as greedy:
             with anyio.fail_after(BOUND), pytest.raises(anyio.BrokenResourceError):
                 number = 0
                 while True:

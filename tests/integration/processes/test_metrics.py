@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,27 +18,19 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from polybus import LocalProtocolError, connect
-from polybus.cluster.engine import find_server
+from polybus import connect
+from tests.integration.operate.tools import prometheus
 from tests.support import free_port
 from tests.unit.prometheus.dashboard import dashboard, expressions
 
 from .processes import BOUND, Process, eventually, loop_of, running
+from .test_workers import server_is_there  # noqa: F401  # for all tests here
 
 RECEIVED = "polybus_messages_received_total"
 pytestmark = pytest.mark.anyio
 
 
-def missing(text: str) -> None:
-    """Skip the test; in CI that is a failure."""
-    if os.environ.get("POLYBUS_CI"):
-        pytest.fail(text, pytrace=False)
-    pytest.skip(text)
-
-
 async def scraped(port: int) -> dict[str, Metric]:
-    """The families of ``/metrics``."""
-
     def ask() -> httpx.Response:
         return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=BOUND)
 
@@ -71,10 +62,6 @@ async def test_a_process_shows_its_metrics_beside_its_health(anyio_backend: Any)
 @asynccontextmanager
 async def workers(port: int, anyio_backend: Any) -> AsyncIterator[Process]:
     """A program with three, all of them ready."""
-    try:
-        find_server()
-    except LocalProtocolError as error:
-        missing(str(error))
     run = {"workers": 3, "health": f"http://127.0.0.1:{port}", "metrics": True, "backend": anyio_backend[0]}
     async with running("crew", urls=["ubre+tcp://127.0.0.1:0"], run=run, durations=True) as process:
         yield process
@@ -116,62 +103,46 @@ async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
 
 
 async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: Path) -> None:
-    program = shutil.which("prometheus")
-    if program is None:
-        missing("no prometheus: scripts/debian-packages.sh prometheus")
-        return
-    port, its_port = free_port(), free_port()
-    config = tmp_path / "prometheus.yml"
+    port = free_port()
     job = {"job_name": "polybus", "scrape_interval": "1s", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-    config.write_text(json.dumps({"scrape_configs": [job]}))  # YAML, too
-    api = f"http://127.0.0.1:{its_port}/api/v1"
     async with workers(port, anyio_backend) as process, connect(process.url) as bus:
         await bus.request("pid", timeout=BOUND)
         await all_answer(port)
-        command = [
-            program,
-            f"--config.file={config}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{its_port}",
-        ]
-        with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as prometheus:  # noqa: ASYNC220
-            try:
+        with prometheus(tmp_path, json.dumps({"scrape_configs": [job]})) as api:  # YAML, too
 
-                async def answer(query: str) -> httpx.Response | None:
-                    def ask() -> httpx.Response:
-                        return httpx.get(f"{api}/query", params={"query": query}, timeout=BOUND)
+            async def answer(query: str) -> httpx.Response | None:
+                def ask() -> httpx.Response:
+                    return httpx.get(f"{api}/query", params={"query": query}, timeout=BOUND)
 
-                    try:
-                        return await anyio.to_thread.run_sync(ask)
-                    except httpx.TransportError:  # it starts
-                        return None
+                try:
+                    return await anyio.to_thread.run_sync(ask)
+                except httpx.TransportError:  # it starts
+                    return None
 
-                async def result(query: str) -> list[Any]:
-                    found = await answer(query)
-                    return found.json()["data"]["result"] if found is not None and found.status_code == 200 else []
+            async def result(query: str) -> list[Any]:
+                found = await answer(query)
+                return found.json()["data"]["result"] if found is not None and found.status_code == 200 else []
 
-                async def all_there() -> bool:
-                    return len(await result(RECEIVED)) == 3
+            async def all_there() -> bool:
+                return len(await result(RECEIVED)) == 3
 
-                async def is_up() -> bool:  # not while a scrape takes longer than its interval
-                    return [one["value"][1] for one in await result("up")] == ["1"]
+            async def is_up() -> bool:  # not while a scrape takes longer than its interval
+                return [one["value"][1] for one in await result("up")] == ["1"]
 
-                await eventually(all_there, BOUND)
-                await eventually(is_up, BOUND)
-                handled = await result("polybus_handler_duration_seconds_count")
-                assert [(one["metric"]["subject"], one["value"][1]) for one in handled] == [("pid", "1")]
-                quantile = "histogram_quantile(0.5, sum by (le) (polybus_handler_duration_seconds_bucket))"
-                assert 0 < float((await result(quantile))[0]["value"][1]) < 10
-                for query in expressions(dashboard()):  # one that Prometheus does not understand never has a result
-                    for name, given in (("$__rate_interval", "1m"), ("$job", ".+"), ("$node", ".*"), (',code!="OK"', "")):
-                        query = query.replace(name, given)
-                    if "(durable)" in query:  # this program has no stores
-                        understood = await answer(query)
-                        assert understood is not None and understood.status_code == 200, query
-                    else:
-                        await eventually(partial(result, query), BOUND)
-            finally:
-                prometheus.terminate()
+            await eventually(all_there, BOUND)
+            await eventually(is_up, BOUND)
+            handled = await result("polybus_handler_duration_seconds_count")
+            assert [(one["metric"]["subject"], one["value"][1]) for one in handled] == [("pid", "1")]
+            quantile = "histogram_quantile(0.5, sum by (le) (polybus_handler_duration_seconds_bucket))"
+            assert 0 < float((await result(quantile))[0]["value"][1]) < 10
+            for query in expressions(dashboard()):  # one that Prometheus does not understand never has a result
+                for name, given in (("$__rate_interval", "1m"), ("$job", ".+"), ("$node", ".*"), (',code!="OK"', "")):
+                    query = query.replace(name, given)
+                if "(durable)" in query:  # this program has no stores
+                    understood = await answer(query)
+                    assert understood is not None and understood.status_code == 200, query
+                else:
+                    await eventually(partial(result, query), BOUND)
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

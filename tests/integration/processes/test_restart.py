@@ -134,11 +134,7 @@ async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(an
             assert strict.log().count("a knock at the door") == 1
 
 
-# -- leaving in good order -----------------------------------------------------------------------------------------------
-
-
 async def probe(port: int, path: str) -> int:
-    """Ask a health endpoint; the status."""
     with anyio.fail_after(BOUND):
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())

@@ -15,9 +15,8 @@ from attrs import define, field
 
 from polybus import Bus, Disconnected, Message, Unavailable, connect
 from tests.integration.processes.processes import BOUND, eventually
-from tests.integration.processes.test_workers import ANY_PORT, SOON, Crew, crew, server_is_there
+from tests.integration.processes.test_workers import ANY_PORT, SOON, Crew, crew, server_is_there  # noqa: F401  # for all tests here
 
-__all__ = ["server_is_there"]
 ASKERS = 8
 PUBLISHERS = 4
 HEARERS = 12
@@ -82,8 +81,6 @@ class Load:
 
 
 class Heard:
-    """One who hears."""
-
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
         self.got: list[tuple[int, int]] = []

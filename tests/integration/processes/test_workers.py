@@ -24,8 +24,7 @@ from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Re
 from polybus.cluster.engine import find_server
 from polybus.cluster.worker import Inheritance
 from tests.integration.interop.nats_servers import nats_server
-from tests.integration.web.browser import missing
-from tests.support import free_port
+from tests.support import free_port, missing
 
 from .processes import BOUND, Process, eventually, running
 
@@ -57,7 +56,6 @@ class Crew:
         self.page = ""
 
     async def ask(self, path: str = "/readyz") -> int:
-        """The status of a page, whose text is kept."""
         async with httpx.AsyncClient(verify=False) as http:  # it would read all certificates first
             answer = await http.get(f"http://127.0.0.1:{self._port}{path}", timeout=BOUND)
         self.page = answer.text
@@ -65,7 +63,6 @@ class Crew:
 
     @property
     def workers(self) -> dict[int, int]:
-        """Their numbers, and the processes."""
         return {int(number): int(pid) for number, pid, _ in WORKER.findall(self.page)}
 
     @property
@@ -75,22 +72,18 @@ class Crew:
         return int(found[1])
 
     async def ready_without(self, *gone: int) -> None:
-        """Wait until all are ready, and none is one of these."""
-
         async def ready() -> bool:
             return await self.ask() == 200 and not {*self.workers.values()} & {*gone}
 
         await eventually(ready, BOUND)
 
     async def processes(self) -> list[psutil.Process]:
-        """All of them, the first one too."""
         await self.ready_without()
         return [psutil.Process(pid) for pid in (self.process.pid, self.engine, *self.workers.values())]
 
 
 @asynccontextmanager
 async def crew(*urls: str, workers: int = 2, **run: Any) -> AsyncIterator[Crew]:
-    """A program with so many workers, all of them ready."""
     port = free_port()
     options = {"urls": urls or [ANY_PORT], "run": {"workers": workers, "health": f"http://127.0.0.1:{port}", **run}}
     async with running("crew", **options) as process:
@@ -100,7 +93,6 @@ async def crew(*urls: str, workers: int = 2, **run: Any) -> AsyncIterator[Crew]:
 
 
 async def all_gone(processes: list[psutil.Process]) -> None:
-    """Wait until none of these is left."""
     _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=BOUND))
     assert alive == []
 

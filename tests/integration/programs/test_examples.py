@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,14 +111,9 @@ def test_every_example_is_in_the_index() -> None:
 def server(name: str, *urls: str, logs: bool = False, **environment: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """A serving example in a process of its own; the URL that it prints, or logs, and the process."""
     path = EXAMPLES / name
-    process = subprocess.Popen(
-        [sys.executable, "-u", str(path), *urls],
-        cwd=path.parent,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-u", str(path), *urls]
+    process = subprocess.Popen(command, cwd=path.parent, env=os.environ | environment, **piped)
     try:
         said = process.stderr if logs else process.stdout
         assert said is not None

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -16,7 +16,7 @@ from polybus.cli.app import run
 from tests.integration.documentation.test_programs import TYPES_KNOWN
 from tests.integration.interop.nats_servers import nats_server
 from tests.integration.web.browser import browser
-from tests.integration.web.support import Program
+from tests.integration.web.support import Program, program
 from tests.support import BOUND, HAS_IPV6, bounded, eventually, free_port
 
 pytestmark = pytest.mark.anyio
@@ -37,10 +37,9 @@ def minimal(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(shop: Path) -> Iterator[Program]:
-    program = Program(shop / "app.py", PORT="0")
-    yield program
-    program.kill()
+async def served(shop: Path) -> AsyncIterator[Program]:
+    async with program(shop / "app.py", PORT="0") as running:
+        yield running
 
 
 @pytest.mark.parametrize("kind", ["shop", "minimal"])
@@ -63,17 +62,8 @@ def test_it_passes_its_tests_and_the_usual_checks(kind: str, check: list[str], r
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["shop", "minimal"])
 def test_it_is_typed(kind: str, request: pytest.FixtureRequest) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--config-file=",
-        f"--cache-dir={TYPES_KNOWN}",
-        "app.py",
-        "test_app.py",
-    ]
-    folder = request.getfixturevalue(kind)
+    command, folder = [sys.executable, "-m", "mypy", "--strict", "--config-file="], request.getfixturevalue(kind)
+    command += [f"--cache-dir={TYPES_KNOWN}", "app.py", "test_app.py"]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=390, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -110,19 +100,19 @@ async def test_it_tells_its_health_and_its_metrics_and_lets_clients_do_no_more_t
 @bounded
 async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_path: Path) -> None:
     with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}') as nats:
-        program = Program(shop / "app.py", PORT="0", DURABLE="on", POLYBUS_CLUSTER=f"{nats.url}/shop")
-        try:
-            async with Bus(cluster=f"{nats.url}/shop") as node, httpx.AsyncClient(base_url=program.site) as client:
-                async with node.subscribe("order.placed") as orders:
-                    placed = (await client.post("/orders", json=ORDER)).raise_for_status().json()
-                    assert (await orders.receive()).body == placed
+        async with (
+            program(shop / "app.py", PORT="0", DURABLE="on", POLYBUS_CLUSTER=f"{nats.url}/shop") as running,
+            Bus(cluster=f"{nats.url}/shop") as node,
+            httpx.AsyncClient(base_url=running.site) as client,
+        ):
+            async with node.subscribe("order.placed") as orders:
+                placed = (await client.post("/orders", json=ORDER)).raise_for_status().json()
+                assert (await orders.receive()).body == placed
 
-                async def billed() -> bool:
-                    return 'subject="order.placed"' in (await client.get("/metrics")).text
+            async def billed() -> bool:
+                return 'subject="order.placed"' in (await client.get("/metrics")).text
 
-                await eventually(billed)
-        finally:
-            program.kill()
+            await eventually(billed)
 
 
 @pytest.mark.parametrize("kind", ["shop", "minimal"])

@@ -66,7 +66,6 @@ TestSmallLetters = protocol_suite(lambda: Lines(upper=False))
 
 
 def run(*command: str | Path, where: Path, path: Path | None = None) -> str:
-    """What a program writes, which must succeed."""
     home = Path(polybus.__file__).parent.parent
     # Not the environment of this run: neither its options for pytest nor its path.
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "SYSTEMROOT") if name in os.environ}

@@ -4,17 +4,17 @@ Needs Node, the npm package `pyodide` and the wheels of `requirements.txt`, all 
 not there the tests are skipped, in CI they fail. Can be run alone: ``make test-integration ARGS=tests/integration/pyodide``.
 """
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.integration.browser.site import built_wheel
 from tests.loops import FULL
+from tests.support import missing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -50,20 +50,12 @@ MORE = [
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ours() -> Path:
     """The wheel that a user would hand to micropip."""
     for needed, remedy in ((PYODIDE / "pyodide.mjs", "npm"), (WHEELS / ".ready", "pip")):
         if shutil.which("node") is None or not needed.exists():
-            text = f"Pyodide is not here ({remedy} brings it): make peers"
-            if os.environ.get("POLYBUS_CI"):
-                pytest.fail(text)
-            pytest.skip(text)
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    pure = os.environ | {"POLYBUS_SPEEDUPS": "0"}
-    subprocess.run(build, cwd=ROOT, env=pure, check=True, capture_output=True, timeout=100)
-    (wheel,) = folder.glob("polybus-*.whl")
-    return wheel
+            missing(f"Pyodide is not here ({remedy} brings it): make peers")
+    return built_wheel()
 
 
 @pytest.fixture(scope="module")

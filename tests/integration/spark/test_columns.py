@@ -137,7 +137,6 @@ def test_pieces_of_a_segment_with_columns_are_whole_groups(
 
 
 def _numbers(path: Path) -> list[list[int]]:
-    """The numbers of all events."""
     return [made.events["seq"].to_pylist() for made in decoded(batch.rows for batch in Capture(path).batches())]
 
 

@@ -58,7 +58,6 @@ class Stream:
             return []
 
     def end(self) -> None:
-        """Kill it with all that belongs to it."""
         if self.process.poll() is None:
             end_group(self.process)
         self.log.close()

@@ -357,7 +357,6 @@ def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: Sp
 
 
 def _write_segments(capture: Path, recording: str, numbers: range) -> None:
-    """Segments of two frames."""
     for number in numbers:
         write_segment(capture, frames.run(2 * number, 2, capture_id=recording), number=number, recording=recording)
 

@@ -1,4 +1,4 @@
-"""Right and wrong programs with contracts, for `test_checkers`, which reads the lines that type checkers reject.
+"""Right and wrong programs with contracts, for `test_wrong_programs`, which reads the lines that type checkers reject.
 
 ``# wrong`` ends each line that they must reject; they must accept all others.
 """

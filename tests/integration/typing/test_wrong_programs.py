@@ -6,28 +6,28 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.timeout(300)]
 
 PROGRAMS = Path(__file__).with_name("wrong_programs.txt")
+CONTRACTS = Path(__file__).with_name("contract_programs.py")
+WRONG = {number for number, line in enumerate(CONTRACTS.read_text().splitlines(), 1) if line.endswith("# wrong")}
 EXPECTED = re.compile(r"# E: (-|[a-z-]+) \| (\w+)$")
 
 
 def expected(checker: int) -> dict[int, str]:
-    """The error of each line that has one."""
     lines = enumerate(PROGRAMS.read_text().splitlines(), 1)
     marked = {number: found[checker] for number, line in lines if (found := EXPECTED.search(line))}
     return {number: code for number, code in marked.items() if code != "-"}
 
 
-def checked(command: list[str], folder: Path) -> Any:
-    (folder / "wrong.py").write_text(PROGRAMS.read_text())
-    ended = subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=110, check=False
-    )
+def checked(programs: Path, folder: Path, *command: str) -> str:
+    """What a type checker, which must refuse something, says of programs."""
+    (folder / "wrong.py").write_text(programs.read_text())
+    command = (sys.executable, "-m", *command, "wrong.py")
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -39,7 +39,7 @@ def compare(wanted: dict[int, str], found: dict[int, set[str]]) -> None:
 
 
 def test_mypy_refuses_wrong_programs(tmp_path: Path) -> None:
-    said = checked(["mypy", "--strict", "--config-file=", "--output=json", f"--cache-dir={tmp_path}", "wrong.py"], tmp_path)
+    said = checked(PROGRAMS, tmp_path, "mypy", "--strict", "--config-file=", "--output=json", f"--cache-dir={tmp_path}")
     found = defaultdict[int, set[str]](set)
     for line in said.splitlines():
         if line.startswith("{") and (error := json.loads(line))["severity"] == "error":
@@ -50,9 +50,20 @@ def test_mypy_refuses_wrong_programs(tmp_path: Path) -> None:
 def test_pyright_refuses_wrong_programs(tmp_path: Path) -> None:
     settings = {"typeCheckingMode": "strict", "pythonPlatform": "All", "reportUnusedExpression": False}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    said = checked(["pyright", "--outputjson", f"--pythonpath={sys.executable}", "wrong.py"], tmp_path)
+    said = checked(PROGRAMS, tmp_path, "pyright", "--outputjson", f"--pythonpath={sys.executable}")
     found = defaultdict[int, set[str]](set)
     for error in json.loads(said)["generalDiagnostics"]:
         if error["severity"] == "error":
             found[error["range"]["start"]["line"] + 1].add(error["rule"])
     compare(expected(2), found)
+
+
+def test_mypy_without_any_flag_refuses_wrong_contracts_and_no_others(tmp_path: Path) -> None:
+    said = checked(CONTRACTS, tmp_path, "mypy", "--config-file=", f"--cache-dir={tmp_path / 'cache'}")
+    assert {int(number) for number in re.findall(r"^wrong\.py:(\d+): error", said, re.M)} == WRONG, said
+
+
+def test_pyright_without_any_flag_refuses_wrong_contracts_and_no_others(tmp_path: Path) -> None:
+    said = checked(CONTRACTS, tmp_path, "pyright", "--outputjson", f"--pythonpath={sys.executable}")
+    found = json.loads(said)["generalDiagnostics"]
+    assert {one["range"]["start"]["line"] + 1 for one in found if one["severity"] == "error"} == WRONG, said

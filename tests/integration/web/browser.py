@@ -1,22 +1,13 @@
 """A real browser for the tests, or a reason to skip them."""
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NoReturn
 
-import pytest
+from tests.support import missing
 
 from .chromium import BOUND, Browser, Tab, chromium, find_chromium
 
 __all__ = ["BOUND", "Browser", "Tab", "browser", "missing"]
-
-
-def missing(text: str) -> NoReturn:
-    """Skip the test; in CI that is a failure."""
-    if os.environ.get("POLYBUS_CI"):
-        pytest.fail(text, pytrace=False)
-    pytest.skip(text)
 
 
 @asynccontextmanager

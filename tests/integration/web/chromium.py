@@ -19,8 +19,6 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
-__all__ = ["BOUND", "Browser", "BrowserError", "Tab", "chromium", "find_chromium"]
-
 BOUND: Final = 30.0
 """Seconds within which everything awaited must happen."""
 
@@ -46,7 +44,6 @@ class BrowserError(Exception):
 
 
 def find_chromium() -> str | None:
-    """The program, where one is installed."""
     return shutil.which("chromium") or shutil.which("chromium-headless-shell")
 
 
@@ -65,12 +62,7 @@ class Browser:
         """What the browser itself has written into the consoles of pages."""
 
     async def tell(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """One command, and its result.
-
-        Raises:
-            BrowserError: It was refused.
-            TimeoutError: It took too long.
-        """
+        """One command, and its result."""
         self._number = number = self._number + 1
         message = {"id": number, "method": method, "params": params}
         await self._socket.send(json.dumps(message if session is None else {**message, "sessionId": session}))
@@ -85,12 +77,10 @@ class Browser:
         return answer["result"]
 
     async def close_tabs(self) -> None:
-        """Close all tabs that are open."""
         for context in [*self._contexts]:
             await self.close(context)
 
     async def close(self, context: str) -> None:
-        """Close the tab that has this context."""
         await self.tell("Target.disposeBrowserContext", browserContextId=context)
         self._contexts.discard(context)
 
@@ -117,19 +107,15 @@ class Browser:
 
 
 class Tab:
-    """One page."""
-
     def __init__(self, browser: Browser, session: str, context: str) -> None:
         self._browser = browser
         self._session = session
         self._context = context
 
     async def aclose(self) -> None:
-        """Close it, with its cookies."""
         await self._browser.close(self._context)
 
     async def forget(self) -> None:
-        """Drop the cookies."""
         await self._browser.tell("Storage.clearCookies", browserContextId=self._context)
 
     async def visit(self, url: str) -> None:
@@ -139,7 +125,6 @@ class Tab:
         await self.until("document.readyState === 'complete' && !globalThis.left")
 
     async def back(self) -> None:
-        """Go to the page before, as by the button."""
         history = await self._browser.tell("Page.getNavigationHistory", self._session)
         before = history["entries"][history["currentIndex"] - 1]
         await self._browser.tell("Page.navigateToHistoryEntry", self._session, entryId=before["id"])
@@ -149,7 +134,6 @@ class Tab:
         await self._browser.tell("Page.setWebLifecycleState", self._session, state="frozen")
 
     async def resume(self) -> None:
-        """Go on."""
         await self._browser.tell("Page.setWebLifecycleState", self._session, state="active")
 
     async def hide(self) -> None:
@@ -169,11 +153,7 @@ class Tab:
         await self._browser.tell("Network.setBlockedURLs", self._session, urls=[*urls])
 
     async def run(self, script: str) -> Any:
-        """The value of an expression, awaited where it is a promise.
-
-        Raises:
-            BrowserError: It threw.
-        """
+        """The value of an expression, awaited where it is a promise."""
         answer = await self._browser.tell(
             "Runtime.evaluate", self._session, expression=script, awaitPromise=True, returnByValue=True
         )
@@ -182,11 +162,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def until(self, condition: str, seconds: float = BOUND) -> None:
-        """Wait until an expression is true.
-
-        Raises:
-            BrowserError: It did not come true, with the text of the page and what it has thrown.
-        """
+        """Wait until an expression is true."""
         try:
             with anyio.fail_after(seconds):
                 while not await self.run(condition):  # noqa: ASYNC110  # a page of another process
@@ -196,7 +172,6 @@ class Tab:
             raise BrowserError(f"never true: {condition}; the page says: {page}; {self._browser.problems}") from None
 
     async def resize(self, width: int, height: int) -> None:
-        """Be as large as this, in pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         await self._browser.tell("Emulation.setDeviceMetricsOverride", self._session, **size)
 
@@ -211,13 +186,7 @@ class Tab:
 
 @asynccontextmanager
 async def chromium(program: str, *, keeps_pages: bool = False) -> AsyncIterator[Browser]:
-    """A connection to the browser of this process, until the block is left; on asyncio. Its tabs are closed then.
-
-    With `keeps_pages` it is one that keeps pages that were left for its "back", as people's browsers do.
-
-    Raises:
-        BrowserError: It ended at once.
-    """
+    """A connection to the browser of this process, until the block is left; on asyncio. Its tabs are closed then."""
     import websockets
 
     address = await anyio.to_thread.run_sync(_started, program, keeps_pages)

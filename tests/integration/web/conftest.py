@@ -23,6 +23,5 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
-    """One browser for the tests of a module."""
     async with browser() as started:
         yield started

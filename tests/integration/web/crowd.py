@@ -88,12 +88,8 @@ class Crowd:
             await control.wait_closed()
 
 
-def main() -> None:
-    options = json.loads(sys.argv[1])
+if __name__ == "__main__":
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    anyio.run(Crowd(options["url"], options["users"]).main)
-
-
-if __name__ == "__main__":
-    main()
+    given = json.loads(sys.argv[1])
+    anyio.run(Crowd(given["url"], given["users"]).main)

@@ -12,8 +12,6 @@ import trustme
 
 from tests.integration.operate.tools import tool
 
-__all__ = ["nginx"]
-
 WHOLE = """
 daemon off;
 user root;

@@ -36,7 +36,6 @@ def authenticate(handshake: Handshake) -> Identity | None:
 
 
 def made(options: dict[str, Any]) -> FastAPI:
-    """The application."""
     bus = Bus(authenticate=authenticate, limits=Limits(**options.get("limits", {})))
     app = FastAPI()
     attach(app, bus)

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.abc
+import anyio.to_thread
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -21,14 +24,46 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from polybus import Bus
 from polybus.fastapi import attach
-from tests.loops import ASYNCIO, PARAMS, UVLOOP
+from tests.loops import ASYNCIO, PARAMS, TRIO, UVLOOP
 from tests.support import BOUND
 
-__all__ = ["BOUND", "OverAsgi", "Program", "Uvicorn", "both_loops", "both_ways", "echoing", "running", "served"]
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+POST = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"127.0.0.1")], "server": ("127.0.0.1", 1)}
+"""The scope of a request."""
+
+
+def listen_options(bus: Bus) -> Any:
+    """What an endpoint of a bus is given, for requests that a test hands over itself."""
+    return SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
+
+
+async def read_all(stream: anyio.abc.ByteReceiveStream) -> bytes:
+    """All that the other end sends, until it closes or cuts the connection."""
+    read = b""
+    with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+        while True:
+            read += await stream.receive()
+    return read
+
+
+class Slow:
+    """A handler `slow`: that it has begun or was stopped can be waited for; it answers when it is let go."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.began, self.let_go, self.stopped = anyio.Event(), anyio.Event(), anyio.Event()
+        bus.handle("slow")(self.handle)
+
+    async def handle(self) -> str:
+        self.began.set()
+        try:
+            await self.let_go.wait()
+        except anyio.get_cancelled_exc_class():
+            self.stopped.set()
+            raise
+        return "at last"
 
 
 def echoing(**options: Any) -> Bus:
-    """A bus whose handler `echo` gives back what it is asked."""
     bus = Bus(**options)
 
     @bus.handle("echo")
@@ -52,6 +87,13 @@ def both_loops(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
+@pytest.fixture(scope="module", name="anyio_backend", params=[PARAMS[ASYNCIO], PARAMS[TRIO]])
+def both_servers(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A module's `anyio_backend`: uvicorn's event loop, and hypercorn's."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
 class OverAsgi(WebSocketsSansIOProtocol):
     """uvicorn's own, derived: a class that may have plans of its own, so its connections are not adopted."""
 
@@ -64,7 +106,6 @@ def both_ways(request: pytest.FixtureRequest) -> Any:
 
 @asynccontextmanager
 async def running(app: Any, **options: Any) -> AsyncIterator[Uvicorn]:
-    """Serve an ASGI application on a free port of the loopback address."""
     sock = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, **{"log_level": "critical", "timeout_graceful_shutdown": 1, **options})
     running = Uvicorn(config)
@@ -138,13 +179,8 @@ class Program:
         self.lines: list[str] = []
         """What it has said, a line for each request among it."""
         self._up = threading.Event()
-        self.process = subprocess.Popen(
-            [sys.executable, str(path)],
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen([sys.executable, str(path)], env=os.environ | environment, **piped)
         threading.Thread(target=self._read, daemon=True).start()
         assert self._up.wait(BOUND) and self.site, self.process.poll()
 
@@ -159,6 +195,20 @@ class Program:
         self._up.set()
 
     def kill(self) -> None:
-        """End it at once."""
         self.process.kill()
         self.process.wait()
+
+
+@asynccontextmanager
+async def program(path: Path, **environment: str) -> AsyncIterator[Program]:
+    """A `Program`, until the block is left."""
+    made = await anyio.to_thread.run_sync(lambda: Program(path, **environment))
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def example(name: str, **environment: str) -> AbstractAsyncContextManager[Program]:
+    """An example that serves, at a port that it chooses itself unless one is given."""
+    return program(EXAMPLES / name / "app.py", **{"PORT": "0", **environment})

@@ -4,7 +4,6 @@ import json
 import tracemalloc
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,20 +17,12 @@ from polybus.bindings.http.server import HttpEndpoint, HttpRequest
 from polybus.plugins import Handshake
 from polybus.protocols.uprotocol import IdFactory
 from tests.integration.processes.processes import port_of
-from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.support import BOUND, bounded, eventually
 from tests.unit.protocols.uprotocol.support import HI
 
-from .support import echoing
+from .support import POST, both_servers, echoing, listen_options  # noqa: F401  # pytest finds the fixture by its name here
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module", params=[PARAMS[ASYNCIO], PARAMS[TRIO]])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """uvicorn's, and hypercorn's."""
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
 
 
 KIB = 1024
@@ -50,7 +41,6 @@ def make_bus(authenticate: Any = None, **limits: Any) -> Bus:
 
 @asynccontextmanager
 async def serving(bus: Bus, protocol: str = "jrep") -> AsyncIterator[int]:
-    """The port at which its own server has it."""
     async with bus.serve(f"{protocol}+http://127.0.0.1:0/") as listener:
         yield port_of(listener.url)
 
@@ -62,8 +52,6 @@ def head(protocol: str, size: int, number: int = 1, more: str = "") -> bytes:
 
 
 class Crowd:
-    """Clients that post and do not come to the end of it."""
-
     def __init__(self) -> None:
         self.sent = 0
         self.answers: list[bytes] = []
@@ -90,7 +78,6 @@ def held(bus: Bus) -> int:
 
 
 def event(size: int) -> dict[str, Any]:
-    """A request to the handler `echo`."""
     names = {"source": "//hu.veh7/hmi.app/1/rpc.response", "sink": "//VCU.VIN/body.access/1/rpc.echo"}
     facts = {"specversion": "1.0", "id": IDS.next(), "type": "req.v1", "priority": "CS4", "ttl": 5000}
     return {**facts, **names, "data_base64": HI, "filler": "x" * size}
@@ -107,10 +94,11 @@ async def ask(port: int, protocol: str, address: str, size: int = 100_000) -> in
     return answer.status_code
 
 
-async def flood(bus: Bus, port: int, protocol: str) -> None:
-    """Post without an end from one address, and ask from others."""
-    crowd = Crowd()
-    async with anyio.create_task_group() as group:
+@pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
+@bounded
+async def test_bodies_of_strangers_stay_within_the_share_of_their_address_and_others_are_answered(protocol: str) -> None:
+    bus, crowd = make_bus(), Crowd()
+    async with serving(bus, protocol) as port, anyio.create_task_group() as group:
         for number in range(CROWD):
             group.start_soon(crowd.post, port, protocol, number)
         # Those that were taken in wait for the rest; the others are told.
@@ -123,15 +111,8 @@ async def flood(bus: Bus, port: int, protocol: str) -> None:
             assert await ask(port, protocol, address) == 200
         assert await ask(port, protocol, "127.0.0.1", 20_000) == 200, "one of the same address that asks for little"
         group.cancel_scope.cancel()
-    await eventually(lambda: held(bus) == 0)
-
-
-@pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
-@bounded
-async def test_bodies_of_strangers_stay_within_the_share_of_their_address_and_others_are_answered(protocol: str) -> None:
-    bus = make_bus()
-    async with serving(bus, protocol) as port:
-        await flood(bus, port, protocol)
+        with anyio.CancelScope(shield=True):
+            await eventually(lambda: held(bus) == 0)
 
 
 @pytest.mark.parametrize("after", ["gone", "413", "401", "200", "expired", "session"])
@@ -184,7 +165,6 @@ async def test_a_body_counts_until_its_client_has_been_asked_about() -> None:
 
 @bounded
 async def test_a_body_in_parts_of_two_bytes_costs_no_more_than_a_whole_one() -> None:
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"127.0.0.1")], "server": ("127.0.0.1", 1)}
     left = 20_000
 
     async def receive() -> dict[str, Any]:
@@ -197,8 +177,7 @@ async def test_a_body_in_parts_of_two_bytes_costs_no_more_than_a_whole_one() -> 
     async with bus:
         tracemalloc.start()
         try:
-            options: Any = SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
-            request = HttpRequest(options, scope, receive, set())
+            request = HttpRequest(listen_options(bus), POST, receive, set())
             body = await request.body()
             assert body is not None and len(body) == 40_000
             # Its buffer and the bytes that are made of it.
@@ -221,7 +200,6 @@ class Reader(HttpEndpoint):
 @bounded
 async def test_a_body_that_was_refused_is_gone_while_its_client_is_told(status: int) -> None:
     limits: dict[int, Any] = {413: {"message": SIZE}, 503: {"total_bytes": 2 * SIZE}, 408: {"frame_timeout": 0.1}}
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"127.0.0.1")], "server": ("127.0.0.1", 1)}
     left = SIZE // 1_000 if status == 408 else 2 * SIZE // 1_000
     told: dict[int, int] = {}
 
@@ -239,11 +217,10 @@ async def test_a_body_that_was_refused_is_gone_while_its_client_is_told(status: 
 
     bus, endpoint = make_bus(**limits[status]), Reader()
     async with bus:
-        options: Any = SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
-        await endpoint.listen(options)
+        await endpoint.listen(listen_options(bus))
         tracemalloc.start()
         try:
-            await endpoint.exchange(scope, receive, send)
+            await endpoint.exchange(POST, receive, send)
             assert tracemalloc.get_traced_memory()[1] > SIZE // 2, "there was a body"
         finally:
             tracemalloc.stop()

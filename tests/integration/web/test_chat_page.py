@@ -1,41 +1,23 @@
 """The chat example: a page in a real browser talks to a bus in FastAPI, by `polybus.js`."""
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from tests.integration.web.browser import Browser, Tab
-from tests.integration.web.support import Program
+from tests.integration.web.support import example
 from tests.support import free_port
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).resolve().parents[3]
 SEEN = """
 globalThis.seen = [];
 new MutationObserver(() => seen.push(state.textContent)).observe(state, { childList: true })
 """
 """All that the page says of its state from now on: the next attempt to connect says something else."""
 LINES = "[...document.querySelectorAll('#lines li')].map(line => line.textContent)"
-
-
-@asynccontextmanager
-async def chat(port: int) -> AsyncIterator[Program]:
-    program = await anyio.to_thread.run_sync(lambda: Program(ROOT / "examples" / "chat" / "app.py", PORT=str(port)))
-    try:
-        yield program
-    finally:
-        program.kill()
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
 
 
 async def entered(chromium: Browser, site: str, name: str) -> Tab:
@@ -46,32 +28,31 @@ async def entered(chromium: Browser, site: str, name: str) -> Tab:
     return tab
 
 
-async def test_two_people_talk_and_a_third_reads_what_was_said_before(chromium: Browser, port: int) -> None:
-    site = f"http://127.0.0.1:{port}"
-    async with chat(port):
-        ann = await entered(chromium, site, "Ann")
-        ben = await entered(chromium, site, "Ben")
+async def test_two_people_talk_and_a_third_reads_what_was_said_before(chromium: Browser) -> None:
+    async with example("chat") as chat:
+        ann = await entered(chromium, chat.site, "Ann")
+        ben = await entered(chromium, chat.site, "Ben")
         await ann.fill("#say input", "Hello, <b>Ben</b> \u2028 \U0001f600")
         for tab in (ann, ben):
             await tab.until(f"{LINES}.length === 1")
             assert await tab.run(LINES) == ["Ann: Hello, <b>Ben</b> \u2028 \U0001f600"]
         await ben.fill("#say input", "Hello, Ann")
         await ann.until(f"{LINES}.length === 2")
-        cyd = await entered(chromium, site, "Cyd")
+        cyd = await entered(chromium, chat.site, "Cyd")
         await cyd.until(f"{LINES}.length === 2")
         assert (await cyd.run(LINES))[1] == "Ben: Hello, Ann"
     assert chromium.problems == []
 
 
-async def test_a_page_comes_back_after_the_server_was_restarted(chromium: Browser, port: int) -> None:
-    site = f"http://127.0.0.1:{port}"
-    async with chat(port) as server:
-        ann = await entered(chromium, site, "Ann")
+async def test_a_page_comes_back_after_the_server_was_restarted(chromium: Browser) -> None:
+    port = str(free_port())
+    async with example("chat", PORT=port) as server:
+        ann = await entered(chromium, server.site, "Ann")
         await ann.run(SEEN)
         server.process.send_signal(signal.SIGTERM)
         await ann.until("seen.includes('not connected (1001 the bus is leaving)')")
         assert await anyio.to_thread.run_sync(server.process.wait) == 0
-    async with chat(port):
+    async with example("chat", PORT=port):
         # The sessions of the example live in the process, so she has to enter again, in the tab that is open.
         await ann.until(
             "!document.querySelector('#login').hidden && state.innerText === 'not connected (4401 not authenticated)'"

@@ -22,8 +22,6 @@ from tests.loops import ASYNCIO, UVLOOP, on
 
 from .support import OverAsgi, running
 
-# -- transports ----------------------------------------------------------------------------------------------------------
-
 
 class UnderUvicorn:
     """One endpoint with a server around it, which ends with the bus of the test."""
@@ -69,16 +67,12 @@ class Uvicorn:
 
 
 class UvicornOverAsgi(Uvicorn):
-    """The same where uvicorn keeps its connections."""
-
     ws = OverAsgi
 
 
 _SKIP = {"test_an_address_in_use_is_an_os_error": "the address is bound by the server, not by the application"}
 TestUnderUvicorn: Any = on(UVLOOP, transport_suite(Uvicorn, "ws://127.0.0.1:0/bus", skip=_SKIP))
 TestUnderUvicornOverAsgi: Any = on(ASYNCIO, transport_suite(UvicornOverAsgi, "ws://127.0.0.1:0/bus", skip=_SKIP))
-
-# -- protocols -----------------------------------------------------------------------------------------------------------
 
 
 class Attached:

@@ -343,8 +343,8 @@ def make_bus() -> Bus:
     return bus
 
 
-def make_app(bus: Bus, error: Exception | None = None) -> FastAPI:
-    app = FastAPI()
+def make_app(bus: Bus, error: Exception | None = None, app: FastAPI | None = None) -> FastAPI:
+    app = app or FastAPI()
     attach(app, bus)
 
     @app.post("/tickets/{user}")
@@ -373,6 +373,11 @@ async def get(app: FastAPI, path: str, body: Any = None) -> httpx.Response:
         return await (client.get(path) if body is None else client.post(path, json=body))
 
 
+MISFIT = "the body does not fit: Field required (at $.title)"
+FAULT = {"path": "$.title", "text": "Field required", "type": "missing"}
+NOBODY = "this bus has no handler for 'nobody.handles.this', and as_() only calls its own"
+
+
 async def test_a_handler_is_asked_for_the_user_of_an_endpoint() -> None:
     answer = await get(make_app(make_bus()), "/tickets/ann", {"title": "broken"})
     assert (answer.status_code, answer.json()) == (200, "broken by ann, who has no link: None")
@@ -383,25 +388,8 @@ async def test_a_handler_is_asked_for_the_user_of_an_endpoint() -> None:
     [
         ("/tickets/nobody", {"title": "x"}, 401, {"detail": "who are you?", "code": "UNAUTHENTICATED"}),
         ("/tickets/ben", {"title": "x"}, 403, {"detail": "only Ann may", "code": "PERMISSION_DENIED", "reason": "not_ann"}),
-        (
-            "/tickets/ann",
-            {},
-            422,
-            {
-                "detail": "the body does not fit: Field required (at $.title)",
-                "code": "INVALID_ARGUMENT",
-                "faults": [{"path": "$.title", "text": "Field required", "type": "missing"}],
-            },
-        ),
-        (
-            "/missing",
-            None,
-            501,
-            {
-                "detail": "this bus has no handler for 'nobody.handles.this', and as_() only calls its own",
-                "code": "UNIMPLEMENTED",
-            },
-        ),
+        ("/tickets/ann", {}, 422, {"detail": MISFIT, "code": "INVALID_ARGUMENT", "faults": [FAULT]}),
+        ("/missing", None, 501, {"detail": NOBODY, "code": "UNIMPLEMENTED"}),
     ],
 )
 async def test_an_error_has_its_status_and_says_what_was_wrong(path: str, body: Any, status: int, said: dict[str, Any]) -> None:
@@ -499,12 +487,7 @@ async def test_an_application_with_an_answer_of_its_own_keeps_it() -> None:
     async def own(request: object, error: BusError) -> JSONResponse:
         return JSONResponse({"own": str(error)}, status_code=418)
 
-    attach(app, make_bus())
-
-    @app.get("/raises")
-    async def raises() -> None:
-        raise Disconnected("gone", "there", True)
-
+    make_app(make_bus(), Disconnected("gone", "there", True), app)
     assert (await get(app, "/raises")).status_code == 418
 
 

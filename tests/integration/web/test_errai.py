@@ -89,7 +89,6 @@ async def serving(bus: Bus, **options: Any) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def another(client: Client, id: str) -> AsyncIterator[Client]:
-    """Another browser."""
     async with httpx.AsyncClient(base_url=client.http.base_url, timeout=BOUND) as http:
         yield Client(http, id)
 
@@ -213,12 +212,13 @@ async def test_a_client_that_leaves_or_falls_silent_is_gone(monkeypatch: pytest.
 
 
 async def test_a_draining_server_says_why() -> None:
-    bus = make_bus(limits=Limits(close_timeout=0.5))
+    bus = make_bus(limits=Limits(close_timeout=10))
     async with serving(bus) as client, anyio.create_task_group() as group:
         await client.associate()
         group.start_soon(bus.drain)
         word = await client.next()
         assert (word["ToSubject"], word["CommandType"], word["Reason"]) == ("ClientBus", "Disconnect", "the bus is leaving")
+        group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

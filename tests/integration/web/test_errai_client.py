@@ -64,9 +64,8 @@ class Errai:
         elif message["ToSubject"] == "echo":
             self.say({"ToSubject": message["ReplyTo"], "Value": message["Value"]})
         elif "ErrorTo" in message:
-            self.say(
-                {"ToSubject": message["ErrorTo"], "ErrorMessage": "Error calling remote service", "AdditionalDetails": "<pre>"}
-            )
+            failed = {"ErrorMessage": "Error calling remote service", "AdditionalDetails": "<pre>"}
+            self.say({"ToSubject": message["ErrorTo"], **failed})
 
     def say(self, message: dict[str, Any]) -> None:
         self.waiting.append(message)
@@ -169,7 +168,7 @@ class Streaming(Errai):
         query = request.query_params
         if request.method == "POST":
             self.polls += request.url.path.rpartition("/")[2].startswith("in.")
-            if query.get("phase") == "connection" or self.script in ("short", "held up", "none"):
+            if query.get("phase") == "connection" or self.script == "short":
                 return await super().answer(request)
             if self.streams == 0 and self.script != "at once":
                 return await super().answer(request)
@@ -181,14 +180,12 @@ class Streaming(Errai):
                 return Response(json.dumps(answer), media_type="application/json")
             return Response("[]", media_type="application/json")
         assert query["sse"] == "1"
-        if self.script in ("none", "at once"):
+        if self.script == "at once":
             return Response("no events", 404)
         self.streams += 1
         return StreamingResponse(self.events(), media_type="text/event-stream")
 
     async def events(self) -> AsyncIterator[bytes]:
-        if self.script == "held up":
-            await anyio.sleep(BOUND)
         cut = self.cut
         yield b"retry: 5\n\n"
         while not cut.is_set():

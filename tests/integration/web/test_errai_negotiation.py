@@ -224,17 +224,9 @@ class Offering(Errai):
     def take(self, message: dict[str, Any]) -> None:
         command = message.get("CommandType")
         if command == "Associate":
-            self.say(
-                {
-                    "ToSubject": "ClientBus",
-                    "CommandType": "FinishAssociation",
-                    "RemoteServices": "ServerBus,echo",
-                    "CapabilitiesFlags": "LongPolling,WebSockets",
-                    "ConnectionSessionKey": "3a59f886",
-                    "WebSocketURL": self.url,
-                    "WebSocketToken": "93332e80",
-                }
-            )
+            services = {"RemoteServices": "ServerBus,echo", "CapabilitiesFlags": "LongPolling,WebSockets"}
+            socket = {"ConnectionSessionKey": "3a59f886", "WebSocketURL": self.url, "WebSocketToken": "93332e80"}
+            self.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **services, **socket})
         elif command == "WebsocketChannelVerify":
             assert message["WebSocketToken"] == "54638e6c"
             if self.script == "late":

@@ -54,19 +54,14 @@ from tests.support import BOUND, eventually, next_event
 from tests.unit.protocols.uprotocol.support import HI
 from tests.vectors.bad_inputs import UPROTOCOL, UPROTOCOL_PROTOBUF
 
-from .support import Uvicorn, echoing, running
+from .support import Slow, Uvicorn, echoing, running
 
 pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/cloudevents+json"}
 VCU, ASKER = "//VCU.VIN/body.access/1", "//hu.veh7/hmi.app/1"
 IDS = IdFactory()
-NAMES = [
-    *(
-        f"ce-{name}"
-        for name in ("specversion", "id", "type", "source", "sink", "priority", "ttl", "reqid", "hash", "plevel", "x")
-    ),
-    "content-type",
-]
+PARTS = "specversion id type source sink priority ttl reqid hash plevel x"
+NAMES = ["content-type", *(f"ce-{name}" for name in PARTS.split())]
 
 
 def make_bus(**options: Any) -> Bus:
@@ -96,7 +91,6 @@ def url_of(server: Uvicorn) -> str:
 async def joined(
     bus: Bus, adapter: UProtocol | None = None, theirs: UProtocol | None = None, **more: Any
 ) -> AsyncIterator[Bus]:
-    """A client of a bus; `theirs` are the options of the server."""
     async with serving(bus, theirs) as server:
         async with connect(url_of(server), protocol=adapter, backoff=Backoff(initial=0.001), **more) as client:
             yield client
@@ -128,24 +122,15 @@ async def post(http: httpx.AsyncClient, made: Any, **headers: str) -> httpx.Resp
 async def test_a_bus_asks_publishes_and_notifies_over_http(content: Any, format: Any) -> None:
     bus = make_bus()
     heard: list[Any] = []
-    everything = anyio.Event()
-
-    def hear(what: Any) -> None:
-        heard.append(what)
-        if len(heard) == 23:
-            everything.set()
+    told: list[Any] = []
+    bus.handle("told")(lambda body: told.append(body))
 
     @bus.on("news.*")
     async def on_news(message: Message) -> None:
-        hear((message.subject, message.body, message.attributes["source"]))
+        heard.append((message.subject, message.body, message.attributes["source"]))
 
-    @bus.handle("told")
-    async def told(body: Any) -> None:
-        hear(body)
-
-    async with joined(
-        bus, UProtocol(entity=ASKER, content=content, format=format), UProtocol(entity=VCU, format=format)
-    ) as client:
+    ours, theirs = UProtocol(entity=ASKER, content=content, format=format), UProtocol(entity=VCU, format=format)
+    async with joined(bus, ours, theirs) as client:
         value = {"a": [1, None, "ü"], "b": 1.5}
         assert await client.request("echo", value) == value
         assert await client.request("echo", b"\x00\xff") == b"\x00\xff"
@@ -161,61 +146,39 @@ async def test_a_bus_asks_publishes_and_notifies_over_http(content: Any, format:
         await client.notify("told", b"raw")
         for _ in range(2):
             client.publish_nowait("news.last", {"x": 1})
-        await everything.wait()
-    assert [body for subject, body, _ in (h for h in heard if isinstance(h, tuple)) if subject == "news.today"] == list(
-        range(20)
-    )
-    assert b"raw" in heard
+        await eventually(lambda: (len(heard), told) == (22, [b"raw"]))
+    assert [body for subject, body, _ in heard if subject == "news.today"] == [*range(20)]
     assert ("news.last", {"x": 1}, f"{ASKER}/news.last#Message") in heard
 
 
 async def test_requests_wait_side_by_side_and_a_slow_one_holds_up_nobody() -> None:
     bus = make_bus()
-    release = anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> str:
-        await release.wait()
-        return "at last"
-
+    slow = Slow(bus)
     async with joined(bus) as client:
         waiting = client.request("slow")
         assert [await client.request("echo", number) for number in range(30)] == list(range(30))
         replies = [client.request("echo", number) for number in range(100)]  # more than wait at the same time
         assert [await reply for reply in replies] == list(range(100))
         assert not waiting.done()
-        release.set()
+        slow.let_go.set()
         assert await waiting == "at last"
         assert len(bus.peers) == 1
 
 
 async def test_a_cancelled_request_stops_its_handler() -> None:
     bus = make_bus()
-    running_, stopped = anyio.Event(), anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        running_.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-
+    slow = Slow(bus)
     async with joined(bus) as client:
         reply = client.request("slow", timeout=1000)  # longer than this test may take
-        await running_.wait()
+        await slow.began.wait()
         reply.cancel()
-        await stopped.wait()
+        await slow.stopped.wait()
         assert await client.request("echo", 1) == 1
 
 
 async def test_the_deadline_goes_along_and_the_server_answers_it() -> None:
     bus = make_bus()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        await anyio.sleep_forever()
-
+    Slow(bus)
     async with joined(bus) as client:
         with pytest.raises(DeadlineExceeded):
             await client.request("slow", timeout=0.05)
@@ -235,17 +198,11 @@ async def test_a_server_over_http_only_answers() -> None:
 
 async def test_a_draining_server_says_so_and_one_that_is_gone_too() -> None:
     bus = make_bus()
-    began = anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        began.set()
-        await anyio.sleep_forever()
-
+    slow = Slow(bus)
     async with serving(bus) as server:
         async with connect(url_of(server), backoff=Backoff(initial=0.001)) as client:
             waiting = client.request("slow")
-            await began.wait()
+            await slow.began.wait()
             await bus.drain(0.01)
             with pytest.raises(Unavailable):
                 await waiting
@@ -414,15 +371,7 @@ async def test_what_cannot_be_taken_is_refused_with_its_reason(body: bytes, head
 
 async def test_an_id_in_flight_is_no_other_request_s_and_free_afterwards() -> None:
     bus = make_bus()
-    began, release = anyio.Event(), anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> str:
-        began.set()
-        await release.wait()
-        return "done"
-
-    asked = event("req.v1", "slow")
+    slow, asked = Slow(bus), event("req.v1", "slow")
     async with serving(bus) as server, posting(server) as http:
         statuses: list[int] = []
 
@@ -431,19 +380,17 @@ async def test_an_id_in_flight_is_no_other_request_s_and_free_afterwards() -> No
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            await began.wait()
+            await slow.began.wait()
             refused = await post(http, asked)
             assert (refused.status_code, "still in flight" in refused.text) == (409, True)
-            release.set()
+            slow.let_go.set()
         await ask()
         assert statuses == [200, 200]
 
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 async def test_no_bad_input_of_the_table_harms_a_server(format: Any) -> None:
-    bus = make_bus()
-    good = to_http([Message(Kind.REQUEST, f"{VCU}/rpc.echo", body=7, ttl=5.0)], UProtocol(entity=ASKER, format=format))
-    async with serving(bus, UProtocol(entity=VCU, format=format)) as server, posting(server) as http:
+    async with serving(make_bus(), UProtocol(entity=VCU, format=format)) as server, posting(server) as http:
         for name, bad in {**UPROTOCOL, **UPROTOCOL_PROTOBUF}.items():
             (body,), theirs = bad.sent, "protobuf" if name in UPROTOCOL_PROTOBUF else "json"
             response = await http.post("/events", content=body, headers={"content-type": f"application/cloudevents+{theirs}"})
@@ -453,11 +400,9 @@ async def test_no_bad_input_of_the_table_harms_a_server(format: Any) -> None:
             assert refused or answered or response.status_code == 202, (name, response.text)
             if response.status_code == 202:
                 assert b"req.v1" not in body, name
-            message = from_http(
-                good.headers, (await http.post("/events", content=good.body, headers=dict(good.headers))).content
-            )
-            assert isinstance(message[0], Message)
             good = to_http([Message(Kind.REQUEST, f"{VCU}/rpc.echo", body=7, ttl=5.0)], UProtocol(entity=ASKER, format=format))
+            answer = await http.post("/events", content=good.body, headers=dict(good.headers))
+            assert isinstance(from_http(good.headers, answer.content)[0], Message)
 
 
 def is_error(message: Message | RemoteProtocolError) -> bool:

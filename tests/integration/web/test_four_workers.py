@@ -14,10 +14,9 @@ from attrs import frozen
 
 from polybus import Bus, connect
 from tests.integration.processes.processes import BOUND, eventually, running
+from tests.integration.processes.test_workers import server_is_there  # noqa: F401  # for all tests here
 from tests.integration.web.browser import browser
-from tests.integration.web.test_workers import APP, said, server_is_there, serving
-
-__all__ = ["server_is_there"]
+from tests.integration.web.test_workers import APP, said, serving
 
 pytestmark = pytest.mark.anyio
 

@@ -96,8 +96,6 @@ class NumberedEndpoint:
 
 @frozen
 class NumberedHttp:
-    """The binding."""
-
     option_names: ClassVar[tuple[str, ...]] = ("verb",)
     verb: str
 

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def running(app: Any, backend: str) -> AsyncIterator[int]:
-    """Serve an application on a free port of the loopback address."""
     if backend == "trio":
         from hypercorn.trio import serve
     else:

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from polybus import Bus
 from polybus.fastapi import attach, metrics_endpoint
-from tests.integration.web.test_workers import server_is_there  # noqa: F401
+from tests.integration.processes.test_workers import server_is_there  # noqa: F401  # for all tests here
 from tests.support import BOUND
 
 from .test_workers import said, serving

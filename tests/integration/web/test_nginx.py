@@ -55,15 +55,9 @@ class Site:
 
     def browser(self, origin: str, **headers: str) -> Any:
         """What a page of some origin does."""
-        return websockets.connect(
-            "wss://app.example/bus",
-            host="127.0.0.1",
-            port=self.port,
-            ssl=self.tls,
-            origin=websockets.Origin(origin),
-            additional_headers=headers,
-            proxy=None,
-        )
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "ssl": self.tls, "proxy": None}
+        where["origin"] = websockets.Origin(origin)
+        return websockets.connect("wss://app.example/bus", additional_headers=headers, **where)
 
 
 @contextlib.asynccontextmanager

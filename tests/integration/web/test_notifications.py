@@ -13,14 +13,13 @@ import pytest
 
 import polybus.sync
 from polybus import Forbidden, Unauthorized
-from tests.integration.web.support import BOUND, Program
+from tests.integration.web.support import Program
+from tests.support import BOUND
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "notifications"
 
 
 class Site(Program):
-    """The example, in a process of its own."""
-
     def __init__(self, seconds: float) -> None:
         super().__init__(EXAMPLE / "app.py", PORT="0", TOKEN_SECONDS=str(seconds))
         self.port = urlsplit(self.site).port

@@ -25,6 +25,7 @@ from polybus.fastapi import BusDep, attach, readiness_endpoint, run
 from polybus.fastapi._attachment import Attachment
 from polybus.fastapi._server import DrainingServer
 from tests.integration.processes.processes import Process, running
+from tests.integration.web.support import Slow, served
 from tests.refusal import refused
 from tests.support import bounded, eventually
 
@@ -95,9 +96,7 @@ NO_APP = r"an application, or its import path, .* polybus\.run\(bus, url\) serve
         ("app:app", {"workers": 1.5}, TypeError, "workers=1.5"),
         ("app:app", {"port": "80"}, TypeError, "port='80': a whole number"),
         ("app:app", {"port": 65536}, ValueError, "port=65536: at most 65535"),
-        (Bus(), {}, TypeError, NO_APP),
-        (None, {}, TypeError, NO_APP),
-        (7, {}, TypeError, NO_APP),
+        *((wrong, {}, TypeError, NO_APP) for wrong in (Bus(), None, 7)),
         (FastAPI(), {"drain": float("inf")}, ValueError, "drain=inf: a finite number of seconds"),
         (FastAPI(), {"no_such_option": 1}, TypeError, "no_such_option"),
     ],
@@ -166,19 +165,9 @@ def url_of(server: DrainingServer) -> str:
     return f"ubre+ws://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/bus"
 
 
-def application() -> tuple[FastAPI, Bus, anyio.Event, anyio.Event]:
-    """An application with a bus, whose handler `slow` says when it has begun, and waits to be let go."""
-    app, begun, go = FastAPI(), anyio.Event(), anyio.Event()
-    bus = Bus(limits=Limits(message=3_000_000, ping_interval=5, ping_timeout=4))
-    attach(app, bus)
-
-    @bus.handle("slow")
-    async def slow() -> str:
-        begun.set()
-        await go.wait()
-        return "finished"
-
-    return app, bus, begun, go
+def application() -> tuple[FastAPI, Bus, Slow]:
+    app, bus = served(limits=Limits(message=3_000_000, ping_interval=5, ping_timeout=4))
+    return app, bus, Slow(bus)
 
 
 @bounded
@@ -217,26 +206,26 @@ async def test_an_application_without_a_bus_is_served_with_the_usual_limits() ->
 
 @bounded
 async def test_the_first_signal_lets_handlers_finish_and_nobody_in() -> None:
-    app, bus, begun, go = application()
+    app, bus, slow = application()
     async with serving(app, drain=60.0) as (server, task), connect(url_of(server)) as client:
         reply = client.request("slow")
-        await begun.wait()
+        await slow.began.wait()
         server.handle_exit(signal.SIGTERM, None)
         await eventually(lambda: not bus.ready)
         with pytest.raises(Unavailable):
             await client.request("slow")
         assert not task.done()
-        go.set()
-        assert await reply == "finished"
+        slow.let_go.set()
+        assert await reply == "at last"
         await task
 
 
 @bounded
 async def test_the_second_signal_ends_it_at_once_whatever_runs() -> None:
-    app, bus, begun, _ = application()
+    app, bus, slow = application()
     async with serving(app, drain=1000.0) as (server, task), connect(url_of(server)) as client:
         reply = client.request("slow", timeout=1000)
-        await begun.wait()
+        await slow.began.wait()
         server.handle_exit(signal.SIGINT, None)
         await eventually(lambda: not bus.ready)
         server.handle_exit(signal.SIGINT, None)
@@ -320,7 +309,6 @@ REQUEST = b"GET /ready HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 
 
 async def answered(client: socket.socket) -> bytes:
-    """The status line of the answer."""
     reader, writer = await asyncio.open_connection(sock=client)
     line = await reader.readline()
     writer.close()

@@ -41,8 +41,6 @@ SERVERS = {
 
 
 class Served:
-    """What a web server and its workers have logged."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

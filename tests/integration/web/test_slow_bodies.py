@@ -1,6 +1,5 @@
 """Bodies that come slowly, as a server of ASGI hands them over; in virtual time."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -11,9 +10,10 @@ from polybus.bindings.http.server import HttpRequest
 from polybus.transports.asgi import HandshakeRejected
 from tests.loops import virtual_time  # noqa: F401  # pytest finds the fixture by its name here
 
+from .support import POST, listen_options
+
 pytestmark = pytest.mark.anyio
 
-SCOPE = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"127.0.0.1")], "server": ("127.0.0.1", 1)}
 PART = 20_000
 
 
@@ -27,8 +27,7 @@ def dripping(bus: Bus, parts: int, pause: float, slow: set[HttpRequest]) -> Http
         left -= 1
         return {"type": "http.request", "body": b" " * PART, "more_body": left > 0}
 
-    options: Any = SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
-    return HttpRequest(options, SCOPE, receive, slow)
+    return HttpRequest(listen_options(bus), POST, receive, slow)
 
 
 async def test_a_body_that_comes_slowly_but_steadily_is_waited_for() -> None:

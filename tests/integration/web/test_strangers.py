@@ -1,7 +1,6 @@
 """Who is let in: Host, Origin, sub-protocol, proxies, open addresses; what those are told who are not."""
 
 import logging
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,7 +18,7 @@ from polybus import Bus, Context, Forbidden, Identity, Limits, Unauthorized, con
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.integration.web.support import running
+from tests.integration.web.support import read_all, running
 from tests.refusal import refused
 from tests.support import bounded, eventually
 
@@ -87,10 +86,7 @@ async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[
             fields = {"host": f"127.0.0.1:{server.port}", **UPGRADE, **headers}
             lines = [f"{name}: {value}" for name, value in fields.items()]
             await stream.send("\r\n".join(["GET /bus HTTP/1.1", *lines, "", ""]).encode())
-            answer = b""
-            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-                while True:
-                    answer += await stream.receive()
+            answer = await read_all(stream)
         assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import polybus.sync
 from polybus import LocalProtocolError
-from polybus.cluster.engine import find_server
 from polybus.fastapi import run
+from tests.integration.processes.test_workers import server_is_there  # noqa: F401  # for all tests here
 from tests.support import BOUND, until
 
 ROOT = str(Path(__file__).parents[3])
@@ -42,16 +42,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def server_is_there() -> None:
-    try:
-        find_server()
-    except LocalProtocolError as error:
-        if os.environ.get("POLYBUS_CI"):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
-
-
 @contextmanager
 def serving(folder: Path, options: str, *, workers: int = 2, app: str = APP) -> Iterator[subprocess.Popen[str]]:
     """A program whose application two workers, or more, serve, and nothing of it afterwards."""
@@ -72,7 +62,6 @@ def serving(folder: Path, options: str, *, workers: int = 2, app: str = APP) -> 
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """The address that it serves at."""
     assert process.stdout is not None
     return process.stdout.readline().removeprefix("serving ").strip()
 

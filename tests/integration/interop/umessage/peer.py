@@ -55,7 +55,6 @@ def uri(rng, first, last):
 
 
 def make(kind, count, seed):
-    """Random messages of a type, as its builder makes them."""
     rng, frames = random.Random(seed), []
     for _ in range(count):
         topic, method, entity = uri(rng, 0x8000, 0xFFFE), uri(rng, 1, 0x7FFF), uri(rng, 0, 0)
