@@ -164,12 +164,12 @@ def circles(world: World) -> dict[str, Callable[..., Any]]:
         with lock:
             return bus.request("inner", n, returns=int)
 
-    of_sessions = [
+    of_sessions: list[Callable[..., Any]] = [
         *(an_async_handler_with_a_session, a_def_handler_with_a_session, a_dependency_with_a_session, a_stream_with_a_session),
         *(a_session_that_a_plain_dependency_takes, a_def_handler_that_asks_with_a_session),
         an_async_handler_that_asks_with_a_session,
     ]
-    of_buses = [
+    of_buses: list[Callable[..., Any]] = [
         *(a_def_handler_that_asks, a_def_handler_that_asks_through_an_async_one, a_dependency_that_asks),
         *(threads_of_a_def_handler_that_ask, two_buses_that_ask_each_other, a_twin_with_an_event_loop_of_its_own),
         *(a_twin_that_a_handler_opens, a_publisher_that_waits_for_a_full_queue, a_def_handler_that_reads_a_stream),
