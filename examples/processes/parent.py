@@ -10,7 +10,7 @@ import anyio.to_thread
 import child
 from ports import PipePort, ProcessPort, StdioPort
 
-from polybus import Disconnected, connect
+from polybus import Disconnected, Limits, connect
 from polybus.transports.postmessage import PortTransport
 
 BARE = """
@@ -20,10 +20,12 @@ for line in sys.stdin:
     print(json.dumps({"success": asked["id"], "body": 2 * asked["body"]}), flush=True)
 """
 """A helper without polybus."""
+PATIENT = Limits(handshake_timeout=60)
+"""The start of a helper counts too, which may take a busy machine more than the usual 5 seconds."""
 
 
 async def ask(how: str, port: ProcessPort) -> None:
-    async with connect(PortTransport(port), protocol="ubre") as bus:
+    async with connect(PortTransport(port), protocol="ubre", limits=PATIENT) as bus:
         print(f"{how}: {await bus.request('double', 21)}, {await bus.request('length', 'ü' * 400_000)}")
 
 
@@ -39,7 +41,7 @@ async def main() -> None:
             print("line by line:", await bus.request("double", 21))
 
     async with await anyio.open_process([sys.executable, program], stderr=quiet) as process:
-        async with connect(PortTransport(StdioPort(process)), protocol="ubre") as bus:
+        async with connect(PortTransport(StdioPort(process)), protocol="ubre", limits=PATIENT) as bus:
             process.kill()
             try:
                 await bus.request("double", 21)
