@@ -15,12 +15,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self, TypeAlias
 
+from attrs import field, frozen
+
 from ..body import BodyFormat
 from ..errors import Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import RELAYED, Kind, Message
 from ..plugins import CloseWanted, Frames, QuietSession, Refused, SessionEvent, SessionOutput, Undelivered
 from ..plugins.tools import SubjectIndex, sources
+from ._shared import UrlOptions
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
@@ -36,16 +39,57 @@ def pairs_in(table: Any) -> tuple[tuple[Any, Any], ...] | None:
         return None
 
 
-def pairs_of(protocol: str, priorities: Mapping[str, str] | Pairs) -> Pairs:
-    """Check pairs of pattern and priority. May raise `ValueError`: unknown priority; the text names the protocol."""
+def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
     pairs = pairs_in(priorities)
-    if pairs is None:
+    return priorities if pairs is None else pairs  # type: ignore[return-value]  # refused by the validator
+
+
+def _check_priorities(adapter: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not tuple:
         text = "a table is needed, from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
-        raise ValueError(f"{protocol}: priorities={str(priorities)[:60]!r}: {text}")
-    for pattern, name in pairs:
+        raise ValueError(f"{adapter.name}: priorities={str(value)[:60]!r}: {text}")
+    for pattern, name in value:
         if name not in LEVELS:
-            raise ValueError(f"{protocol}: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
-    return pairs
+            raise ValueError(f"{adapter.name}: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
+
+
+_LARGEST: Final = {"up": 2**32 - 1, "uprotocol": 2**31 - 1}
+"""Largest number of milliseconds in a ttl, and largest permission level."""
+
+
+def _check_token(adapter: Any, attribute: Any, value: Any) -> None:
+    if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
+        raise ValueError(f"{adapter.name}: token is a string, a function that returns one, or None")  # never the value
+
+
+def _check_level(adapter: Any, attribute: Any, value: Any) -> None:
+    most = _LARGEST[adapter.name]
+    if value is not None and not (type(value) is int and 0 <= value <= most):
+        raise ValueError(f"{adapter.name}: permission_level={value!r} is not a number from 0 to {most}")
+
+
+def _check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not a number of seconds")
+
+
+def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
+    most = _LARGEST[adapter.name] / 1000
+    if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most):
+        raise ValueError(f"{adapter.name}: ttl={value!r} is not within 0.001 and {int(most)} seconds")
+
+
+@frozen(kw_only=True)
+class EntityOptions(UrlOptions):
+    """The options that both generations have."""
+
+    ttl: float | None = field(default=None, validator=_check_lifetime)
+    priorities: Pairs = field(default=(), converter=_pairs, validator=_check_priorities)
+    token: str | Callable[[], str | None] | None = field(default=None, validator=_check_token, repr=False)
+    permission_level: int | None = field(default=None, validator=_check_level)
+    max_clock_skew: float = field(default=30.0, validator=_check_seconds)
+    allowance: float = field(default=0.0, validator=_check_seconds)
+    clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
 
 def is_ip(host: str, kind: Callable[[str], object] = ipaddress.ip_address) -> bool:
@@ -206,20 +250,6 @@ def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | in
     """Urgency for send order: 0 (CS0) to 6 (CS6). An answer is as urgent as its request (`asked`)."""
     name = asked or relayed_priority(message.attributes) or level_of(message.subject)
     return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
-
-
-def check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
-    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not a number of seconds")
-
-
-def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
-
-    def check(adapter: Any, attribute: Any, value: Any) -> None:
-        if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most / 1000):
-            raise ValueError(f"{adapter.name}: ttl={value!r} is not within 0.001 and {most // 1000} seconds")
-
-    return check
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal
 
@@ -11,10 +11,9 @@ from attrs import field, frozen
 
 from ...limits import Limits
 from ...plugins import FrameField, Hear, Role, Sample
-from ...plugins.tools import sources
-from .._shared import UrlOptions, choice
-from .._uprotocol import FIRST_TOPIC, Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
-from .codec import MAX_TTL, UpCodec
+from .._shared import choice
+from .._uprotocol import FIRST_TOPIC, EntityOptions, Pairs, SubjectLevels
+from .codec import UpCodec
 from .names import Table, UpNames, table_of
 from .samples import DIALECTS, Filters, ForeignDialect
 from .session import UpSession
@@ -38,27 +37,13 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
         raise ValueError(f"up: {attribute.name}={value!r}: {text}")
 
 
-def _token(adapter: Up, attribute: object, value: Any) -> None:
-    if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
-        raise ValueError("up: token is a string, a function that returns one, or None")  # never the value
-
-
-def _number(adapter: Up, attribute: Any, value: Any) -> None:
-    if value is not None and not (type(value) is int and 0 <= value <= MAX_TTL):
-        raise ValueError(f"up: {attribute.name}={value!r} is not a number from 0 to {MAX_TTL}")
-
-
 def _count(adapter: Up, attribute: Any, value: Any) -> None:
     if type(value) is not int or value < 1:
         raise ValueError(f"up: {attribute.name}={value!r} is not a number of requests: 1 or more")
 
 
-def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
-    return pairs_of("up", priorities)
-
-
 @frozen(kw_only=True)
-class Up(UrlOptions):
+class Up(EntityOptions):
     """Current uProtocol (UMessage), with its options.
 
     Args:
@@ -96,16 +81,9 @@ class Up(UrlOptions):
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
     names: Table = field(default=(), converter=table_of)
-    ttl: float | None = field(default=None, validator=lifetime_within(MAX_TTL))
-    priorities: Pairs = field(default=(), converter=_pairs)
-    token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
-    permission_level: int | None = field(default=None, validator=_number)
     strings: Literal["json", "text"] = choice("json", "text")
     dialect: Literal["spec", "cpp-1.0", "rust-0.6"] = choice(*DIALECTS)
     per_authority: int = field(default=4096, validator=_count)
-    max_clock_skew: float = field(default=30.0, validator=check_seconds)
-    allowance: float = field(default=0.0, validator=check_seconds)
-    clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     @property
     def url_options(self) -> Mapping[str, str]:

@@ -14,16 +14,15 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import FrameField, Role
-from ...plugins.tools import sources
 from .._protobuf import ANY
-from .._shared import UrlOptions, choice
-from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of, urgency_of
+from .._shared import choice
+from .._uprotocol import EntityOptions, SubjectLevels, urgency_of
 from .bodies import FORMATS, write_status, written_body
 from .events import ITEM, NAMES, Envelope, EventMessage, ReturnAddress, extension_attributes, item_id, write_headers
 from .json_event import JsonEventReader, JsonEventWriter
 from .names import UProtocolNames, entity_key
 from .proto_event import ProtoReader, ProtoWriter, dissect
-from .rules import MAX_INTEGER, TOLERATED, TYPES, Facts, Leniency, is_text, is_uri_reference, violations
+from .rules import TOLERATED, TYPES, Facts, Leniency, is_uri_reference, violations
 from .session import UProtocolSession
 
 _TYPES: Final = {
@@ -168,22 +167,8 @@ def _schema(adapter: UProtocol, attribute: object, value: str) -> None:
         raise ValueError(f"uprotocol: schema={value!r} is not a URI reference")
 
 
-def _token(adapter: UProtocol, attribute: object, value: Any) -> None:
-    if not (value is None or callable(value) or (isinstance(value, str) and is_text(value))):
-        raise ValueError("uprotocol: token is a string, a function that returns one, or None")  # never the value
-
-
-def _level(adapter: UProtocol, attribute: object, value: Any) -> None:
-    if value is not None and not (isinstance(value, int) and 0 <= value <= MAX_INTEGER):
-        raise ValueError(f"uprotocol: permission_level={value!r} is not within 0 and {MAX_INTEGER}")
-
-
-def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
-    return pairs_of("uprotocol", priorities)
-
-
 @frozen(kw_only=True)
-class UProtocol(UrlOptions):
+class UProtocol(EntityOptions):
     """uProtocol with its options.
 
     Args:
@@ -232,15 +217,8 @@ class UProtocol(UrlOptions):
     notification: Literal["pub.v1", "notif.v1"] = choice("pub.v1", "notif.v1")
     content: Literal["structured", "binary", "batch"] = choice("structured", "binary", "batch")
     schema: str = field(default="/polybus/octets", validator=_schema)
-    ttl: float | None = field(default=None, validator=lifetime_within(MAX_INTEGER))
-    priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)
-    token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
-    permission_level: int | None = field(default=None, validator=_level)
     sign: Callable[[bytes], bytes] | None = None
     verify: Callable[[bytes, bytes], bool] | None = None
-    max_clock_skew: float = field(default=30.0, validator=check_seconds)
-    allowance: float = field(default=0.0, validator=check_seconds)
-    clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
         """Return other names for a publication of this side. See `plugins.ProtocolFeatures`."""
