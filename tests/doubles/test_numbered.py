@@ -16,6 +16,7 @@ from polybus.errors import Code, Disconnected, Unauthorized
 from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
 from polybus.plugins.extensions import party_of
+from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
 from tests.support import BOUND, bounded, eventually
 
 from .numbered import Numbered, NumberedCodec, Theirs

@@ -231,6 +231,7 @@ async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_thei
     begun, go = list[int](), anyio.Event()
     async with Bus() as bus:
         workers = bus._services.running.workers
+        workers.stalls.clock = lambda: 0.0
         for _ in range(2):  # with new workers, and with those that wait for work
             for number in range(400):
                 workers.submit(Waiting(number, begun, go))

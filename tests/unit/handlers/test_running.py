@@ -380,7 +380,7 @@ async def test_whatever_happens_no_place_is_lost_and_none_given_twice(seed: int)
                         reply.cancel()
                     elif how < 0.8:
                         with suppress(BusError):
-                            await reply
+                            await reply.wait()
                 if rng.random() < 0.3:
                     await own.aclose()
 

@@ -82,9 +82,8 @@ CASES = [*((wire, "asyncio") for wire in WIRES), ("ubre+tcp://", "trio"), ("ubre
 
 def test_the_first_connection_of_a_wire_that_was_named_imports_nothing(tmp_path: Path) -> None:
     cases = [[*urls_of(wire, tmp_path), backend] for wire, backend in CASES]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(cases)], capture_output=True, text=True, timeout=BOUND, check=True
-    )
+    command = [sys.executable, "-c", PROGRAM, json.dumps(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=len(cases) * BOUND, check=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == [[case, []] for case in cases], done.stderr
 
 
