@@ -377,21 +377,6 @@ async def test_a_foreign_server_is_bare_and_says_so_at_once() -> None:
     assert {"barrier", "echo", "exact"} <= announced
 
 
-@pytest.mark.parametrize("words", [[], ["ConnectToQueue"], ["ConnectToQueue", "RemoteSubscribe"], ["Heartbeat"]], ids=str)
-async def test_a_client_that_stops_in_the_middle_costs_a_handshake_s_time(words: list[str]) -> None:
-    """Also one that keeps saying something: what counts is that the federation does not come about."""
-    bus = make_bus(limits=Limits(handshake_timeout=0.5))
-    with anyio.fail_after(BOUND):
-        async with bus.serve(URL) as listener, raw(listener.url) as peer, raw(listener.url) as good:
-            await good.associate()
-            for word in words:
-                await peer.say({"ToSubject": "ServerBus", "CommandType": word, "Subject": "news"})
-            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-                while True:
-                    await peer.stream.receive()
-            assert await good.nothing_more() == []
-
-
 @pytest.mark.parametrize(
     ("dialect", "word"), [("v3", ""), ("v3", "Heartbeat"), ("legacy", "RemoteSubscribe"), ("auto", ""), ("auto", "Heartbeat")]
 )
