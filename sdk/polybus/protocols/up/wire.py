@@ -23,7 +23,7 @@ from ...errors import Code
 from ...plugins import FrameField
 from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint, walk_fields
 from .._shared import WireRules, plain_field, shown_text
-from .._uprotocol import IdClock, id_version
+from .._uprotocol import id_version
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
 
 
@@ -225,19 +225,35 @@ def _violation_of_head(
 
 
 _SIZE: Final = 18
+_COUNTS: Final = 4096
+_LAST_MS: Final = 2**48 - 1
+_VERSION: Final = 7 << 12
+_VARIANT: Final = 2 << 62
 
 
 class WireIds:
-    """Makes unique, ordered ids of version 7 (RFC 9562) in wire form. Not thread-safe."""
+    """Makes unique, ordered ids of version 7 (RFC 9562), even if the clock is set back.
 
-    __slots__ = ("_number", "suffix")
+    After 4,096 ids within a millisecond, or a clock that was set back, the time in the ids runs ahead of the clock until the
+    clock catches up. Not thread-safe.
+    """
+
+    __slots__ = ("_clock", "_next", "_limit", "suffix")
 
     def __init__(self, clock: Callable[[], int], rng: random.Random) -> None:
-        self._number = IdClock(clock, 7).number
-        self.suffix: Final = b"\x11" + (2 << 62 | rng.getrandbits(62)).to_bytes(8, "little")
+        self._clock = clock
+        self.suffix: Final = b"\x11" + (_VARIANT | rng.getrandbits(62)).to_bytes(8, "little")
+        self._next = self._limit = -1
 
     def next(self) -> bytes:
-        return b"\x09" + self._number().to_bytes(8, "little") + self.suffix
+        first = (self._clock() // 1_000_000) << 16 | _VERSION
+        number = self._next
+        if first > number or number == self._limit:
+            ms = first >> 16 if first > number else (number >> 16) + (number == self._limit)
+            number = min(max(ms, 0), _LAST_MS) << 16 | _VERSION
+            self._limit = number + _COUNTS
+        self._next = number + 1
+        return b"\x09" + number.to_bytes(8, "little") + self.suffix
 
 
 def is_wire_id(id: bytes) -> bool:
