@@ -185,7 +185,7 @@ class NatsCodec:
             raise Unsupported(f"NATS cannot carry {message.kind.value}: {text}")
         payload, own = self.payload(message)
         own += mark
-        block = self.block(message, own)
+        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
@@ -198,7 +198,7 @@ class NatsCodec:
             if not own and not message.headers:
                 return write_publication(subject, inbox, self.deadlines[message.ttl], payload)
             own.append((TTL, str(milliseconds(message.ttl))))
-        block = self.block(message, own)
+        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, inbox, block, payload)
 
     def answer(self, message: Message, inbox: str, mark: Sequence[tuple[str, str]] = ()) -> bytes:
@@ -207,11 +207,8 @@ class NatsCodec:
         else:
             payload, own = failure(message)
         own += mark
-        block = self.block(message, own)
+        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(inbox, None, block, payload)
-
-    def block(self, message: Message, own: list[tuple[str, str]]) -> bytes:
-        return write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
 
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
         """A message's body and the header fields that describe it. May raise `EncodeError`."""

@@ -458,7 +458,8 @@ class ClusterDialect(NatsDialect):
             payload, own = failure(message)
             if message.attributes.get("undelivered") and self._subjects.asker(id[0]):
                 own.append((KIND, _UNDELIVERED))
-        connection.queue(write_publication(id[0], None, connection.codec.block(message, own), payload))
+        block = write_block(message.headers, own, connection.limits.headers) if own or message.headers else b""
+        connection.queue(write_publication(id[0], None, block, payload))
         if self._fresh.pop(id, None) is None:
             self._held.pop(id, None)
 
