@@ -127,25 +127,6 @@ async def test_a_stream_without_a_deadline_has_none() -> None:
 
 
 @bounded
-async def test_an_item_beyond_the_credit_ends_the_channel() -> None:
-    bus = Bus()
-
-    @bus.handle("stubborn")
-    async def stubborn(ch: Channel[int, int]) -> None:
-        for number in range(1000):
-            ch._credit = 10  # a peer that counts as it likes
-            await ch.send(number)
-
-    async with pair(bus) as client:
-        with pytest.raises(TooManyRequests, match="granted"):
-            async with client.channel("stubborn") as ch:
-                await anyio.wait_all_tasks_blocked()
-                async for _ in ch:
-                    pass
-        await eventually(lambda: bus.stats().running == 0)
-
-
-@bounded
 async def test_credits_that_are_no_numbers_are_ignored() -> None:
     bus = Bus()
     counting = Counting(bus)
@@ -699,25 +680,27 @@ async def test_items_of_all_sizes_never_get_stuck() -> None:
         assert [len(item) async for item in items] == sizes
 
 
+@pytest.mark.parametrize(("count", "size", "says"), [(1000, 1, "granted"), (60, 200 * KIB, "bytes")], ids=["items", "bytes"])
 @bounded
-async def test_bytes_beyond_what_may_be_sent_ahead_end_the_channel() -> None:
-    bus = Bus()
+async def test_what_is_beyond_the_credit_or_may_not_be_sent_ahead_ends_the_channel(count: int, size: int, says: str) -> None:
+    bus, client = Bus(), Bus()
 
     @bus.handle("stubborn")
     async def stubborn(ch: Channel[int, bytes]) -> None:
-        for _ in range(60):
-            ch._ahead.clear()  # a peer that counts as it likes
+        for _ in range(count):
+            ch._credit = 10  # a peer that counts as it likes
+            ch._ahead.clear()
             ch._ahead_bytes = 0
-            await ch.send(bytes(200 * KIB))
+            await ch.send(bytes(size))
 
-    client = Bus()
     async with pair(bus, client=client):
-        with pytest.raises(TooManyRequests, match="bytes"):
+        with pytest.raises(TooManyRequests, match=says):
             async with client.channel("stubborn") as ch:
                 await eventually(lambda: ch.failed)  # the other side may pause between two items
                 assert client._services.running.buffered <= 5 * 256 * KIB
                 async for _ in ch:
                     pass
+        await eventually(lambda: bus.stats().running == 0)
         assert client._services.running.buffered == 0
 
 
