@@ -12,12 +12,14 @@ from polybus import Bus, Context, DeadlineExceeded, Limits
 from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb
 from polybus.testing import pair
+from polybus.testing.virtual_time import VirtualLoop
 from tests.support import BOUND, eventually, let_expire
 from tests.unit.broker.raw import raw_peer
 
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=["virtual time"], scope="module")
 async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:
     bus = Bus(limits=Limits(running=1000, total_running=1000))
 

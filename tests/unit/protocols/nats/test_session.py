@@ -153,7 +153,10 @@ def test_what_is_malformed_later_costs_itself_alone(session: Driven) -> None:
     assert refused.error.reason == "unexpected"
 
 
-@pytest.mark.parametrize("frame", [b"MSG a 2 3\r\n1\r\nMS", b"G a 2 1\r\n", b"MSG a b c d e\r\n", b"HMSG a 2 9 5\r\nhello\r\n"])
+@pytest.mark.parametrize(
+    "frame",
+    [b"MSG a 2 3\r\n1\r\nMS", b"G a 2 1\r\n", b"MSG a b c d e\r\n", b"HMSG a b c d 9 9\r\n", b"HMSG a 2 9 5\r\nhello\r\n"],
+)
 def test_a_stream_that_is_out_of_step_is_left(session: Driven, frame: bytes) -> None:
     refused, wanted = told(session, frame)
     assert isinstance(refused, Refused) and isinstance(wanted, CloseWanted)
