@@ -117,8 +117,6 @@ async def outcome(reply: Awaitable[Any]) -> Any:
 
 
 class Heard:
-    """What has come to a bus, and under which subject."""
-
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
         self.messages: list[tuple[str, Any]] = []

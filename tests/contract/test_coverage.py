@@ -20,8 +20,6 @@ PROTOCOLS = {"csb", "jrep", "up", "ubre", "uprotocol"}
 
 @frozen
 class Place:
-    """A class of the contract, on one of its loops."""
-
     protocol: str
     outside: str | None
     """The protocol around it, in a tunnel."""

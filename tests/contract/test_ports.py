@@ -18,8 +18,6 @@ from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInf
 
 @frozen
 class Knocker:
-    """Makes a channel, keeps one port and hands in the other."""
-
     ports: Ports
     url: str
 
@@ -36,8 +34,6 @@ class Knocker:
 
 
 class Open:
-    """A listener."""
-
     def __init__(self, ports: Ports, url: str, listening: Listening) -> None:
         self.url = url
         self._ports = ports
@@ -51,8 +47,6 @@ class Open:
 
 
 class Ports:
-    """The adapter: names, and who listens there."""
-
     name = "port"
     doors: ClassVar[dict[str, MemoryObjectSendStream[InMemoryPort]]] = {}
 

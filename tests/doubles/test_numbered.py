@@ -28,8 +28,6 @@ CODEC = NumberedCodec(Limits(), False)
 
 
 class RawClient:
-    """A client of the broker that speaks frames."""
-
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.got: list[Message] = []
@@ -60,7 +58,6 @@ class RawClient:
 
 @asynccontextmanager
 async def behind_a_broker(server: Bus) -> AsyncIterator[Broker]:
-    """A server bus that has dialled a broker."""
     broker = Broker()
     adapter = Numbered(side="server")
     with anyio.fail_after(BOUND):

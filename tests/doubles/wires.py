@@ -35,7 +35,6 @@ class End:
             self.host.call_soon(lambda: self._carry(frame))
 
     def deliver(self, frame: bytes) -> None:
-        """A frame from the other side."""
         if self.receiver is None:
             self._early.append(frame)
         elif not self._over:
@@ -53,7 +52,6 @@ class End:
             self.host.call_soon(lambda: self._gone(why))
 
     def lost(self, why: Closed) -> None:
-        """The other side is gone."""
         if not self._over:
             self._over = True
             receiver = self.receiver
@@ -65,8 +63,6 @@ class End:
 
 
 class Dial:
-    """A connector that makes an `End`."""
-
     reconnects = False
     url = "double://"
 
@@ -115,7 +111,6 @@ class Broker:
         return number
 
     def leave(self, number: int) -> None:
-        """A client has gone."""
         if self.clients.pop(number, None) is not None:
             self._control(number, self.CLOSED)
 

@@ -32,8 +32,6 @@ _MADE_ELSEWHERE = {
 
 @frozen(order=True)
 class LogLine:
-    """One of them."""
-
     logger: str
     level: str
     text: str
@@ -106,7 +104,6 @@ def fields_of(extra: ast.expr | None, function: ast.AST) -> set[str]:
 
 
 def assigned(name: str, function: ast.AST) -> Iterator[ast.expr]:
-    """What a function assigns to a name."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:

@@ -54,7 +54,6 @@ VALUES = st.recursive(
 
 
 def objects_of(value: Any) -> list[dict[str, Any]]:
-    """Every object in a value of JSON."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [value] * isinstance(value, dict) + [found for one in inner for found in objects_of(one)]
 

@@ -72,7 +72,6 @@ class Town:
 
     @asynccontextmanager
     async def bus(self, name: str, *, relays: bool = False) -> AsyncIterator[Bus]:
-        """A bus that listens and speaks."""
         self._lives[name] += 1
         life = f"{name} {self._lives[name]}"
         bus, heard, others = Bus(), self.heard.setdefault(life, []), self.from_others.setdefault(life, [])

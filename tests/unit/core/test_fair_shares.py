@@ -34,7 +34,6 @@ class Clerk:
 
 
 def fill(budget: MemoryBudget, size: int = 1000) -> int:
-    """Hold as much as there is room for."""
     while budget.hold(size):
         pass
     return budget.held
@@ -185,7 +184,6 @@ async def test_a_good_client_is_served_while_others_of_its_address_flood(size: i
 
 
 async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
-    """A client, as if it came from there."""
     client = await stack.enter_async_context(pair(bus))
     share = party_of(bus.peers[-1]).link.share
     assert share is not None

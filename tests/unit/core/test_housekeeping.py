@@ -19,8 +19,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Owner:
-    """Something with deadlines of which nothing is left."""
-
     def _expire(self, now: float) -> float:
         return math.inf
 

@@ -33,7 +33,6 @@ class Clock:
 
 @asynccontextmanager
 async def timed(bus: Bus, clock: Clock) -> AsyncIterator[Bus]:
-    """A client of a bus whose handlers are measured by a clock."""
     async with bus:
         bus._services.running.workers.stalls.clock = clock
         async with pair(bus) as client:
@@ -41,7 +40,6 @@ async def timed(bus: Bus, clock: Clock) -> AsyncIterator[Bus]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log has said of handlers."""
     return [record.getMessage() for record in caplog.records if record.name == "polybus.handlers"]
 
 

@@ -35,8 +35,6 @@ ON_THE_LOOP = IN_THREADS[:-1]
 
 
 class Trap:
-    """Raises the next of the exceptions, once."""
-
     def __init__(self) -> None:
         self.next: Callable[[], BaseException] | None = None
         self.sprung = 0

@@ -442,8 +442,6 @@ def test_what_cannot_stand_in_is_refused(replacement: Any, text: str) -> None:
 
 
 class Page:
-    """A class is a function that makes its objects."""
-
     def __init__(self, message: Message) -> None:
         self.subject = message.subject
 

@@ -45,7 +45,6 @@ class Gauge:
         return who
 
     def release(self, count: int = 1) -> None:
-        """Let so many go, now or when they come."""
         self._released += count
         self._bell.set()
         self._bell = anyio.Event()

@@ -83,8 +83,6 @@ def by_position(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Decorating:
-    """A decorator that is an object."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -422,8 +420,6 @@ class Rows(Generic[T, R]):
 
 
 class LargerModel(Model):
-    """An answer with more than was promised."""
-
     secret: str = "secret"
 
 

@@ -140,7 +140,6 @@ def test_what_cannot_be_kept_is_a_type_error_at_registration(options: dict[str, 
 
 
 def hears(bus: Bus, subject: str) -> bool:
-    """True if the bus knows of a subscription of a peer."""
     return bool(parts_of(bus).pubsub.remote.match(subject))
 
 

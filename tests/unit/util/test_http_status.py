@@ -35,7 +35,6 @@ async def pages(**more: Page) -> AsyncIterator[HttpStatus]:
 
 
 async def asked(server: HttpStatus, *pieces: bytes) -> bytes:
-    """All that comes back for a request sent in pieces."""
     answer = b""
     with anyio.fail_after(60):
         async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
