@@ -413,9 +413,7 @@ def test_a_decoder_that_makes_other_events_has_another_version(protocol: str) ->
 
 
 @pytest.mark.parametrize(
-    ("column", "once"),
-    [("data", True), ("tunnel", True), ("data", False)],
-    ids=["data", "in lists", "each its own"],
+    ("column", "once"), [("data", True), ("tunnel", True), ("data", False)], ids=["data", "in lists", "each its own"]
 )
 def test_columns_that_unpack_to_more_than_a_segment_decodes_to_are_refused_before_they_take_memory(
     column: str, once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -87,12 +87,7 @@ def _said(frames: list[bytes], wire: Variant, flags: int) -> list[list[Any]]:
 @pytest.mark.parametrize("name", ALL)
 def test_a_frame_cut_anywhere_says_the_same_or_nothing(name: str) -> None:
     wire = ALL[name]
-    frames = [
-        wire.request(1, 2, 3, max(wire.ttls)),
-        wire.response(1, 2, 3),
-        wire.error(2, 3),
-        wire.publish(1, 3),
-    ]
+    frames = [wire.request(1, 2, 3, max(wire.ttls)), wire.response(1, 2, 3), wire.error(2, 3), wire.publish(1, 3)]
     found = []
     for frame, whole in zip(frames, _said(frames, wire, 0), strict=True):
         found += _said([frame[:size] for size in range(len(frame))], wire, FLAG_TRUNCATED)

@@ -180,9 +180,7 @@ def test_any_bytes_are_events_or_quarantine_or_empty(frames: list[tuple[str, str
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_columns_that_are_wanted_are_made_of_no_others_than_those_that_are_named(
-    protocol: str,
-) -> None:
+def test_columns_that_are_wanted_are_made_of_no_others_than_those_that_are_named(protocol: str) -> None:
     rows = traffic(400, protocols=(protocol,)).table.combine_chunks().to_batches()[0]
     whole = decode(rows)
     for names in (["kind", "seq"], ["deadline_ns", "id", "client"], EVENTS.names[::-1], *([name] for name in EVENTS.names)):

@@ -35,11 +35,7 @@ def test_tables_are_exported_as_lines_of_json(
 ) -> None:
     (path,) = export(Capture(folder), tmp_path / "out", format="jsonl", table=table)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    expected = {
-        "frames": made.table.num_rows,
-        "events": sum(made.events.values()),
-        "quarantine": len(made.quarantine),
-    }
+    expected = {"frames": made.table.num_rows, "events": sum(made.events.values()), "quarantine": len(made.quarantine)}
     assert len(lines) == expected[table]
     if table == "quarantine":
         assert {row["seq"]: row["reason"] for row in lines} == made.quarantine

@@ -63,12 +63,7 @@ def _hidden(frame: bytes) -> bool:
 
 
 def _frame(
-    protocol: str,
-    options: dict[str, str],
-    body: Any,
-    kind: Kind = Kind.REQUEST,
-    headers: Any = None,
-    **attributes: Any,
+    protocol: str, options: dict[str, str], body: Any, kind: Kind = Kind.REQUEST, headers: Any = None, **attributes: Any
 ) -> bytes:
     codec, asks = find_protocol(protocol, options).codec(), kind is Kind.REQUEST
     if protocol in ("uprotocol", "up"):

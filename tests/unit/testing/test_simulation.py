@@ -272,10 +272,7 @@ def test_frames_of_different_connections_overtake_each_other() -> None:
 
 @simulated()
 async def test_a_cut_ends_what_is_in_flight_and_the_link_comes_back(world: World) -> None:
-    async with (
-        echoing().serve("ubre+memory://a"),
-        connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client,
-    ):
+    async with echoing().serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client:
         asked = client.request("echo", 1)
         (connection,) = world.connections
         connection.cut()
@@ -287,10 +284,7 @@ async def test_a_cut_ends_what_is_in_flight_and_the_link_comes_back(world: World
 @simulated()
 async def test_until_a_server_learns_of_a_cut_it_has_two_connections_of_that_client(world: World) -> None:
     bus = echoing()
-    async with (
-        bus.serve("ubre+memory://a"),
-        connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client,
-    ):
+    async with bus.serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client:
         world.connections[0].cut(theirs=5.0)
         assert await client.request("echo", 2) == 2
         assert len(bus.peers) == 2
@@ -300,10 +294,7 @@ async def test_until_a_server_learns_of_a_cut_it_has_two_connections_of_that_cli
 
 @simulated()
 async def test_until_a_client_learns_of_a_cut_it_waits_for_what_does_not_come(world: World) -> None:
-    async with (
-        echoing().serve("ubre+memory://a"),
-        connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client,
-    ):
+    async with echoing().serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client:
         world.connections[0].cut(ours=5.0)
         with pytest.raises(DeadlineExceeded):
             await client.request("echo", 1, timeout=4)

@@ -246,11 +246,7 @@ async def test_an_idle_connection_has_no_task_that_writes(anyio_backend: Any) ->
 
 async def test_those_that_send_as_fast_as_they_can_share_what_is_read_in_one_turn(anyio_backend: Any) -> None:
     many, each = 24, 100_000
-    async with (
-        running(anyio_backend) as host,
-        serving(host, "tcp://127.0.0.1:0") as server,
-        AsyncExitStack() as stack,
-    ):
+    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
         receivers: list[Receiver] = []
         transports: list[Any] = []
         for number in range(many):

@@ -8,14 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus.errors import (
-    BusError,
-    ConnectFailed,
-    Forbidden,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
+from polybus.errors import BusError, ConnectFailed, Forbidden, TooManyRequests, Unauthorized, Unavailable
 from polybus.limits import Limits
 from polybus.plugins import Admission, Closed, Identity
 from tests.loops import every_loop  # noqa: F401

@@ -78,11 +78,7 @@ async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
         assert await raw.exactly(len(body)) == body
         await raw.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with (
-        running(anyio_backend, Limits(write_timeout=2.0)) as host,
-        raw_server(answer) as port,
-        slow_line(port) as line,
-    ):
+    async with running(anyio_backend, Limits(write_timeout=2.0)) as host, raw_server(answer) as port, slow_line(port) as line:
         client = HttpClient(f"http://127.0.0.1:{line}", None, options_of(host), {}, [])
         status, _, text = await client.ask("POST", f"http://127.0.0.1:{line}/", content=body, headers={"x-mine": "1"})
         assert (status, text) == (200, b"ok")

@@ -84,10 +84,7 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
 
 @pytest.mark.parametrize(
     ("name", "expires", "says"),
-    [
-        ("127.0.0.1", -1, "has expired: renew it"),
-        ("another.example", 30, "is not for 127.0.0.1: connect to a name in it"),
-    ],
+    [("127.0.0.1", -1, "has expired: renew it"), ("another.example", 30, "is not for 127.0.0.1: connect to a name in it")],
 )
 @bounded
 async def test_a_certificate_that_is_not_right_is_told_by_its_cause(

@@ -97,10 +97,7 @@ def test_a_broken_rule_ends_the_connection_with_its_code(data: str, code: int) -
 
 @pytest.mark.parametrize(
     ("framer", "data"),
-    [
-        (client(), masked(Opcode.BINARY, b"x")),
-        (server(reads=["binary"]), masked(Opcode.CONT, b"x", fin=False)),
-    ],
+    [(client(), masked(Opcode.BINARY, b"x")), (server(reads=["binary"]), masked(Opcode.CONT, b"x", fin=False))],
     ids=["a masked frame to a client", "a continuation of nothing to one who reads one kind"],
 )
 def test_what_comes_out_of_turn_breaks_the_rules(framer: WebSocketFramer, data: bytes) -> None:

@@ -389,8 +389,7 @@ async def posting_after_close_is_no_error_and_goes_nowhere(ports: Ports) -> Any:
 
 
 @on_ports(
-    [],
-    LISTENS + "port2.onclose = take; port2.addEventListener('close', take); port1.close(); await settle(); return log",
+    [], LISTENS + "port2.onclose = take; port2.addEventListener('close', take); port1.close(); await settle(); return log"
 )
 async def a_close_is_not_noticed_at_the_other_end(ports: Ports) -> None:
     ports.port2.on_close(ports.log.append)

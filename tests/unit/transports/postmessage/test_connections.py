@@ -372,10 +372,7 @@ async def test_a_port_that_fails_costs_a_bus_that_serves_nothing_else(taken: int
 async def test_what_a_port_answers_within_its_post_is_counted() -> None:
     here, there = SynchronousPort(), SynchronousPort()
     here.other, there.other = there, here
-    async with (
-        service().serve(PortTransport(there), protocol="ubre"),
-        connect(PortTransport(here), protocol="ubre") as bus,
-    ):
+    async with service().serve(PortTransport(there), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
         for number in range(200):
             assert await bus.request("double", number) == 2 * number
 
@@ -537,10 +534,7 @@ async def test_a_link_comes_back_by_the_next_port_with_its_subscriptions() -> No
 
     backoff = Backoff(initial=0.001, maximum=0.01)
     async with server.serve(PortTransport(Doors()), protocol="ubre") as listener:
-        async with (
-            connect(PortTransport(port), protocol="ubre", backoff=backoff) as bus,
-            bus.subscribe("news.*") as news,
-        ):
+        async with connect(PortTransport(port), protocol="ubre", backoff=backoff) as bus, bus.subscribe("news.*") as news:
             for number in range(3):
                 assert await bus.request("double", number) == 2 * number
                 await server.publish("news.today", number)
