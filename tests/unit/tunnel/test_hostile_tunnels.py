@@ -19,36 +19,10 @@ from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import bounded, eventually, let_expire, next_event
-from tests.unit.tunnel.test_tunnels import echoing, nothing_is_left, the_channel, tunnelled
+from tests.unit.answering import answering
+from tests.unit.tunnel.test_tunnels import Heard, nothing_is_left, offered, the_channel, tunnelled
 
 pytestmark = pytest.mark.anyio
-
-
-class Heard:
-    """A receiver in the place of a link, which learns of the end alone: it keeps what a tunnel hands it."""
-
-    def __init__(self, *channels: Any) -> None:
-        self._links = [channel._receiver for channel in channels]
-        for channel in channels:
-            channel._receiver = self
-        self.frames: list[bytes] = []
-        self.ends: list[Closed] = []
-        self.held = 0
-
-    def frames_received(self, given: Any) -> None:
-        self.frames.extend(given)
-
-    def closed(self, why: Closed) -> None:
-        self.ends.append(why)
-        for link in self._links:
-            link.closed(why)
-        self._links.clear()
-
-    def pause_writing(self) -> None:
-        self.held += 1
-
-    def resume_writing(self) -> None:
-        self.held -= 1
 
 
 async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> FrameChannel:
@@ -76,9 +50,7 @@ async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> Frame
 )
 @bounded
 async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts: Any, said: str) -> None:
-    front, inner = echoing(), echoing()
-    front.handle_tunnels("plant.{id}", inner, protocol="csb")
-    async with pair(front) as out:
+    async with offered(inner := answering()) as (front, out):
         with pytest.raises(RequestError, match=said):
             await opened(out, "plant.7", facts)
         assert nothing_is_left(front, out)
@@ -88,9 +60,7 @@ async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts:
 
 @bounded
 async def test_an_open_without_a_body_is_let_in_as_one_without_wishes() -> None:
-    front, inner = echoing(), echoing()
-    front.handle_tunnels("plant.{id}", inner, protocol="csb")
-    async with pair(front) as out:
+    async with offered(inner := answering()) as (front, out):
         channel = await opened(out, "plant.7", None)
         assert len(inner.peers) == 1
         channel.cut(Closed(1000, "enough"))
@@ -106,25 +76,20 @@ async def test_an_inner_authenticate_sees_cookies_and_none_where_they_are_malfor
         seen.append(handshake)
         return "ann"
 
-    front = Bus()
-    front.handle_tunnels("plant", echoing(authenticate=authenticate), protocol="csb")
-    async with pair(front) as out:
+    async with offered(answering(authenticate=authenticate)) as (_, out):
         for cookies in ("session=42; theme=dark", "a,b=1"):
-            async with connect(out.tunnel("plant"), protocol="csb", headers={"Cookie": cookies}):
+            async with connect(out.tunnel("plant.7"), protocol="csb", headers={"Cookie": cookies}):
                 pass
     assert [dict(handshake.cookies) for handshake in seen] == [{"session": "42", "theme": "dark"}, {}]
 
 
 @bounded
 async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself() -> None:
-    async with pair(echoing()) as out:
+    async with pair(answering()) as out:
         there = out.tunnel("plant.7")
         assert repr(there) == "<TunnelConnector 'plant.7'>"
-        await refused(
-            connect(there, protocol="csb", tls=ssl.create_default_context()),
-            LocalProtocolError,
-            match="as safe as its outer connection",
-        )
+        outside = connect(there, protocol="csb", tls=ssl.create_default_context())
+        await refused(outside, LocalProtocolError, match="as safe as its outer connection")
 
 
 @bounded
@@ -138,13 +103,11 @@ async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_auth
         finally:
             cancelled.set()
 
-    front, inner = echoing(), echoing(authenticate=authenticate)
-    front.handle_tunnels("plant", inner, protocol="csb")
-    async with pair(front) as out:
+    async with offered(inner := answering(authenticate=authenticate)) as (front, out):
 
         async def ask(seconds: float) -> None:
             try:
-                async with connect(out.tunnel("plant"), protocol="csb", bus=Bus(limits=Limits(connect_timeout=seconds))):
+                async with connect(out.tunnel("plant.7"), protocol="csb", bus=Bus(limits=Limits(connect_timeout=seconds))):
                     pass
             except ConnectFailed as error:
                 raise TimeoutError from error
@@ -165,14 +128,8 @@ async def test_an_outer_bus_that_is_left_while_a_tunnel_is_let_in_ends_the_attem
         begun.set()
         await anyio.sleep_forever()
 
-    front = echoing()
-    front.handle_tunnels("plant", echoing(authenticate=authenticate), protocol="csb")
-    async with pair(front) as out, anyio.create_task_group() as group:
-
-        async def attempt() -> None:
-            await refused(connect(out.tunnel("plant"), protocol="csb"), ConnectFailed, match="switched off")
-
-        group.start_soon(attempt)
+    async with offered(answering(authenticate=authenticate)) as (front, out), anyio.create_task_group() as group:
+        group.start_soon(refused, connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, "switched off")
         await begun.wait()
         await front.peers[0].aclose("switched off")
 
@@ -187,13 +144,12 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
             await go.wait()
         return "ann"
 
-    front, inner = echoing(), echoing(authenticate=authenticate)
-    front.handle_tunnels("plant", inner, protocol="csb")
-    async with pair(front) as out, anyio.create_task_group() as group:
+    inner = answering(authenticate=authenticate)
+    async with offered(inner) as (front, out), anyio.create_task_group() as group:
 
         async def attempt() -> None:
             with pytest.raises(RequestError):
-                await opened(out, "plant", {})
+                await opened(out, "plant.7", {})
 
         group.start_soon(attempt)
         try:
@@ -214,14 +170,13 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
 @pytest.mark.parametrize("item", [7, "no base64!", "YQ="], ids=str)
 @bounded
 async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
-    async with tunnelled(inner := echoing()) as (_, out, within):
-        channel = the_channel(out)
+    async with tunnelled(inner := answering()) as (_, out, within):
         transport: Any = party_of(inner.peers[0]).link.transport
         if waits:
             transport.pause_reading()
             await anyio.lowlevel.checkpoint()
         events = within.events()
-        party_of(out.peers[0]).streams.channel_send(channel, Kind.ITEM, item, None, {})
+        party_of(out.peers[0]).streams.channel_send(the_channel(out), Kind.ITEM, item, None, {})
         if waits:
             await out.request("echo", 0)  # so the item is there, and waits
             transport.resume_reading()
@@ -233,7 +188,7 @@ async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: A
 
 @bounded
 async def test_a_frame_may_come_as_text_in_base64() -> None:
-    async with tunnelled(echoing()) as (front, out, _):
+    async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard = Heard(near)
         party_of(front.peers[0]).streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
@@ -243,7 +198,7 @@ async def test_a_frame_may_come_as_text_in_base64() -> None:
 @pytest.mark.parametrize("unread", [0, WINDOW + 1], ids=["both ended", "ours waits"])
 @bounded
 async def test_items_after_the_end_of_their_half_are_no_frames_any_more(unread: int) -> None:
-    async with tunnelled(echoing()) as (front, out, _):
+    async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard = Heard(near)
         if unread:
@@ -268,7 +223,7 @@ async def test_items_after_the_end_of_their_half_are_no_frames_any_more(unread: 
 async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and_what_waits_arrives_in_order(
     outbox: int,
 ) -> None:
-    async with tunnelled(echoing(), outer=echoing(limits=Limits(outbox=outbox))) as (front, out, _):
+    async with tunnelled(answering(), outer=answering(limits=Limits(outbox=outbox))) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard, writer = Heard(near), Heard(far)
         reader: Any = party_of(out.peers[0]).link.transport
@@ -295,7 +250,7 @@ async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and
 
 @bounded
 async def test_a_frame_that_the_outer_connection_refuses_after_it_waited_ends_the_tunnel_with_the_limit() -> None:
-    async with tunnelled(echoing()) as (front, out, _):
+    async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         writer, _reader = Heard(near), Heard(far)
         far.listen(on=False)
@@ -312,7 +267,11 @@ async def test_a_frame_that_the_outer_connection_refuses_after_it_waited_ends_th
 
 @bounded
 async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_after_close_timeout() -> None:
-    async with tunnelled(echoing(), client=Bus(limits=Limits(close_timeout=0.02, write_timeout=30.0))) as (front, out, within):
+    async with tunnelled(answering(), client=Bus(limits=Limits(close_timeout=0.02, write_timeout=30.0))) as (
+        front,
+        out,
+        within,
+    ):
         the_channel(front).listen(on=False)
         await anyio.lowlevel.checkpoint()
         channel = the_channel(out)
@@ -330,7 +289,7 @@ async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_af
 
 @bounded
 async def test_a_request_that_waits_in_a_tunnel_ends_with_the_peer_that_is_gone() -> None:
-    async with tunnelled(echoing()) as (_, out, within):
+    async with tunnelled(answering()) as (_, out, within):
         pending = within.request("endless", timeout=100)
         channel = the_channel(out)
         channel.cut(Closed(1011, "broken"))

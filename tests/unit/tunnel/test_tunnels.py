@@ -11,26 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Backoff,
-    Broker,
-    Bus,
-    ConnectFailed,
-    Context,
-    Disconnected,
-    Forbidden,
-    Handshake,
-    Identity,
-    Limits,
-    LocalProtocolError,
-    Peer,
-    ReservedSubject,
-    SlowConsumer,
-    TooLarge,
-    Unauthorized,
-    connect,
-)
+from polybus import Backoff, Broker, Bus, Context, Handshake, Identity, Limits, Peer, TooLarge, Unauthorized, connect
 from polybus._core.peer.negotiation import ExtensionProbe
+from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, ReservedSubject, SlowConsumer
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
@@ -38,35 +21,30 @@ from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import bounded, eventually, next_event
+from tests.unit.answering import Gated, answering
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.02)
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 
 
-def echoing(**options: Any) -> Bus:
-    """A bus that gives back what it is asked, slowly if told so."""
-    bus = Bus(**options)
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    @bus.handle("endless")
-    async def endless() -> None:
-        await anyio.sleep_forever()
-
-    return bus
+@asynccontextmanager
+async def offered(
+    inner: Bus, *, outer: Bus | None = None, inside: str = "csb", **around: Any
+) -> AsyncIterator[tuple[Bus, Bus]]:
+    """The outer server, which leads tunnels to the inner bus, and the outer client."""
+    front = outer or answering()
+    front.handle_tunnels("plant.{id}", inner, protocol=inside)
+    async with pair(front, **around) as out:
+        yield front, out
 
 
 @asynccontextmanager
 async def tunnelled(
-    inner: Bus, *, outer: Bus | None = None, inside: str = "csb", client: Bus | None = None, **around: Any
+    inner: Bus, *, inside: str = "csb", client: Bus | None = None, **around: Any
 ) -> AsyncIterator[tuple[Bus, Bus, Bus]]:
     """The outer server, the outer client, and the client in the tunnel."""
-    front = outer or echoing()
-    front.handle_tunnels("plant.{id}", inner, protocol=inside)
-    async with pair(front, reconnect=True, **around) as out:
+    async with offered(inner, inside=inside, reconnect=True, **around) as (front, out):
         async with connect(out.tunnel("plant.7"), protocol=inside, bus=client, backoff=SOON) as within:
             yield front, out, within
 
@@ -82,31 +60,54 @@ def the_channel(bus: Bus) -> Any:
     return channel
 
 
+class Heard:
+    """A receiver in the place of a link, which learns only of the end: it keeps what a tunnel hands it."""
+
+    def __init__(self, *channels: Any) -> None:
+        self._links = [channel._receiver for channel in channels]
+        for channel in channels:
+            channel._receiver = self
+        self.frames: list[bytes] = []
+        self.calls = self.held = 0
+        self.ends: list[Closed] = []
+
+    def frames_received(self, given: Any) -> None:
+        assert not self.ends
+        self.frames.extend(given)
+        self.calls += 1
+
+    def closed(self, why: Closed) -> None:
+        self.ends.append(why)
+        for link in self._links:
+            link.closed(why)
+        self._links.clear()
+
+    def pause_writing(self) -> None:
+        self.held += 1
+
+    def resume_writing(self) -> None:
+        self.held -= 1
+
+
 # -- who is let in -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "protocol", "why"),
+    [
+        ("valve.7", "csb", r"no tunnel listener for 'valve\.7' here"),
+        ("plant.7", "jrep", r"csb is spoken in the tunnel 'plant\.7', not 'jrep'"),
+    ],
+    ids=["name", "protocol"],
+)
 @bounded
-async def test_a_tunnel_that_nobody_serves_is_connect_failed_and_costs_nothing() -> None:
-    front = echoing()
-    async with pair(front) as out:
-        await refused(
-            connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match=r"no tunnel listener for 'plant\.7' here"
-        )
+async def test_a_tunnel_that_is_not_served_is_connect_failed_saying_why_and_costs_nothing(
+    name: str, protocol: str, why: str
+) -> None:
+    async with offered(answering()) as (front, out):
+        await refused(connect(out.tunnel(name), protocol=protocol), ConnectFailed, match=why)
         assert nothing_is_left(front, out)
         assert await out.request("echo", 1) == 1
-
-
-@bounded
-async def test_another_protocol_than_the_served_one_is_connect_failed_naming_both() -> None:
-    front = Bus()
-    front.handle_tunnels("plant.*", echoing(), protocol="csb")
-    async with pair(front) as out:
-        await refused(
-            connect(out.tunnel("plant.7"), protocol="jrep"),
-            ConnectFailed,
-            match=r"csb is spoken in the tunnel 'plant\.7', not 'jrep'",
-        )
-        assert nothing_is_left(front, out)
 
 
 @bounded
@@ -118,9 +119,7 @@ async def test_authorize_of_the_outer_bus_is_asked_for_the_tunnel_and_no_means_f
         asked.append((verb, subject))
         return bool(subject == "plant.7")
 
-    front = Bus(authorize=authorize)
-    front.handle_tunnels("plant.{id}", echoing(), protocol="csb")
-    async with pair(front) as out:
+    async with offered(answering(), outer=Bus(authorize=authorize)) as (front, out):
         async with connect(out.tunnel("plant.7"), protocol="csb") as within:
             assert await within.request("echo", 1) == 1
         for name in ("plant.8", "nobody"):
@@ -150,7 +149,7 @@ async def test_an_inner_authenticate_sees_the_outer_peer_the_names_of_the_patter
         seen.append(handshake)
         return "inner-ann" if handshake.headers.get("authorization") == "Bearer t" else None
 
-    inner, front = echoing(authenticate=authenticate), Bus()
+    inner, front = answering(authenticate=authenticate), Bus()
     front.handle_tunnels("plant.{id}.line.{line}", inner, protocol="csb")
     async with pair(front, identity="outer-ann") as out:
         there = out.tunnel("plant.7.line.3", params={"shift": "night", "id": "forged"})
@@ -167,14 +166,14 @@ async def test_an_inner_authenticate_sees_the_outer_peer_the_names_of_the_patter
 @bounded
 async def test_a_server_may_open_a_tunnel_to_its_client() -> None:
     front, out = Bus(), Bus()
-    out.handle_tunnels("back", echoing(), protocol="jrep")
+    out.handle_tunnels("back", answering(), protocol="jrep")
     async with pair(front, client=out), connect(front.peers[0].tunnel("back"), protocol="jrep") as within:
         assert await within.request("echo", "hi") == "hi"
 
 
 @bounded
 async def test_the_inner_bus_runs_from_the_first_tunnel_to_the_end_of_the_outer_one_unless_somebody_runs_it() -> None:
-    inner = echoing()
+    inner = answering()
     async with tunnelled(inner):
         assert inner.ready
     assert inner.why_not_ready
@@ -186,7 +185,7 @@ async def test_the_inner_bus_runs_from_the_first_tunnel_to_the_end_of_the_outer_
 
 @bounded
 async def test_two_buses_that_lead_tunnels_to_each_other_end_all_the_same() -> None:
-    one, two = echoing(), echoing()
+    one, two = answering(), answering()
     one.handle_tunnels("two", two, protocol="csb")
     two.handle_tunnels("one", one, protocol="csb")
     async with pair(one) as out, connect(out.tunnel("two"), protocol="csb") as within:
@@ -220,7 +219,7 @@ def test_what_is_no_name_no_pattern_no_protocol_or_no_bus_is_told_at_once() -> N
 
 @bounded
 async def test_a_bus_that_leads_to_itself_is_entered_as_often_as_there_are_hops_and_no_oftener() -> None:
-    bus = echoing()
+    bus = answering()
     bus.handle_tunnels("again", bus, protocol="ubre")
     async with AsyncExitStack() as stack:
         level = await stack.enter_async_context(pair(bus))
@@ -234,7 +233,7 @@ async def test_a_bus_that_leads_to_itself_is_entered_as_often_as_there_are_hops_
 
 @bounded
 async def test_the_far_end_counts_hops_itself() -> None:
-    bus = echoing(limits=Limits(hops=1))
+    bus = answering(limits=Limits(hops=1))
     bus.handle_tunnels("again", bus, protocol="ubre")
     async with pair(bus) as out, connect(out.tunnel("again"), protocol="ubre") as first:
         await refused(connect(first.tunnel("again"), protocol="ubre"), ConnectFailed, match="limit is 1")
@@ -242,8 +241,8 @@ async def test_the_far_end_counts_hops_itself() -> None:
 
 @bounded
 async def test_a_tunnel_goes_through_a_broker() -> None:
-    server = echoing()
-    server.handle_tunnels("plant.{id}", echoing(), protocol="jrep")
+    server = answering()
+    server.handle_tunnels("plant.{id}", answering(), protocol="jrep")
     async with Broker("csb+memory://tunnel-clients", "csb+memory://tunnel-servers") as broker:
         async with connect(broker.server_urls[0], bus=server):
             async with connect(broker.client_urls[0]) as out, connect(broker.client_urls[0]) as other:
@@ -258,8 +257,7 @@ async def test_a_tunnel_goes_through_a_broker() -> None:
 @pytest.mark.parametrize("outside", ["ubre", Ubre(format="binary"), "csb", "jrep", "uprotocol"], ids=str)
 @bounded
 async def test_a_frame_that_the_outer_connection_does_not_take_is_too_large_naming_both_limits(outside: Any) -> None:
-    small = Limits(message=8192)
-    inner, front = Bus(), echoing(limits=small)
+    inner, small = Bus(), Limits(message=8192)
 
     @inner.handle("size")
     async def size(body: str) -> int:
@@ -269,17 +267,16 @@ async def test_a_frame_that_the_outer_connection_does_not_take_is_too_large_nami
     async def large(body: int) -> str:
         return "x" * body
 
-    async with pair(front, protocol=outside, client=Bus(limits=small)) as out:
-        front.handle_tunnels("plant", inner, protocol="ubre")
-        async with connect(out.tunnel("plant"), protocol="ubre") as within:
-            assert await within.request("size", "x" * 4000) == 4000
-            with pytest.raises(TooLarge, match=r"this tunnel takes \d+, because the outer connection takes 8192"):
-                await within.request("size", "x" * 9000)
-            with pytest.raises(TooLarge, match="8192"):
-                await within.request("large", 9000)
-            assert within.stats().pending == 0
-            assert await within.request("large", 4000) == "x" * 4000
-            assert await out.request("echo", 1) == 1
+    outer: dict[str, Any] = {"outer": answering(limits=small), "protocol": outside, "client": Bus(limits=small)}
+    async with offered(inner, inside="ubre", **outer) as (_, out), connect(out.tunnel("plant.7"), protocol="ubre") as within:
+        assert await within.request("size", "x" * 4000) == 4000
+        with pytest.raises(TooLarge, match=r"this tunnel takes \d+, because the outer connection takes 8192"):
+            await within.request("size", "x" * 9000)
+        with pytest.raises(TooLarge, match="8192"):
+            await within.request("large", 9000)
+        assert within.stats().pending == 0
+        assert await within.request("large", 4000) == "x" * 4000
+        assert await out.request("echo", 1) == 1
 
 
 @pytest.mark.parametrize("outside", ["ubre", "jrep"])
@@ -288,10 +285,8 @@ async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: 
     deep: Any = 0
     for _ in range(110):
         deep = [deep]
-    async with pair(front := echoing(), protocol=outside) as out:
-        front.handle_tunnels("plant", echoing(), protocol="ubre")
-        async with connect(out.tunnel("plant"), protocol="ubre") as within:
-            assert await within.request("echo", deep) == deep
+    async with tunnelled(answering(), inside="ubre", protocol=outside) as (_, _, within):
+        assert await within.request("echo", deep) == deep
 
 
 # -- what holds a tunnel back --------------------------------------------------------------------------------------------
@@ -299,7 +294,7 @@ async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: 
 
 @bounded
 async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
-    inner = echoing()
+    inner = answering()
     async with tunnelled(inner, client=Bus(limits=Limits(queue_bytes=100_000))) as (_, out, within):
         async with within.subscribe("flood", queue=1, when_full="block") as flood:
             for number in range(200):
@@ -313,7 +308,7 @@ async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
 
 @bounded
 async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_when_it_reads_again() -> None:
-    inner = echoing()
+    inner = answering()
     async with tunnelled(inner) as (_, out, within):
         channel = the_channel(out)
         transport: Any = party_of(inner.peers[0]).link.transport
@@ -332,35 +327,22 @@ async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_wh
 
 @bounded
 async def test_frames_that_come_together_are_handed_on_together_and_in_order() -> None:
-    inner = echoing()
-    async with tunnelled(inner) as (front, out, _):
+    async with tunnelled(answering()) as (front, out, _):
         channel, far = the_channel(out), the_channel(front)
-        batches: list[list[bytes]] = []
-        link = channel._receiver
-
-        class Sink:
-            def frames_received(self, given: Any) -> None:
-                batches.append(list(given))
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(link, name)
-
-        channel._receiver = Sink()
-        granted = channel._granted
+        heard, granted = Heard(channel), channel._granted
         frames = [b"%d" % number for number in range(100)]
         for frame in frames:
             far.put(frame)
-        await eventually(lambda: sum(map(len, batches)) == 100)
-        assert [frame for batch in batches for frame in batch] == frames
-        assert len(batches) < 10
+        await eventually(lambda: len(heard.frames) == 100)
+        assert heard.frames == frames
+        assert heard.calls < 10
         await eventually(lambda: far._credit + channel._consumed == granted)  # and room for as many was granted again
-        channel._receiver = link
 
 
 @bounded
 async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
     hasty = Bus(limits=Limits(write_timeout=0.05))
-    async with tunnelled(echoing(), client=hasty) as (front, out, within):
+    async with tunnelled(answering(), client=hasty) as (front, out, within):
         events = within.events()
         the_channel(front).listen(on=False)
         await anyio.lowlevel.checkpoint()
@@ -383,22 +365,19 @@ async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_ha
             assert ctx.peer is not None
             await ctx.peer.aclose("that is enough")
 
-    outer = Bus()
+    outer, sent = Bus(), 0
     outer.handle_tunnels("plant.7", inner, protocol="csb")
-    async with AsyncExitStack() as stack:
-        listener = await stack.enter_async_context(outer.serve("ubre+tcp://127.0.0.1:0"))
-        out = await stack.enter_async_context(connect(listener.url))
-        within = await stack.enter_async_context(connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON))
-        sent = 0
-        while within.stats().reconnects == 0 and sent < 5000:
-            await within.publish("flood", bytes(8000))
-            sent += 1
-        assert within.stats().reconnects == 1
+    async with outer.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as out:
+        async with connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON) as within:
+            while within.stats().reconnects == 0 and sent < 5000:
+                await within.publish("flood", bytes(8000))
+                sent += 1
+            assert within.stats().reconnects == 1
 
 
 @bounded
 async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
-    async with tunnelled(inner := echoing()) as (front, out, within):
+    async with tunnelled(inner := answering()) as (front, out, within):
         transport: Any = party_of(inner.peers[0]).link.transport
         transport.pause_reading()
         await anyio.lowlevel.checkpoint()
@@ -415,15 +394,13 @@ async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer
 
 @bounded
 async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and_nothing_else() -> None:
-    front = echoing()
-    front.handle_tunnels("plant", echoing(), protocol="csb")
-    async with pair(front) as out:
+    async with offered(answering()) as (_, out):
         party = party_of(out.peers[0])
         negotiation = party.negotiation  # it is being asked, and does not answer
         negotiation.probe = ExtensionProbe(party.link.runtime.loop, "hello", Any, 0.0, 1.0, _peer=party)
         negotiation.speaks_extensions = None
         with anyio.move_on_after(0.01) as scope:
-            async with connect(out.tunnel("plant"), protocol="csb"):
+            async with connect(out.tunnel("plant.7"), protocol="csb"):
                 pass
         assert scope.cancelled_caught
         assert not party_of(out.peers[0]).channels
@@ -432,7 +409,7 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
 @pytest.mark.parametrize("reads", [False, True])
 @bounded
 async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone(reads: bool) -> None:
-    async with tunnelled(inner := echoing()) as (front, out, within):
+    async with tunnelled(inner := answering()) as (front, out, within):
         channel = the_channel(out)
         transport: Any = party_of(inner.peers[0]).link.transport
         if not reads:
@@ -441,10 +418,7 @@ async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunne
         await anyio.lowlevel.checkpoint()
         for _ in range(300):
             party_of(out.peers[0]).streams.channel_frame(channel, b"\x00" * 8, None)
-        reasons = []
-        event = await next_event(events, LinkDown)
-        reasons.append(event.reason)
-        assert "credit" in reasons[0]
+        assert "credit" in (await next_event(events, LinkDown)).reason
         assert await out.request("echo", 1) == 1
         await eventually(lambda: len(party_of(front.peers[0]).channels or ()) == 1)  # the one that came back
 
@@ -454,7 +428,7 @@ async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunne
 
 @bounded
 async def test_leaving_the_inner_client_ends_the_tunnel_and_nothing_else() -> None:
-    inner = echoing()
+    inner = answering()
     async with tunnelled(inner) as (front, out, within):
         assert await within.request("echo", 1) == 1
         async with connect(out.tunnel("plant.8"), protocol="csb") as other:
@@ -490,7 +464,7 @@ async def test_what_was_written_before_the_inner_client_left_arrives() -> None:
 )
 @bounded
 async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str, code: int, reason: str) -> None:
-    inner = echoing()
+    inner = answering()
     for here, there in (("server", "client"), ("client", "server")):
         async with tunnelled(inner, protocol=outside) as (_, _, within):
             buses = {"server": inner, "client": within}
@@ -502,37 +476,20 @@ async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str,
 
 @bounded
 async def test_the_other_half_flows_on_when_one_has_ended() -> None:
-    inner = echoing()
-    async with tunnelled(inner) as (front, out, _):
-        channel = the_channel(out)
-        far: Any = the_channel(front)
-        frames: list[bytes] = []
-        link = channel._receiver
-
-        class Sink:
-            def frames_received(self, given: Any) -> None:
-                frames.extend(given)
-
-            def closed(self, why: Any) -> None:
-                frames.append(b"closed %d" % why.code)
-                link.closed(why)
-
-            def pause_writing(self) -> None: ...
-
-            def resume_writing(self) -> None: ...
-
+    async with tunnelled(answering()) as (front, out, _):
+        channel, far = the_channel(out), the_channel(front)
+        heard = Heard(channel)
         far.listen(on=False)
-        channel._receiver = Sink()
         for _ in range(300):  # more than was granted: some wait here
             far.put(b"\x00" * 10)
         channel.close(Closed(1000))
-        await eventually(lambda: frames and frames[-1].startswith(b"closed"))
-        assert frames == [b"\x00" * 10] * 300 + [b"closed 1000"]
+        await eventually(lambda: heard.ends)
+        assert (heard.frames, heard.ends[0].code) == ([b"\x00" * 10] * 300, 1000)
 
 
 @bounded
 async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> None:
-    async with tunnelled(echoing()) as (front, out, within):
+    async with tunnelled(answering()) as (front, out, within):
         party_of(within.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
         assert await within.request("echo", 1) == await out.request("echo", 1) == 1
         await eventually(
@@ -542,14 +499,14 @@ async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> 
 
 @bounded
 async def test_while_the_outer_link_is_down_no_tunnel_is_opened() -> None:
-    async with pair(echoing(), reconnect=True) as out:
+    async with pair(answering(), reconnect=True) as out:
         party_of(out.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
         await refused(connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match="the outer link to .* is down")
 
 
 @bounded
 async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_both_come_back() -> None:
-    inner = echoing()
+    inner = answering()
     async with tunnelled(inner) as (front, _, within), within.subscribe("news") as news:
         events = within.events()
         pending = within.request("endless", timeout=100)
@@ -567,31 +524,23 @@ async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_b
 
 @bounded
 async def test_when_the_outer_link_is_gone_for_good_so_is_the_inner_one() -> None:
-    front = echoing()
-    front.handle_tunnels("plant.{id}", echoing(), protocol="csb")
-    async with pair(front, reconnect=False) as out, connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON) as within:
-        await front.peers[0].aclose("closed down")
-        await eventually(lambda: not within.peers)
-        with pytest.raises(Disconnected):
-            await within.request("echo", 1)
+    async with offered(answering()) as (front, out):
+        async with connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON) as within:
+            await front.peers[0].aclose("closed down")
+            await eventually(lambda: not within.peers)
+            with pytest.raises(Disconnected):
+                await within.request("echo", 1)
 
 
 @bounded
 async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
-    inner, go, started = Bus(), anyio.Event(), anyio.Event()
-
-    @inner.handle("slow")
-    async def slow() -> str:
-        started.set()
-        await go.wait()
-        return "finished"
-
+    gated = Gated(inner := Bus())
     async with tunnelled(inner) as (front, _, within), anyio.create_task_group() as group:
-        reply = within.request("slow")
-        await started.wait()
+        reply = within.request("wait", "finished")
+        await eventually(lambda: gated.inside)
         group.start_soon(front.drain)
         await eventually(lambda: not inner.ready)
-        go.set()
+        gated.go.set()
         assert await reply == "finished"
 
 
@@ -599,31 +548,22 @@ async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
 @bounded
 async def test_a_draining_outer_bus_lets_inner_requests_finish_also_of_buses_that_others_run(deep: bool) -> None:
     outer, inner, innermost = Bus(), Bus(), Bus()
-    go, started = anyio.Event(), anyio.Event()
-
-    @(innermost if deep else inner).handle("slow")
-    async def slow() -> str:
-        started.set()
-        await go.wait()
-        return "finished"
-
+    gated = Gated(innermost if deep else inner)
     outer.handle_tunnels("in", inner, protocol="csb")
     inner.handle_tunnels("in", innermost, protocol="jrep")
-    async with inner, innermost, AsyncExitStack() as stack:
-        level = await stack.enter_async_context(pair(outer))
-        level = await stack.enter_async_context(connect(level.tunnel("in"), protocol="csb"))
-        elsewhere = await stack.enter_async_context(pair(inner))
+    async with inner, innermost, pair(outer) as out, pair(inner) as elsewhere, AsyncExitStack() as stack:
+        level = await stack.enter_async_context(connect(out.tunnel("in"), protocol="csb"))
         if deep:
             level = await stack.enter_async_context(connect(level.tunnel("in"), protocol="jrep"))
         events = level.events()
-        reply = level.request("slow")
-        await started.wait()
+        reply = level.request("wait", "finished")
+        await eventually(lambda: gated.inside)
         async with anyio.create_task_group() as group:
             group.start_soon(outer.drain)
             await eventually(lambda: not outer.ready)
             await anyio.wait_all_tasks_blocked()
             assert not reply.done()
-            go.set()
+            gated.go.set()
             assert await reply == "finished"
         down = await next_event(events, LinkDown)
         assert (down.code, down.reason) == (1001, "the bus is leaving")
@@ -641,12 +581,10 @@ OUTSIDES = (*PROTOCOLS, Ubre(format="binary"), UProtocol(format="protobuf"))
 @pytest.mark.parametrize(("inside", "outside"), [*zip(itertools.cycle(PROTOCOLS), OUTSIDES, strict=False)], ids=str)
 @bounded
 async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outside: Any) -> None:
-    front = Bus()
-    front.handle_tunnels("plant.7", echoing(), protocol=inside)
-    async with pair(front, protocol=outside) as out, connect(out.tunnel("plant.7"), protocol=inside) as within:
+    sizes: list[tuple[str, int]] = []
+    async with tunnelled(answering(), inside=inside, protocol=outside) as (_, out, within):
         await within.request("echo", "who is there?")
         await within.peers[0].extended()
-        sizes: list[tuple[str, int]] = []
         for level, bus in (("inner", within), ("outer", out)):
             transport: Any = party_of(bus.peers[0]).link.transport
             metered: Any = _Metered(transport, level, sizes)
