@@ -38,15 +38,14 @@ async def _note(into: list[Any], body: Any, message: Message) -> None:
 class Hearing:
     """What a bus has heard, by an `on` handler and by a subscription."""
 
-    def __init__(self, bus: Bus, subject: str = "news.x") -> None:
+    def __init__(self, bus: Bus) -> None:
         self.bus = bus
         self.handled: list[Any] = []
         self.read: list[Any] = []
-        self._subject = subject
-        bus.on(subject)(partial(_note, self.handled))
+        bus.on("news.x")(partial(_note, self.handled))
 
     async def read_all(self, *, task_status: Any) -> None:
-        async with self.bus.subscribe(self._subject) as news:
+        async with self.bus.subscribe("news.x") as news:
             task_status.started()
             async for message in news:
                 self.read.append((message.body, message.headers))
@@ -77,6 +76,16 @@ async def all_is_there(*buses: Bus) -> None:
 
 
 @asynccontextmanager
+async def reading(*hearing: Hearing) -> AsyncIterator[None]:
+    """Their subscriptions are read for as long as the block runs."""
+    async with anyio.create_task_group() as group:
+        for each in hearing:
+            await group.start(each.read_all)
+        yield
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def each_other(here: str, there: str, *, relay: bool = False) -> AsyncIterator[tuple[Hearing, Hearing]]:
     """Two buses that have dialled each other."""
     a, b = barrier(Bus()), barrier(Bus())
@@ -84,12 +93,9 @@ async def each_other(here: str, there: str, *, relay: bool = False) -> AsyncIter
         if relay:
             bus.relay("news.>")
     at_a, at_b = Hearing(a), Hearing(b)
-    async with a.serve(here) as to_a, b.serve(there) as to_b, anyio.create_task_group() as group:
-        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON):
-            for hearing in (at_a, at_b):
-                await group.start(hearing.read_all)
+    async with a.serve(here) as to_a, b.serve(there) as to_b:
+        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON), reading(at_a, at_b):
             yield at_a, at_b
-            group.cancel_scope.cancel()
 
 
 async def check_both_ways(at_a: Hearing, at_b: Hearing) -> None:
@@ -151,12 +157,9 @@ async def test_one_link_through_a_tunnel_and_one_beside_it() -> None:
     a, b, outer = barrier(Bus()), barrier(Bus()), Bus()
     at_a, at_b = Hearing(a), Hearing(b)
     outer.handle_tunnels("b", b, protocol="csb")
-    async with pair(outer) as out, anyio.create_task_group() as group:
-        async with a.serve(place("ubre")) as to_a, b, a.connect(out.tunnel("b"), protocol="csb"), b.connect(to_a.url):
-            for hearing in (at_a, at_b):
-                await group.start(hearing.read_all)
+    async with pair(outer) as out, a.serve(place("ubre")) as to_a, b:
+        async with a.connect(out.tunnel("b"), protocol="csb"), b.connect(to_a.url), reading(at_a, at_b):
             await check_both_ways(at_a, at_b)
-            group.cancel_scope.cancel()
 
 
 # -- one has dialled twice -----------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ async def test_a_bus_that_has_dialled_another_twice_hears_each_publication_once(
     when: str, protocols: tuple[str, str], serves: bool
 ) -> None:
     a, b = barrier(Bus()), barrier(Bus())
-    at_a, at_b = Hearing(a), Hearing(b, "news.x") if when == "before" else None
+    at_a, at_b = Hearing(a), Hearing(b) if when == "before" else None
     async with AsyncExitStack() as stack:
         if serves:
             await stack.enter_async_context(b.serve(place("ubre")))
@@ -182,11 +185,8 @@ async def test_a_bus_that_has_dialled_another_twice_hears_each_publication_once(
         await stack.enter_async_context(b.connect(urls[1]))
         at_b = at_b or Hearing(b)
         await all_is_there(b)
-        group = await stack.enter_async_context(anyio.create_task_group())
-        for hearing in (at_a, at_b):
-            await group.start(hearing.read_all)
-        await check_both_ways(at_a, at_b)
-        group.cancel_scope.cancel()
+        async with reading(at_a, at_b):
+            await check_both_ways(at_a, at_b)
 
 
 @bounded
@@ -194,12 +194,9 @@ async def test_a_client_that_has_dialled_a_broker_twice_hears_each_publication_o
     server, client = barrier(Bus()), barrier(Bus())
     at_server, at_client = Hearing(server), Hearing(client)
     urls = place("csb"), place("csb")
-    async with Broker(clients=urls[0], servers=urls[1]) as broker, anyio.create_task_group() as group:
-        async with connect(broker.server_urls[0], bus=server), client.connect(urls[0]), client.connect(urls[0]):
-            for hearing in (at_server, at_client):
-                await group.start(hearing.read_all)
+    async with Broker(clients=urls[0], servers=urls[1]) as broker, connect(broker.server_urls[0], bus=server):
+        async with client.connect(urls[0]), client.connect(urls[0]), reading(at_server, at_client):
             await check_both_ways(at_server, at_client)
-            group.cancel_scope.cancel()
 
 
 # -- links that break ----------------------------------------------------------------------------------------------------
@@ -295,12 +292,10 @@ async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_b
         (to_a,) = a._links.gates
         (to_b,) = b._links.gates
         secrets = {a._services.running.bus_identities._secret, b._services.running.bus_identities._secret}
-        async with stranger(to_b.url) as (_, said_by_b):
-            link_to_b = _.peers[0]
-            assert await link_to_b.extended()
+        async with stranger(to_b.url) as (asks, said_by_b):
+            assert await asks.peers[0].extended()
             answers = [frame["body"]["proof"] for frame in said_by_b if "success" in frame]
-            assert answers and not secrets & {json.dumps(frame) for frame in said_by_b}
-            assert all(secret not in json.dumps(frame) for secret in secrets for frame in said_by_b)
+            assert answers and all(secret not in json.dumps(frame) for secret in secrets for frame in said_by_b)
             for claim in (answers[0], b._services.id, a._services.id, "x" * 32):
                 async with stranger(to_a.url, claim=claim) as (liar, frames), liar.subscribe("news.x") as news:
                     await a.publish("news.x", claim)
@@ -331,15 +326,10 @@ async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anythin
             await eventually(lambda: at_b.has("a first one"))
             # It says what it has learned, and what it might guess, to the other bus before that hears of the next one.
             peer = forger.peers[0]
-            for via in (
-                learned,
-                learned.replace(a._services.id, "y"),
-                f"-.0..0,{a._services.id}",
-                f"{a._services.id}.0.{a._services.id}.999,z",
-            ):
-                party_of(peer).link.write(
-                    Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), party_of(peer)
-                )
+            id = a._services.id
+            for via in (learned, learned.replace(id, "y"), f"-.0..0,{id}", f"{id}.0.{id}.999,z"):
+                forged = Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via})
+                party_of(peer).link.write(forged, party_of(peer))
             await peer.request("barrier")
             for number in range(5):
                 await a.publish("news.x", number)
@@ -354,14 +344,12 @@ async def imitated(third: Bus) -> AsyncIterator[tuple[Hearing, Bus, list[dict[st
     b, server = barrier(Bus()), Bus()
     at_b = Hearing(b)
     async with third.serve(place("ubre")) as for_b, third.serve(place("ubre")) as for_all, server.serve(place("ubre")) as bait:
-        async with b.connect(for_b.url), b.connect(bait.url), anyio.create_task_group() as group:
-            await group.start(at_b.read_all)
+        async with b.connect(for_b.url), b.connect(bait.url), reading(at_b):
             told = server._services.running.bus_identities._names
             await eventually(lambda: told)
             assert set(told.values()) == {b._services.running.bus_identities._secret}
             async with stranger(for_all.url, claim=next(iter(told.values()))) as (liar, frames):
                 yield at_b, liar, frames
-            group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("identity", [lambda url: url, lambda url: Identity(object(), key=url)], ids=["value", "key"])
@@ -405,8 +393,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
     busy, a, b = Bus(authorize=authorize), barrier(Bus()), barrier(Bus())
     at_b = Hearing(b)
     async with busy.serve(place("ubre")) as to_busy, a.serve(place("ubre")) as to_a, b.serve(place("ubre")):
-        async with a.connect(to_busy.url), anyio.create_task_group() as group:
-            busy_peer = a.peers[0]
+        async with a.connect(to_busy.url) as busy_peer:
             await a.publish("first", 1)  # what comes behind it waits there
             identities = a._services.running.bus_identities
             identities._asked.clear()
@@ -414,8 +401,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
             identities._told.clear()
             a._pubsub.announcer.introduce(party_of(busy_peer))
             assert party_of(busy_peer) in identities.pending
-            async with b.connect(to_a.url):
-                await group.start(at_b.read_all)
+            async with b.connect(to_a.url), reading(at_b):
                 for number in range(5):
                     await a.publish("news.x", number)
                 await eventually(lambda: at_b.has(4))
@@ -423,7 +409,6 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
                 at_b.check(*range(5))
                 assert not identities.held_out
                 go.set()
-                group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("waiting_bytes", [16 * 1024 * 1024, 20_000], ids=["all fit", "few fit"])
@@ -476,14 +461,8 @@ async def test_nothing_is_kept_of_peers_that_have_gone() -> None:
                 async with b.serve(place("ubre")) as to_b, a.connect(to_b.url), b.connect(to_a.url):
                     assert len(identities._names) == 2
                 await eventually(lambda: not a.peers)
-            assert not (
-                identities._names
-                or identities._asked
-                or identities._proofs
-                or identities._told
-                or identities.pending
-                or identities.held_out
-            )
+            kept = identities._names, identities._asked, identities._proofs, identities._told
+            assert not any((*kept, identities.pending, identities.held_out))
 
 
 @pytest.mark.parametrize("claim", [None, 7, "", "short", "x" * 65, ["x" * 32], {"a": 1}, "\ud800" * 20])
@@ -524,10 +503,9 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
 
     a, b = barrier(Bus(authorize=publishes_at_once)), barrier(Bus())
     at_b = Hearing(b)
-    async with a.serve(place(protocol)) as to_a, b.serve(place(protocol)) as to_b, anyio.create_task_group() as group:
-        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON) as peer:
-            await group.start(at_b.read_all)
-            a.on("poke")(_nothing)
+    async with a.serve(place(protocol)) as to_a, b.serve(place(protocol)) as to_b:
+        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON) as peer, reading(at_b):
+            a.on("poke")(partial(_note, []))
             await all_is_there(a, b)
             party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             b.publish_nowait("poke", to=peer)
@@ -536,8 +514,3 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
             await eventually(lambda: at_b.has(1))
             await all_is_there(a, b)
             at_b.check(1)
-            group.cancel_scope.cancel()
-
-
-def _nothing(body: Any) -> None:
-    pass

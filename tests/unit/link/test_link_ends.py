@@ -2,7 +2,6 @@
 
 import random
 import traceback
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from polybus.transports import Memory
 from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually, next_event
 from tests.unit.answering import answering
+from tests.unit.transports.support import Raw, raw_server
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.001)
@@ -39,12 +39,11 @@ class Talkative:
         self.reconnects = True
         self.receivers: list[Receiver] = []
         self.silent = False
-        """Whether the end of a connection is not reported, so far."""
+        """The end of a connection is not reported."""
 
     async def connect(self, options: DialOptions) -> Transport:
         transport: Any = await self._inner.connect(options)
-        start = transport.start
-        connector = self
+        start, connector = transport.start, self
 
         class Started(type(transport)):  # type: ignore[misc]  # a transport with slots, of which only `start` differs
             __slots__ = ()
@@ -58,22 +57,16 @@ class Talkative:
 
 
 class _Silent:
-    def __init__(self, connector: Talkative, receiver: Receiver) -> None:
-        self._connector = connector
-        self._receiver = receiver
+    """A receiver that does not hear of the end while its connector is silent."""
 
-    def frames_received(self, frames: Sequence[bytes]) -> None:
-        self._receiver.frames_received(frames)
+    def __init__(self, connector: Talkative, receiver: Receiver) -> None:
+        self._connector, self._closed = connector, receiver.closed
+        self.frames_received = receiver.frames_received
+        self.pause_writing, self.resume_writing = receiver.pause_writing, receiver.resume_writing
 
     def closed(self, why: Closed) -> None:
         if not self._connector.silent:
-            self._receiver.closed(why)
-
-    def pause_writing(self) -> None:
-        self._receiver.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._receiver.resume_writing()
+            self._closed(why)
 
 
 @bounded
@@ -180,19 +173,16 @@ async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> Non
         await eventually(lambda: server.stats().running == 20)
         await server.peers[0].aclose("gone")
         errors: list[Disconnected] = []
-        depth = []
-        for reply in replies:
-            try:
+        for number, reply in enumerate(replies):
+            with pytest.raises(Disconnected) as caught:
                 try:
-                    raise KeyError(len(errors))
+                    raise KeyError(number)
                 except KeyError:
                     await reply
-            except Disconnected as error:
-                errors.append(error)
-                depth.append(len(traceback.extract_tb(error.__traceback__)))
+            errors.append(caught.value)
         assert len({id(error) for error in errors}) == 20
         assert [error.__context__.args for error in errors if error.__context__ is not None] == [(n,) for n in range(20)]
-        assert len(set(depth)) == 1
+        assert len({len(traceback.extract_tb(error.__traceback__)) for error in errors}) == 1
         assert all(error.sent for error in errors)
 
 
@@ -247,17 +237,13 @@ async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(t
 
 @bounded
 async def test_who_leaves_a_silent_peer_without_having_said_a_word_does_not_wait_for_it() -> None:
-    async def silent(stream: anyio.abc.SocketStream) -> None:
-        async with stream:
-            await anyio.sleep_forever()
+    async def silent(raw: Raw) -> None:
+        await anyio.sleep_forever()
 
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, silent)
-        url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+    async with raw_server(silent) as port:
         with anyio.fail_after(BOUND), pytest.raises(LocalProtocolError, match="wildcards"):
-            async with connect(url, limits=Limits(close_timeout=600)) as bus:
+            async with connect(f"ubre+tcp://127.0.0.1:{port}", limits=Limits(close_timeout=600)) as bus:
                 await bus.request("news.*")
-        group.cancel_scope.cancel()
 
 
 @bounded
@@ -268,10 +254,8 @@ async def test_who_leaves_at_once_says_goodbye_all_the_same() -> None:
         for _ in range(10):
             async with connect(listener.url):
                 pass
-            async for event in events:
-                if isinstance(event, LinkDown):
-                    assert (event.code, event.reason) == (1000, "the bus is leaving")
-                    break
+            event = await next_event(events, LinkDown)
+            assert (event.code, event.reason) == (1000, "the bus is leaving")
 
 
 @bounded
@@ -279,22 +263,19 @@ async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() ->
     """And not when the connection is gone, for which a peer that reads nothing and closes nothing takes as long as it may."""
     over = anyio.Event()
 
-    async def breaks(stream: anyio.abc.SocketStream) -> None:
-        async with stream:
-            await stream.receive()
-            await stream.send(b"\xff\xff\xff\xff")
-            await over.wait()
+    async def breaks(raw: Raw) -> None:
+        await raw.stream.receive()
+        await raw.send(b"\xff\xff\xff\xff")
+        await over.wait()
 
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, breaks)
-        url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
-        async with connect(url, limits=Limits(close_timeout=600), backoff=Backoff(initial=600)) as bus:
+    async with raw_server(breaks) as port:
+        url, limits = f"ubre+tcp://127.0.0.1:{port}", Limits(close_timeout=600)
+        async with connect(url, limits=limits, backoff=Backoff(initial=600)) as bus:
             with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes") as caught:
                 await bus.request("anything", timeout=600)
             assert caught.value.sent
             assert not party_of(bus.peers[0]).gone, "it is to come back"
             over.set()
-        group.cancel_scope.cancel()
 
 
 @bounded
@@ -362,11 +343,8 @@ class Odd(Ubre):
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        (None, "'NoneType' object is not iterable"),
-        ([None], "not NoneType"),
-        ("no", "not str"),
-        (bytearray(b"{}"), "not int"),
-        ([{}], "not dict"),
+        *[(None, "'NoneType' object is not iterable"), ([None], "not NoneType"), ("no", "not str")],
+        *[(bytearray(b"{}"), "not int"), ([{}], "not dict")],
     ],
 )
 async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_once_and_the_log_names_it(
