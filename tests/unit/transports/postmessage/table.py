@@ -76,33 +76,37 @@ class Ports:
 
 
 CHANNEL = "const { port1, port2 } = new MessageChannel(); const log = []; const take = ({ data }) => log.push(data);"
-LISTENS = CHANNEL + " port2.onmessage = take;"
 
 
-def on_ports(expected: Any, script: str) -> Callable[[Callable[[Ports], Awaitable[Any]]], None]:
-    """A row played on ports, of which the second listens where that of the script does; without a result it gives the log."""
+def on_ports(expected: Any, script: str, *, listens: bool = False) -> Callable[[Callable[[Ports], Awaitable[Any]]], None]:
+    """A row played on ports, of which the second may listen; the script and the play that give no result give the log."""
+    if "return" not in script:
+        script += "; await settle(); return log"
 
     def add(play: Callable[[Ports], Awaitable[Any]]) -> None:
         async def alone(origin: str) -> Any:
             channel = MessageChannel()
             ports = Ports(channel.port1, channel.port2)
-            if script.startswith(LISTENS):
+            if listens:
                 ports.port2.on_message(ports.log.append)
             result = await play(ports)
             await settle()
             return ports.log if result is None else result
 
-        ROWS.append(Row(getattr(play, "__name__", ""), expected, script, alone))
+        begin = f"{CHANNEL} port2.onmessage = take; " if listens else f"{CHANNEL} "
+        ROWS.append(Row(getattr(play, "__name__", ""), expected, begin + script, alone))
 
     return add
+
+
+def listening(expected: Any, script: str) -> Callable[[Callable[[Ports], Awaitable[Any]]], None]:
+    return on_ports(expected, script, listens=True)
 
 
 # -- ports ---------------------------------------------------------------------------------------------------------------
 
 
-@on_ports(
-    ["sync", "m"], LISTENS + "port1.postMessage('m'); await Promise.resolve(); log.push('sync'); await settle(); return log"
-)
+@listening(["sync", "m"], "port1.postMessage('m'); await Promise.resolve(); log.push('sync')")
 async def delivery_is_never_in_post(ports: Ports) -> None:
     ports.port1.post("m")
     ports.log.append("sync")
@@ -110,9 +114,8 @@ async def delivery_is_never_in_post(ports: Ports) -> None:
 
 @on_ports(
     ["a", "after a", "b", "after b"],
-    CHANNEL
-    + """port2.onmessage = ({ data }) => { log.push(data); queueMicrotask(() => log.push('after ' + data)) };
-    port1.postMessage('a'); port1.postMessage('b'); await settle(); return log""",
+    """port2.onmessage = ({ data }) => { log.push(data); queueMicrotask(() => log.push('after ' + data)) };
+    port1.postMessage('a'); port1.postMessage('b')""",
 )
 async def one_message_a_turn(ports: Ports) -> None:
     def take(data: Any) -> None:
@@ -126,8 +129,7 @@ async def one_message_a_turn(ports: Ports) -> None:
 
 @on_ports(
     [[], [1, 2, 3]],
-    CHANNEL
-    + """port1.postMessage(1); port1.postMessage(2); await settle(); port1.postMessage(3); const before = [...log];
+    """port1.postMessage(1); port1.postMessage(2); await settle(); port1.postMessage(3); const before = [...log];
     port2.onmessage = take; await settle(); return [before, log]""",
 )
 async def what_came_before_the_start_is_kept_in_order(ports: Ports) -> Any:
@@ -142,8 +144,7 @@ async def what_came_before_the_start_is_kept_in_order(ports: Ports) -> Any:
 
 @on_ports(
     [[], [1]],
-    CHANNEL
-    + """port2.addEventListener('message', take); port1.postMessage(1); await settle(); const before = [...log];
+    """port2.addEventListener('message', take); port1.postMessage(1); await settle(); const before = [...log];
     port2.start(); await settle(); return [before, log]""",
 )
 async def a_listener_alone_starts_nothing(ports: Ports) -> Any:
@@ -155,7 +156,7 @@ async def a_listener_alone_starts_nothing(ports: Ports) -> Any:
     return [before, ports.log]
 
 
-@on_ports(list(range(100)), LISTENS + "for (let i = 0; i < 100; i++) port1.postMessage(i); await settle(); return log")
+@listening(list(range(100)), "for (let i = 0; i < 100; i++) port1.postMessage(i)")
 async def order_is_kept(ports: Ports) -> None:
     for number in range(100):
         ports.port1.post(number)
@@ -163,9 +164,8 @@ async def order_is_kept(ports: Ports) -> None:
 
 @on_ports(
     ["", None, 1],
-    CHANNEL
-    + """port2.onmessage = ({ origin, source, ports }) => log.push(origin, source, ports.length);
-    port1.postMessage('m', [new MessageChannel().port1]); await settle(); return log""",
+    """port2.onmessage = ({ origin, source, ports }) => log.push(origin, source, ports.length);
+    port1.postMessage('m', [new MessageChannel().port1])""",
 )
 async def the_event_of_a_port_names_nobody(ports: Ports) -> None:
     ports.port2.add_listener(lambda event: ports.log.extend([event.origin, event.source, len(event.ports)]))
@@ -173,10 +173,9 @@ async def the_event_of_a_port_names_nobody(ports: Ports) -> None:
     ports.port1.post("m", [MessageChannel().port1])
 
 
-@on_ports(
+@listening(
     [["DataCloneError"] * 4, ["later"]],
-    LISTENS
-    + """const wrong = [() => 1, { deep: [Symbol('s')] }, Promise.resolve(), new MessageChannel().port1];
+    """const wrong = [() => 1, { deep: [Symbol('s')] }, Promise.resolve(), new MessageChannel().port1];
     const names = wrong.map((data) => name(() => port1.postMessage(data))); port1.postMessage('later'); await settle();
     return [names, log]""",
 )
@@ -187,10 +186,9 @@ async def what_cannot_be_cloned_is_refused_at_once_and_harms_nothing(ports: Port
     return [names, ports.log]
 
 
-@on_ports(
+@listening(
     [None, True, "text \U0001f600", 1.5, True, True, [1, [2]], ["x"], True, 3],
-    LISTENS
-    + """port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, nan: NaN, zero: -0,
+    """port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, nan: NaN, zero: -0,
       list: [1, [2]], set: new Set(['x']), date: new Date(0), bytes: new Uint8Array([1, 2, 3]) }); await settle();
     const got = log[0];
     return [got.none, got.yes, got.text, got.number, Number.isNaN(got.nan), Object.is(got.zero, -0), got.list,
@@ -211,10 +209,9 @@ async def values_are_kept(ports: Ports) -> Any:
     ]  # fmt: skip
 
 
-@on_ports(
+@listening(
     [True, True, False],
-    LISTENS
-    + """const shared = [1]; const data = { one: shared, other: shared }; data.itself = data;
+    """const shared = [1]; const data = { one: shared, other: shared }; data.itself = data;
     port1.postMessage(data); shared.push(2); await settle(); const got = log[0];
     return [got.itself === got, got.one === got.other, got.one.length === 2]""",
 )
@@ -229,10 +226,9 @@ async def cycles_and_shared_references_are_kept_in_a_copy(ports: Ports) -> Any:
     return [got["itself"] is got, got["one"] is got["other"], len(got["one"]) == 2]
 
 
-@on_ports(
+@listening(
     [3, 0, [1, 2]],
-    LISTENS
-    + """const buffer = new ArrayBuffer(3);
+    """const buffer = new ArrayBuffer(3);
     port1.postMessage({ deep: [new Set([buffer])], list: [1, 2] }, [buffer]); await settle();
     return [[...log[0].deep[0]][0].byteLength, buffer.byteLength, log[0].list]""",
 )
@@ -270,9 +266,8 @@ async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives(origin
 
 @on_ports(
     [1],
-    CHANNEL
-    + """port2.addEventListener('message', take); port2.addEventListener('message', take); port2.start();
-    port1.postMessage(1); await settle(); return log""",
+    """port2.addEventListener('message', take); port2.addEventListener('message', take); port2.start();
+    port1.postMessage(1)""",
 )
 async def a_listener_is_added_once(ports: Ports) -> None:
     def take(event: Any) -> None:
@@ -284,17 +279,16 @@ async def a_listener_is_added_once(ports: Ports) -> None:
     ports.port1.post(1)
 
 
-@on_ports("1152921504606846977", LISTENS + "port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])")
+@listening("1152921504606846977", "port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])")
 async def large_integers_are_exact(ports: Ports) -> Any:
     ports.port1.post(2**60 + 1)
     await settle()
     return str(ports.log[0])
 
 
-@on_ports(
+@listening(
     ["TypeError", "no", True],
-    LISTENS
-    + """const error = new TypeError('no'); error.code = 7; port1.postMessage(error); await settle();
+    """const error = new TypeError('no'); error.code = 7; port1.postMessage(error); await settle();
     return [log[0].name, log[0].message, log[0].code === undefined]""",
 )
 async def of_an_error_its_kind_and_text_are_kept(ports: Ports) -> Any:
@@ -307,10 +301,9 @@ async def of_an_error_its_kind_and_text_are_kept(ports: Ports) -> Any:
     return [got.name, got.message, not hasattr(got, "code")]
 
 
-@on_ports(
+@listening(
     [0, 8, "DataCloneError", "DataCloneError"],
-    LISTENS
-    + """const buffer = new ArrayBuffer(8); port1.postMessage(buffer, [buffer]); await settle();
+    """const buffer = new ArrayBuffer(8); port1.postMessage(buffer, [buffer]); await settle();
     return [buffer.byteLength, log[0].byteLength, name(() => port1.postMessage('m', [buffer])),
     name(() => port1.postMessage(buffer))]""",
 )
@@ -322,10 +315,9 @@ async def a_buffer_that_was_transferred_is_empty(ports: Ports) -> Any:
     return [len(buffer), len(ports.log[0]), *names]
 
 
-@on_ports(
+@listening(
     ["DataCloneError", "DataCloneError", "DataCloneError", 8, ["later"]],
-    LISTENS
-    + """const other = new MessageChannel().port1; const buffer = new ArrayBuffer(8);
+    """const other = new MessageChannel().port1; const buffer = new ArrayBuffer(8);
     const names = [name(() => port1.postMessage('m', [port1])), name(() => port1.postMessage('m', [other, other])),
       name(() => port1.postMessage(() => 1, [buffer]))];
     port1.postMessage('later', [other]); await settle(); return [...names, buffer.byteLength, log]""",
@@ -343,8 +335,7 @@ async def nothing_is_given_up_when_the_transfer_fails(ports: Ports) -> Any:
 
 @on_ports(
     [["early", "late"], "DataCloneError", [["answer"]]],
-    CHANNEL
-    + """const carried = new MessageChannel(); const heard = [], answers = [];
+    """const carried = new MessageChannel(); const heard = [], answers = [];
     carried.port1.onmessage = ({ data }) => answers.push([data]);
     carried.port1.postMessage('early');
     port2.onmessage = ({ ports: [port] }) => { port.onmessage = ({ data }) => heard.push(data); port.postMessage('answer') };
@@ -369,16 +360,15 @@ async def a_port_that_is_transferred_takes_along_what_waits_in_it(ports: Ports) 
     return [ports.log, name(lambda: ports.port1.post("again", [carried.port2])), answers]
 
 
-@on_ports(["m"], LISTENS + "port1.postMessage('m'); port1.close(); await settle(); return log")
+@listening(["m"], "port1.postMessage('m'); port1.close()")
 async def what_was_posted_before_close_arrives(ports: Ports) -> None:
     ports.port1.post("m")
     ports.port1.close()
 
 
-@on_ports(
+@listening(
     ["nothing", "nothing", []],
-    LISTENS
-    + """port1.close(); const one = name(() => port1.postMessage('m')); port1.onmessage = take;
+    """port1.close(); const one = name(() => port1.postMessage('m')); port1.onmessage = take;
     const other = name(() => port2.postMessage('m')); await settle(); return [one, other, log]""",
 )
 async def posting_after_close_is_no_error_and_goes_nowhere(ports: Ports) -> Any:
@@ -388,9 +378,7 @@ async def posting_after_close_is_no_error_and_goes_nowhere(ports: Ports) -> Any:
     return [one, name(lambda: ports.port2.post("m")), ports.log]
 
 
-@on_ports(
-    [], LISTENS + "port2.onclose = take; port2.addEventListener('close', take); port1.close(); await settle(); return log"
-)
+@listening([], "port2.onclose = take; port2.addEventListener('close', take); port1.close()")
 async def a_close_is_not_noticed_at_the_other_end(ports: Ports) -> None:
     ports.port2.on_close(ports.log.append)
     ports.port1.close()
@@ -399,14 +387,14 @@ async def a_close_is_not_noticed_at_the_other_end(ports: Ports) -> None:
 # -- windows and frames --------------------------------------------------------------------------------------------------
 
 
-def framed(origin: str, program: Callable[[Window], Any], **options: Any) -> tuple[Window, Frame, list[Any]]:
-    """A page, its frame, and what the page hears."""
+def framed(
+    origin: str, program: Callable[[Window], Any], *, hear: Callable[[Any], Any] | None = None, **options: Any
+) -> tuple[Window, Frame, list[Any]]:
+    """A page, its frame, and what the page hears: data, or what `hear` makes of an event."""
     host = Window(HOST)
-    frame = Frame(host, **options)
-    log: list[Any] = []
-    host.add_listener(lambda event: log.append(event.data))
-    if program is not None:
-        frame.load(origin, program)
+    frame, log = Frame(host, **options), list[Any]()
+    host.add_listener(lambda event: log.append(event.data if hear is None else hear(event)))
+    frame.load(origin, program)
     return host, frame, log
 
 
@@ -478,12 +466,8 @@ async def of_a_target_the_origin_is_meant(origin: str) -> Any:
     window = Window("http://host.example:8000")
     log: list[Any] = []
     window.add_listener(lambda event: log.append(event.data))
-    mine = {
-        "/": "/",
-        "/page?x#y": f"{window.origin}/page?x#y",
-        "case": window.origin.upper(),
-        "user": window.origin.replace("//", "//me:secret@"),
-    }
+    mine = {"/": "/", "/page?x#y": f"{window.origin}/page?x#y", "case": window.origin.upper()}
+    mine["user"] = window.origin.replace("//", "//me:secret@")
     for sent, target in mine.items():
         window.proxy.post_message(sent, target, source=window)
     for target in ("file:///page", "https://host.example"):
@@ -518,13 +502,10 @@ async def what_is_posted_before_the_frame_has_loaded_is_lost(origin: str) -> Any
     framed=True,
 )
 async def who_has_posted_is_known(origin: str) -> Any:
-    host = Window(HOST)
-    frame = Frame(host)
-    log: list[Any] = []
-    host.add_listener(lambda event: log.extend([event.source is frame.content_window, event.origin == origin]))
-    frame.load(origin, lambda window: say(window, "here"))
+    _, frame, heard = framed(origin, lambda window: say(window, "here"), hear=lambda event: event)
     await settle()
-    return log
+    (event,) = heard
+    return [event.source is frame.content_window, event.origin == origin]
 
 
 @row(
@@ -537,16 +518,14 @@ async def who_has_posted_is_known(origin: str) -> Any:
     framed=True,
 )
 async def a_sandboxed_page_has_an_opaque_origin_and_no_other(origin: str) -> Any:
-    host = Window(HOST)
-    frame = Frame(host, sandbox=True)
-    log: list[Any] = []
-    host.add_listener(lambda event: log.append(event.origin if event.data == "here" else event.data))
-
     def program(window: Window) -> None:
         window.add_listener(lambda event: say(window, "back"))
         say(window, "here")
 
-    frame.load(origin, program)
+    def hear(event: Any) -> Any:
+        return event.origin if event.data == "here" else event.data
+
+    host, frame, log = framed(origin, program, hear=hear, sandbox=True)
     await settle()
     assert frame.content_window is not None
     frame.content_window.post_message("m", "*", source=host)
@@ -595,6 +574,14 @@ async def a_frame_has_another_window_only_when_it_was_taken_out(origin: str) -> 
     return [same, removed, frame.content_window is not first]
 
 
+def hand_over(window: Window) -> InMemoryPort:
+    """Give the page around one end of a channel, and return the other."""
+    channel = MessageChannel()
+    assert window.parent is not None
+    window.parent.post_message("here", "*", [channel.port2], source=window)
+    return channel.port1
+
+
 GOODBYE = """
 const { port1, port2 } = new MessageChannel(); parent.postMessage('here', '*', [port2]);
 addEventListener('pagehide', () => port1.postMessage('bye'))
@@ -611,22 +598,16 @@ addEventListener('pagehide', () => port1.postMessage('bye'))
     framed=True,
 )
 async def a_page_that_goes_can_still_say_so(origin: str) -> Any:
-    host = Window(HOST)
-    frame = Frame(host)
-    heard: list[list[Any]] = []
-
-    def take(event: Any) -> None:
-        heard.append([])
-        event.ports[0].on_message(heard[-1].append)
+    def hear(event: Any) -> list[Any]:
+        log = list[Any]()
+        event.ports[0].on_message(log.append)
+        return log
 
     def program(window: Window) -> None:
-        channel = MessageChannel()
-        assert window.parent is not None
-        window.parent.post_message("here", "*", [channel.port2], source=window)
-        window.on_pagehide(lambda: channel.port1.post("bye"))
+        port = hand_over(window)
+        window.on_pagehide(lambda: port.post("bye"))
 
-    host.add_listener(take)
-    frame.load(origin, program)
+    _, frame, heard = framed(origin, program, hear=hear)
     await settle()
     frame.reload()
     await settle()
@@ -647,25 +628,19 @@ async def a_page_that_goes_can_still_say_so(origin: str) -> Any:
     framed=True,
 )
 async def a_port_of_a_page_that_is_gone_is_silent(origin: str) -> Any:
-    host = Window(HOST)
-    frame = Frame(host)
-    ports: list[InMemoryPort] = []
-    log: list[Any] = []
+    log = list[Any]()
 
-    def take(event: Any) -> None:
-        ports.append(event.ports[0])
+    def hear(event: Any) -> Any:
         event.ports[0].on_message(log.append)
+        return event.ports[0]
 
     def program(window: Window) -> None:
-        channel = MessageChannel()
-        assert window.parent is not None
-        window.parent.post_message("here", "*", [channel.port2], source=window)
-        channel.port1.post("one")
-        channel.port1.on_message(lambda data: channel.port1.post("more"))
-        window.own(channel.port1)
+        port = hand_over(window)
+        port.post("one")
+        port.on_message(lambda data: port.post("more"))
+        window.own(port)
 
-    host.add_listener(take)
-    frame.load(origin, program)
+    _, frame, ports = framed(origin, program, hear=hear)
     await settle()
     before = list(log)
     frame.remove()

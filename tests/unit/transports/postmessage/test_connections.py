@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Bus, ConnectFailed, Context, Disconnected, Identity, Limits, Unauthorized, connect
+from polybus import Backoff, Bus, ConnectFailed, Context, Disconnected, Identity, Limits, Listener, Unauthorized, connect
 from polybus.errors import LocalProtocolError, TooLarge
-from polybus.plugins import Closed, Handshake
+from polybus.plugins import Handshake
+from polybus.testing.contract.transport import FrameReceiver
 from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInfo, PortTransport
 from polybus.transports.postmessage.connection import PortConnection
 from tests.loops import both_backends  # noqa: F401
+from tests.refusal import refused
 from tests.support import eventually
+from tests.unit.transports.postmessage.table import settle
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +46,16 @@ def ports(**info: Any) -> tuple[InMemoryPort, InMemoryPort]:
     return channel.port1, channel.port2
 
 
+def served(port: Any, bus: Bus | None = None) -> Any:
+    """A bus serves over a port, or over what gives ports."""
+    return (bus or service()).serve(PortTransport(port), protocol="ubre")
+
+
+def joined(port: Any, **options: Any) -> Any:
+    """A bus connects over a port, or over what gives ports."""
+    return connect(PortTransport(port), protocol="ubre", **options)
+
+
 class Bare:
     """The other end as a page without polybus would have it: it reads and writes what passes."""
 
@@ -57,9 +70,16 @@ class Bare:
         if self._answer is not None and (answer := self._answer(data)) is not None:
             self.port.post(answer)
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        with anyio.fail_after(5):
-            await eventually(condition)
+
+@asynccontextmanager
+async def greeted(bus: Bus, answer: Callable[[str], Any] | None = None) -> AsyncIterator[tuple[Bare, Listener]]:
+    """A bare end that has said hello to a bus, and where that serves."""
+    here, there = ports()
+    async with served(there, bus) as listener:
+        bare = Bare(here, answer)
+        here.post('\0hi {"v":1}')
+        await eventually(lambda: listener.peers)
+        yield bare, listener
 
 
 class FailingPort:
@@ -87,9 +107,11 @@ class FailingPort:
 class SynchronousPort:
     """A port that delivers within `post`."""
 
-    def __init__(self) -> None:
+    def __init__(self, other: SynchronousPort | None = None) -> None:
         self.info = PortInfo()
-        self.other: SynchronousPort | None = None
+        self.other = other
+        if other is not None:
+            other.other = self
         self._callback: Callable[[Any], None] | None = None
         self._kept: list[Any] = []
 
@@ -119,16 +141,13 @@ def ubre(data: str) -> str | None:
 
 
 async def test_two_that_connect_are_joined() -> None:
-    here, there = ports()
-    one, other = service(), service()
+    async def run(port: InMemoryPort, number: int) -> None:
+        async with service() as bus, joined(port, bus=bus):
+            assert await bus.peers[0].request("double", number) == 2 * number
 
-    async def run(bus: Bus, port: InMemoryPort, number: int) -> None:
-        async with connect(PortTransport(port), protocol="ubre", bus=bus) as joined:
-            assert await joined.peers[0].request("double", number) == 2 * number
-
-    async with one, other, anyio.create_task_group() as group:
-        group.start_soon(run, one, here, 2)
-        group.start_soon(run, other, there, 3)
+    async with anyio.create_task_group() as group:
+        for number, port in enumerate(ports()):
+            group.start_soon(run, port, number)
 
 
 async def test_the_headers_of_connect_reach_authenticate_over_the_port() -> None:
@@ -140,31 +159,26 @@ async def test_the_headers_of_connect_reach_authenticate_over_the_port() -> None
 
     server = service(authenticate=authenticate)
     here, there = ports(origin="https://frame.example", epoch=3, address="https://frame.example#3")
-    async with server.serve(PortTransport(there), protocol="ubre"):
-        async with connect(PortTransport(here), protocol="ubre", headers={"Authorization": "Bearer secret"}) as bus:
+    async with served(there, server):
+        async with joined(here, headers={"Authorization": "Bearer secret"}) as bus:
             assert await bus.request("who") == "ann"
     (shown,) = seen
     assert (shown.transport, shown.origin, shown.params) == ("port", "https://frame.example", {"epoch": "3"})
     here, there = ports()
-    async with server.serve(PortTransport(there), protocol="ubre"):
-        with pytest.raises(Unauthorized):
-            async with connect(PortTransport(here), protocol="ubre"):
-                raise AssertionError("let in")
+    async with served(there, server):
+        await refused(joined(here), Unauthorized)
 
 
 async def test_two_that_speak_different_protocols_say_so() -> None:
     here, there = ports()
     async with service().serve(PortTransport(there), protocol="csb"):
-        with pytest.raises(ConnectFailed, match="csb is spoken here, not ubre"):
-            async with connect(PortTransport(here), protocol="ubre"):
-                raise AssertionError("let in")
+        await refused(joined(here), ConnectFailed, match="csb is spoken here, not ubre")
 
 
 async def test_an_end_that_nobody_has_started_fails_in_time_and_says_what_to_do() -> None:
     here, _ = ports()
-    with pytest.raises(ConnectFailed, match="did not greet.*bare=True"):
-        async with connect(PortTransport(here), protocol="ubre", limits=Limits(handshake_timeout=0.05)):
-            raise AssertionError("connected")
+    entering = joined(here, limits=Limits(handshake_timeout=0.05))
+    await refused(entering, ConnectFailed, match="did not greet.*bare=True")
 
 
 async def test_a_bare_peer_is_asked_without_a_greeting() -> None:
@@ -178,10 +192,10 @@ async def test_a_bare_peer_is_asked_without_a_greeting() -> None:
 
 async def test_a_bare_peer_is_served_without_a_greeting() -> None:
     here, there = ports()
-    async with service().serve(PortTransport(there), protocol="ubre") as listener:
+    async with served(there) as listener:
         bare = Bare(here)
         here.post('{"request": "double", "id": 1, "body": 4}')
-        await bare.until(lambda: bare.heard)
+        await eventually(lambda: bare.heard)
         assert len(listener.peers) == 1
     assert json.loads(bare.heard[0]) == {"success": 1, "body": 8}
     assert not any("\0" in data for data in bare.heard)
@@ -190,162 +204,121 @@ async def test_a_bare_peer_is_served_without_a_greeting() -> None:
 async def test_a_port_is_used_once() -> None:
     here, there = ports()
     transport = PortTransport(here)
-    async with service().serve(PortTransport(there), protocol="ubre"), connect(transport, protocol="ubre"):
-        with pytest.raises(LocalProtocolError, match="used before"):
-            async with connect(transport, protocol="ubre"):
-                raise AssertionError("connected")
+    async with served(there), connect(transport, protocol="ubre"):
+        await refused(connect(transport, protocol="ubre"), LocalProtocolError, match="used before")
 
 
 async def test_an_end_that_has_gone_without_a_word_is_found_by_silence() -> None:
     """A browser's port has no event of its end."""
-    here, there = ports()
-    server = service(limits=Limits(ping_interval=0.02, ping_timeout=0.02))
-    bare = Bare(here)
-    async with server.serve(PortTransport(there), protocol="ubre") as listener:
-        here.post('\0hi {"v":1}')
-        await bare.until(lambda: listener.peers)
-        here.close()
-        await bare.until(lambda: not listener.peers)
+    async with greeted(service(limits=Limits(ping_interval=0.02, ping_timeout=0.02))) as (bare, listener):
+        bare.port.close()
+        await eventually(lambda: not listener.peers)
 
 
 async def test_whoever_answers_pings_stays() -> None:
-    here, there = ports()
-    limits = Limits(ping_interval=0.02, ping_timeout=0.02)
-    async with service(limits=limits).serve(PortTransport(there), protocol="ubre") as listener:
-        bare = Bare(here, lambda data: "\0pong" if data == "\0ping" else None)
-        here.post('\0hi {"v":1}')
-        await bare.until(lambda: bare.heard.count("\0ping") >= 3)
+    bus = service(limits=Limits(ping_interval=0.02, ping_timeout=0.02))
+    async with greeted(bus, lambda data: "\0pong" if data == "\0ping" else None) as (bare, listener):
+        await eventually(lambda: bare.heard.count("\0ping") >= 3)
         assert listener.peers
 
 
 async def test_a_sender_waits_for_acknowledgements() -> None:
     here, there = ports()
-    bare = Bare(there)
-    bare_said = bare.heard
+    heard, sent = Bare(there).heard, 0
     client = Bus(limits=Limits(outbox=4, outbox_bytes=4 * 1024 * 1024))
     there.post('\0hi {"v":1}')
-    async with connect(PortTransport(here), protocol="ubre", bus=client):
-        sent = 0
-        with anyio.move_on_after(0.2):
-            while True:
-                await client.publish("news", "x" * 10_000, timeout=60)
-                sent += 1
-        frames = [data for data in bare_said if not data.startswith("\0")]
-        assert 26 <= len(frames) <= 28, "256 KiB are under way, and no more"
-        assert sent <= len(frames) + 5
-        there.post(f"\0ack {len(frames)}")
-        await bare.until(lambda: sum(not data.startswith("\0") for data in bare_said) > len(frames))
+
+    async def publish() -> None:
+        nonlocal sent
+        while True:
+            await client.publish("news", "x" * 10_000, timeout=60)
+            sent += 1
+
+    def frames() -> int:
+        return sum(not data.startswith("\0") for data in heard)
+
+    async with joined(here, bus=client), anyio.create_task_group() as group:
+        group.start_soon(publish)
+        await eventually(lambda: frames() >= 26)
+        await settle()
+        assert (count := frames()) <= 28, "256 KiB are under way, and no more"
+        assert sent <= count + 5
+        there.post(f"\0ack {count}")
+        await eventually(lambda: frames() > count)
+        group.cancel_scope.cancel()
 
 
 async def test_a_receiver_acknowledges_what_it_has_taken() -> None:
-    here, there = ports()
-    async with service().serve(PortTransport(there), protocol="ubre"):
-        bare = Bare(here)
-        here.post('\0hi {"v":1}')
+    async with greeted(service()) as (bare, _):
         for number in range(130):
-            here.post(json.dumps({"request": "double", "id": number, "body": number}))
-        await bare.until(lambda: len(bare.heard) > 130)
+            bare.port.post(json.dumps({"request": "double", "id": number, "body": number}))
+        await eventually(lambda: len(bare.heard) > 130)
         acks = [data for data in bare.heard if data.startswith("\0ack")]
         assert acks[:2] == ["\0ack 64", "\0ack 128"]
-        await bare.until(lambda: "\0ack 130" in bare.heard)  # the rest, once a second
+        await eventually(lambda: "\0ack 130" in bare.heard)  # the rest, once a second
 
 
 async def test_text_that_begins_with_the_mark_passes() -> None:
     """No protocol of ours writes such a frame; a transport carries any."""
     here, there = ports()
     bare = Bare(there)
-    frames: list[bytes] = []
     async with Bus() as bus:
         runtime: Any = bus._services.running
         connection = PortConnection(here, runtime, frozenset({"text"}), "text", lambda said: None)
         connection.listen()
         connection.settled()
-
-        class Receiver:
-            def frames_received(self, new: Any) -> None:
-                frames.extend(new)
-
-            def closed(self, why: Closed) -> None:
-                pass
-
-            def pause_writing(self) -> None:
-                pass
-
-            def resume_writing(self) -> None:
-                pass
-
-        connection.start(Receiver())
+        connection.start(receiver := FrameReceiver(connection))
         for frame in (b"\0bye 1000", b"\0\0", b"plain", "\ud800".encode("utf-8", "surrogatepass")):
             connection.send(frame)
-        await bare.until(lambda: len(bare.heard) == 4)
+        await eventually(lambda: len(bare.heard) == 4)
         assert bare.heard == ["\0\0bye 1000", "\0\0\0", "plain", "\ud800"]
         for data in bare.heard:
             there.post(data)
-        await bare.until(lambda: len(frames) == 4)
-        assert frames == [b"\0bye 1000", b"\0\0", b"plain", b"\xed\xa0\x80"]
+        await eventually(lambda: len(receiver.frames) == 4)
+        assert receiver.frames == [b"\0bye 1000", b"\0\0", b"plain", b"\xed\xa0\x80"]
         with pytest.raises(TooLarge):
             connection.send(b"x" * (connection.max_frame + 1))
         connection.close()
 
 
 NONSENSE = [
-    "\0",
-    "\0hi {",
-    "\0hi []",
-    '\0hi {"v": 2}',
-    '\0hi {"protocol": 7}',
-    '\0hi {"headers": []}',
-    '\0hi {"headers": {"a": 1}}',
-    "\0hi " + "x" * 70_000,
-    "\0hi \ud800",
-    '\0hi {"headers": {"a": "\ud800"}, "v": 3}',
-    "\0ack 1",
-    "\0ack -1",
-    "\0ack x",
-    "\0ack " + "9" * 30,
-    "\0ping",
-    "\0what",
-    ["an object"],
-    7,
-    None,
-    b"binary where text is spoken",
-]
+    "\0", "\0hi {", "\0hi []", '\0hi {"v": 2}', '\0hi {"protocol": 7}', '\0hi {"headers": []}', '\0hi {"headers": {"a": 1}}',
+    "\0hi " + "x" * 70_000, "\0hi \ud800", '\0hi {"headers": {"a": "\ud800"}, "v": 3}',
+    "\0ack 1", "\0ack -1", "\0ack x", "\0ack " + "9" * 30, "\0ping", "\0what",
+    ["an object"], 7, None, b"binary where text is spoken",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("greeted", [False, True])
+@pytest.mark.parametrize("said_hello", [False, True])
 @pytest.mark.parametrize("data", NONSENSE, ids=lambda data: repr(data)[:24])
-async def test_nonsense_ends_that_connection_and_no_other(data: Any, greeted: bool) -> None:
+async def test_nonsense_ends_that_connection_and_no_other(data: Any, said_hello: bool) -> None:
     here, there = ports()
     good, better = ports()
     server = service()
-    async with (
-        server.serve(PortTransport(there), protocol="ubre") as listener,
-        server.serve(PortTransport(better), protocol="ubre"),
-        connect(PortTransport(good), protocol="ubre") as bus,
-    ):
+    async with served(there, server) as listener, served(better, server), joined(good) as bus:
         bare = Bare(here)
-        if greeted:
+        if said_hello:
             here.post('\0hi {"v":1}')
-            await bare.until(lambda: listener.peers)
+            await eventually(lambda: listener.peers)
         here.post(data)
-        harmless = greeted and data == "\0ping"
+        harmless = said_hello and data == "\0ping"
         if harmless:
-            await bare.until(lambda: "\0pong" in bare.heard)
+            await eventually(lambda: "\0pong" in bare.heard)
         else:
             await anyio.wait_all_tasks_blocked()
             here.post('{"request": "double", "id": 1, "body": 4}')
             await anyio.wait_all_tasks_blocked()
             assert not any(isinstance(said, str) and "success" in said for said in bare.heard)
-            await bare.until(lambda: not listener.peers)
+            await eventually(lambda: not listener.peers)
         assert await bus.request("double", 1) == 2
 
 
 @pytest.mark.parametrize("taken", range(4), ids="it fails after {}".format)
 async def test_a_port_that_fails_ends_the_connection_over_it_and_says_why(taken: int) -> None:
     here, there = ports()
-    async with service().serve(PortTransport(there), protocol="ubre"):
+    async with served(there):
         with pytest.raises((ConnectFailed, Disconnected), match=r"the port failed: RuntimeError: it was detached"):
-            async with connect(PortTransport(FailingPort(here, taken)), protocol="ubre") as bus:
+            async with joined(FailingPort(here, taken)) as bus:
                 for number in range(4):
                     assert await bus.request("double", number) == 2 * number
 
@@ -354,13 +327,8 @@ async def test_a_port_that_fails_ends_the_connection_over_it_and_says_why(taken:
 async def test_a_port_that_fails_costs_a_bus_that_serves_nothing_else(taken: int, caplog: pytest.LogCaptureFixture) -> None:
     here, there = ports()
     good, better = ports()
-    failing = FailingPort(there, taken)
-    server = service()
-    async with (
-        server.serve(PortTransport(failing), protocol="ubre"),
-        server.serve(PortTransport(better), protocol="ubre"),
-        connect(PortTransport(good), protocol="ubre") as bus,
-    ):
+    failing, server = FailingPort(there, taken), service()
+    async with served(failing, server), served(better, server), joined(good) as bus:
         here.post('\0hi {"v":1}')
         for number in range(4):
             here.post(json.dumps({"request": "double", "id": number, "body": 4}))
@@ -370,40 +338,28 @@ async def test_a_port_that_fails_costs_a_bus_that_serves_nothing_else(taken: int
 
 
 async def test_what_a_port_answers_within_its_post_is_counted() -> None:
-    here, there = SynchronousPort(), SynchronousPort()
-    here.other, there.other = there, here
-    async with service().serve(PortTransport(there), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
+    here = SynchronousPort()
+    async with served(SynchronousPort(here)), joined(here) as bus:
         for number in range(200):
             assert await bus.request("double", number) == 2 * number
 
 
 async def test_frames_that_a_port_delivers_within_an_acknowledgement_come_after_those_that_are_acknowledged() -> None:
-    here, there = SynchronousPort(), SynchronousPort()
-    here.other, there.other = there, here
     host: Any = SimpleNamespace(limits=Limits(), time=lambda: 0.0, call_soon=lambda function: function())
-    taken: list[bytes] = []
     numbers = iter(range(3000))
 
-    class Receiver:
-        paused = False
-
-        def pause_writing(self) -> None:
-            self.paused = True
-
+    class Writer(FrameReceiver):
         def resume_writing(self) -> None:
-            self.paused = False
+            super().resume_writing()
             write()
 
-        def frames_received(self, frames: Any) -> None:
-            taken.extend(frames)
-
-        def closed(self, why: Closed) -> None:
-            raise AssertionError(why)
-
-    ends = [PortConnection(port, host, frozenset({"text"}), "text", lambda said: None) for port in (here, there)]
+    here = SynchronousPort()
+    ends = [
+        PortConnection(port, host, frozenset({"text"}), "text", lambda said: None) for port in (here, SynchronousPort(here))
+    ]
     sender, receiver = ends
-    writer: Any = Receiver()
-    for end, side in zip(ends, (writer, Receiver()), strict=True):
+    writer, reader = Writer(sender), FrameReceiver(receiver)
+    for end, side in ((sender, writer), (receiver, reader)):
         end.listen()
         end.start(side)
     for end in ends:
@@ -416,9 +372,9 @@ async def test_frames_that_a_port_delivers_within_an_acknowledgement_come_after_
 
     receiver.pause_reading()
     write()
-    assert writer.paused and not taken
+    assert writer.paused and not reader.frames
     receiver.resume_reading()
-    assert taken == [b"%d" % number for number in range(3000)]
+    assert reader.frames == [b"%d" % number for number in range(3000)]
 
 
 class Wordless(Exception):
@@ -438,16 +394,13 @@ PORT_ERRORS = [
 async def test_a_port_that_cannot_be_listened_to_or_takes_no_greeting_is_closed_and_the_error_says_why(
     error: Exception, words: str, fails: str
 ) -> None:
-    greeted, bare, served = (refusing(fails, error) for _ in range(3))
-    entering: list[Any] = [connect(PortTransport(greeted), protocol="ubre")]
+    one, bare, other = (refusing(fails, error) for _ in range(3))
+    entering: list[Any] = [joined(one)]
     if fails != "post":  # which they do later, or not at all
-        entering.append(connect(PortTransport(bare, bare=True), protocol="ubre"))
-        entering.append(service().serve(PortTransport(served), protocol="ubre"))
+        entering += [connect(PortTransport(bare, bare=True), protocol="ubre"), served(other)]
     for each in entering:
-        with pytest.raises(ConnectFailed, match=words):
-            async with each:
-                raise AssertionError("entered")
-    assert [port.closed for port in (greeted, bare, served)][: len(entering)] == [True] * len(entering)
+        await refused(each, ConnectFailed, match=words)
+    assert [port.closed for port in (one, bare, other)][: len(entering)] == [True] * len(entering)
 
 
 async def test_ports_that_fail_at_once_leave_nothing_at_a_bus_that_serves_and_the_next_is_asked_for_later(
@@ -463,11 +416,10 @@ async def test_ports_that_fail_at_once_leave_nothing_at_a_bus_that_serves_and_th
         waited.append(len(given))
         return given.pop() if given else there
 
-    async with service().serve(PortTransport(port), protocol="ubre") as listener:
-        async with connect(PortTransport(here), protocol="ubre") as bus:
-            assert await bus.request("double", 2) == 4
-            assert len(listener.peers) == 1
-            assert all(port.closed for port in failed)
+    async with served(port) as listener, joined(here) as bus:
+        assert await bus.request("double", 2) == 4
+        assert len(listener.peers) == 1
+        assert all(port.closed for port in failed)
     assert waited[:4] == [3, 2, 1, 0]
 
 
@@ -497,19 +449,15 @@ async def test_half_a_pair_of_surrogates_in_a_goodbye_can_be_printed() -> None:
     here, there = ports()
     Bare(there, lambda said: "\0bye 1008 no \ud800" if said.startswith("\0hi") else None)
     with pytest.raises(ConnectFailed) as failed:
-        async with connect(PortTransport(here), protocol="ubre"):
+        async with joined(here):
             pass
     assert "no ?" in str(failed.value).encode().decode()
 
 
 async def test_a_frame_above_the_limit_ends_the_connection() -> None:
-    here, there = ports()
-    async with service(limits=Limits(message=1000)).serve(PortTransport(there), protocol="ubre") as listener:
-        bare = Bare(here)
-        here.post('\0hi {"v":1}')
-        await bare.until(lambda: listener.peers)
-        here.post("x" * 1001)
-        await bare.until(lambda: not listener.peers)
+    async with greeted(service(limits=Limits(message=1000))) as (bare, listener):
+        bare.port.post("x" * 1001)
+        await eventually(lambda: not listener.peers)
         assert bare.heard[-1] == "\0bye 1009 a frame of 1001 bytes, the limit is 1000"
 
 
@@ -530,17 +478,14 @@ async def test_a_link_comes_back_by_the_next_port_with_its_subscriptions() -> No
             await eventually(lambda: waiting)
             return waiting.pop()
 
-    from polybus import Backoff
-
     backoff = Backoff(initial=0.001, maximum=0.01)
-    async with server.serve(PortTransport(Doors()), protocol="ubre") as listener:
-        async with connect(PortTransport(port), protocol="ubre", backoff=backoff) as bus, bus.subscribe("news.*") as news:
-            for number in range(3):
-                assert await bus.request("double", number) == 2 * number
-                await server.publish("news.today", number)
-                assert (await anext(news)).body == number
-                await listener.peers[0].aclose("again")
-                await eventually(lambda: bus.stats().reconnects == number + 1)  # noqa: B023  # awaited here
+    async with served(Doors(), server) as listener, joined(port, backoff=backoff) as bus, bus.subscribe("news.*") as news:
+        for number in range(3):
+            assert await bus.request("double", number) == 2 * number
+            await server.publish("news.today", number)
+            assert (await anext(news)).body == number
+            await listener.peers[0].aclose("again")
+            await eventually(lambda: bus.stats().reconnects == number + 1)  # noqa: B023  # awaited here
 
 
 def test_what_is_no_port_is_refused() -> None:
@@ -568,15 +513,11 @@ async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was
         for number in (1, 2):
             yield doubling(number)
 
-    from polybus import Backoff
-
     limits = Limits(connect_timeout=0.01)
     with anyio.fail_after(5):
         async with aclosing(late()) as source, Bus(limits=limits) as bus:
             transport = PortTransport(source, bare=True)
-            with pytest.raises(ConnectFailed, match="no port came"):
-                async with connect(transport, protocol="ubre", bus=bus):
-                    raise AssertionError("connected")
+            await refused(connect(transport, protocol="ubre", bus=bus), ConnectFailed, match="no port came")
             gate.set()
             async with connect(transport, protocol="ubre", bus=bus, wait=5, backoff=Backoff(initial=0.001)):
                 assert await bus.request("double", 4) == 8
@@ -589,14 +530,10 @@ async def test_nobody_waits_where_there_will_be_no_other_port() -> None:
             yield port
 
     here, _ = ports()
-    limits = Limits(handshake_timeout=0.01)
     with anyio.fail_after(5):
-        with pytest.raises(ConnectFailed, match="there are no more ports"):
-            async with connect(PortTransport(none()), protocol="ubre", wait=60):
-                raise AssertionError("connected")
-        with pytest.raises(ConnectFailed, match="did not greet"):
-            async with connect(PortTransport(here), protocol="ubre", wait=60, limits=limits):
-                raise AssertionError("connected")
+        await refused(joined(none(), wait=60), ConnectFailed, match="there are no more ports")
+        silent = joined(here, wait=60, limits=Limits(handshake_timeout=0.01))
+        await refused(silent, ConnectFailed, match="did not greet")
 
 
 async def test_ports_that_nobody_uses_give_way_to_others() -> None:
@@ -609,19 +546,19 @@ async def test_ports_that_nobody_uses_give_way_to_others() -> None:
             yield port
 
     bus = service(limits=Limits(handshakes=3))
-    async with come, more, aclosing(pages()) as source, bus.serve(PortTransport(source), protocol="ubre") as listener:
+    async with come, more, aclosing(pages()) as source, served(source, bus) as listener:
         first, late = Bare(here[0]), Bare(here[3])
         first.port.post('{"request": "double", "id": 1, "body": 4}')
         come.send_nowait(there[0])
-        await first.until(lambda: first.heard)
+        await eventually(lambda: first.heard)
         for port in there[1:]:
             come.send_nowait(port)
-        await late.until(lambda: there[2].closed)
+        await eventually(lambda: there[2].closed)
         assert [port.closed for port in there] == [False, True, True, False, False, False]
-        async with connect(PortTransport(here[5]), protocol="ubre") as client:
+        async with joined(here[5]) as client:
             assert await client.request("double", 2) == 4
         late.port.post('{"request": "double", "id": 1, "body": 5}')  # it speaks when its user does, however late that is
-        await late.until(lambda: late.heard)
+        await eventually(lambda: late.heard)
         assert len(listener.peers) >= 2
 
 
@@ -639,9 +576,7 @@ async def test_what_is_no_port_is_called_so() -> None:
     async with aclosing(generated()) as numbers:
         sources: list[Any] = [lambda: 7, Numbers(), numbers]
         for source in sources:
-            with pytest.raises(TypeError, match=r"gave int, which is no message port"):
-                async with connect(PortTransport(source), protocol="ubre"):
-                    raise AssertionError("connected")
+            await refused(joined(source), TypeError, match=r"gave int, which is no message port")
 
 
 async def test_a_bus_that_serves_asks_again_where_a_source_fails(
@@ -659,7 +594,7 @@ async def test_a_bus_that_serves_asks_again_where_a_source_fails(
         return following
 
     monkeypatch.setattr("polybus.transports.postmessage._transport._PAUSE", 0.001)
-    async with service().serve(PortTransport(port), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
+    async with served(port), joined(here) as bus:
         assert await bus.request("double", 2) == 4
     assert caplog.text.count("it will be asked again") == 2
     assert "ValueError: of the application" in caplog.text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ from polybus._util.event_loop import running_loop
 from polybus.events import LinkDown
 from polybus.testing.browser import Frame, ServedFrame, StrangeHello, Window, connect_to_host, serve_frame
 from polybus.transports.postmessage import InMemoryPort, PortTransport
-from tests.support import eventually
+from tests.support import eventually, next_event
 from tests.unit.transports.postmessage.table import settle
 
 pytestmark = pytest.mark.anyio
@@ -85,6 +86,16 @@ def scene(*, sandbox: bool = False, shuffle: random.Random | None = None) -> tup
     return host, Frame(host, sandbox=sandbox)
 
 
+@asynccontextmanager
+async def loaded(frame: Frame, origin: str = CHILD, kind: type[Page] | None = None, **given: Any) -> AsyncIterator[Page]:
+    """A page in the frame, which is there to the end of the block."""
+    async with anyio.create_task_group() as group:
+        page = (kind or Page)(group, **given)
+        frame.load(origin, page)
+        yield page
+        group.cancel_scope.cancel()
+
+
 def linked(frame: Frame, origin: str = CHILD, bus: Bus | None = None, **options: Any) -> Any:
     """The host's bus, on what comes of the frame."""
     served = serve_frame(frame, origin=origin)
@@ -92,39 +103,31 @@ def linked(frame: Frame, origin: str = CHILD, bus: Bus | None = None, **options:
 
 
 @pytest.mark.parametrize(
-    ("sandbox", "loaded", "expected"),
+    ("sandbox", "origin", "expected"),
     [(False, CHILD, CHILD), (False, HOST, HOST), (True, CHILD, "null")],
     ids=["cross-site", "same-origin", "sandboxed"],
 )
-async def test_a_page_asks_its_frame(sandbox: bool, loaded: str, expected: str) -> None:
+async def test_a_page_asks_its_frame(sandbox: bool, origin: str, expected: str) -> None:
     _, frame = scene(sandbox=sandbox)
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(loaded, page)
-        async with linked(frame, expected) as bus:
-            assert await bus.request("count", 7) == 1
-            assert bus.peers[0].address == f"{expected}#1"
-        group.cancel_scope.cancel()
+    async with loaded(frame, origin), linked(frame, expected) as bus:
+        assert await bus.request("count", 7) == 1
+        assert bus.peers[0].address == f"{expected}#1"
 
 
 async def test_a_child_that_is_slow_and_a_host_that_is_late_meet() -> None:
     gate = anyio.Event()
     for slow in (True, False):
         host, frame = scene()
-        gate = anyio.Event()
         early: list[Any] = []
         host.add_listener(early.append)
-        async with anyio.create_task_group() as group:
-            page = Page(group, patience=gate.wait if slow else None)
-            frame.load(CHILD, page)
+        async with loaded(frame, patience=gate.wait if slow else None) as page:
             await anyio.wait_all_tasks_blocked()
-            if not slow:
-                await eventually(lambda: len(early) >= 3)  # noqa: B023  # hellos that nobody answers
+            if slow:
+                page.group.start_soon(_later, gate)
             else:
-                group.start_soon(_later, gate)
+                await eventually(lambda: len(early) >= 3)  # noqa: B023  # hellos that nobody answers
             async with linked(frame) as bus:
                 assert await bus.request("count", 1) == 1
-            group.cancel_scope.cancel()
 
 
 async def _later(gate: anyio.Event) -> None:
@@ -160,20 +163,16 @@ async def test_another_window_of_the_right_origin_gets_no_port_and_answers_no_re
     host, frame = scene()
     served = serve_frame(frame, origin=CHILD, on_reject=strangers.append)
     stranger, _ = await bare(Frame(host))
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(CHILD, page)
-        async with connect(PortTransport(served), protocol="ubre") as bus:
-            reply = bus.request("slow", 1)
-            await eventually(lambda: page.handled == [1])
-            for data in ({"success": 1}, '{"success":1}', HELLO, HELLO | {"type": "taken"}):
-                host.proxy.post_message(data, "*", source=stranger)
-            await settle()
-            assert not reply.done()
-            assert (bus.stats().reconnects, bus.stats().late, served.epoch) == (0, 0, 1)
-            assert strangers == [StrangeHello(CHILD, "source")] * 2
-            assert await bus.request("count", 2) == 1
-        group.cancel_scope.cancel()
+    async with loaded(frame) as page, connect(PortTransport(served), protocol="ubre") as bus:
+        reply = bus.request("slow", 1)
+        await eventually(lambda: page.handled == [1])
+        for data in ({"success": 1}, '{"success":1}', HELLO, HELLO | {"type": "taken"}):
+            host.proxy.post_message(data, "*", source=stranger)
+        await settle()
+        assert not reply.done()
+        assert (bus.stats().reconnects, bus.stats().late, served.epoch) == (0, 0, 1)
+        assert strangers == [StrangeHello(CHILD, "source")] * 2
+        assert await bus.request("count", 2) == 1
 
 
 async def test_what_other_libraries_post_is_theirs() -> None:
@@ -208,10 +207,8 @@ async def test_what_is_said_on_a_port_that_nobody_reads_yet_is_kept() -> None:
 async def test_a_child_speaks_to_no_host_that_it_does_not_name() -> None:
     host, frame = scene()
     served = serve_frame(frame, origin=CHILD)
-    async with anyio.create_task_group() as group:
-        frame.load(CHILD, Page(group, origins=("https://other.example",)))
+    async with loaded(frame, origins=("https://other.example",)):
         await eventually(lambda: host.proxy.dropped >= 2)
-        group.cancel_scope.cancel()
     assert (served.rejected, served.epoch) == (0, 0)
 
 
@@ -223,21 +220,16 @@ async def test_a_child_that_no_host_answers_is_told_whom_it_named() -> None:
 
 async def test_two_frames_have_ports_of_their_own() -> None:
     host = Window(HOST)
-    async with anyio.create_task_group() as group:
-        pages = [Page(group), Page(group)]
-        frames = [Frame(host), Frame(host)]
-        for frame, page in zip(frames, pages, strict=True):
-            frame.load(CHILD, page)
-        async with linked(frames[0]) as one, linked(frames[1]) as other:
-            for number in range(3):
-                await one.request("count", number)
-                await other.request("count", 10 + number)
-            assert [page.handled for page in pages] == [[0, 1, 2], [10, 11, 12]]
-            frames[0].reload()
-            assert await other.request("count", 13) == 1, "the other frame has not noticed"
-            await eventually(lambda: one.stats().reconnects == 1)
-            assert await one.request("count", 3) == 2
-        group.cancel_scope.cancel()
+    frame, another = Frame(host), Frame(host)
+    async with loaded(frame) as page, loaded(another) as another_page, linked(frame) as one, linked(another) as other:
+        for number in range(3):
+            await one.request("count", number)
+            await other.request("count", 10 + number)
+        assert [page.handled, another_page.handled] == [[0, 1, 2], [10, 11, 12]]
+        frame.reload()
+        assert await other.request("count", 13) == 1, "the other frame has not noticed"
+        await eventually(lambda: one.stats().reconnects == 1)
+        assert await one.request("count", 3) == 2
 
 
 def word(host: Window, page: Window, kind: str, nonce: Any) -> None:
@@ -272,23 +264,19 @@ async def test_hello_repeated_offers_one_port() -> None:
 async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away() -> None:
     """A frame's pages run in different processes, and what the old one said last may come after what the new one says first."""
     host, frame = scene()
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(CHILD, page)
-        async with linked(frame) as bus:
-            assert await bus.request("count", 1) == 1
-            assert frame.content_window is not None
-            window = frame.content_window._window
-            assert window is not None
-            for number in range(20):
-                word(host, window, "hello", f"late {number}")
-            await settle()
-            assert await bus.request("count", 2) == 1
-            assert bus.stats().reconnects == 0
-            frame.reload()
-            await eventually(lambda: bus.stats().reconnects == 1)
-            assert await bus.request("count", 3) == 2
-        group.cancel_scope.cancel()
+    async with loaded(frame), linked(frame) as bus:
+        assert await bus.request("count", 1) == 1
+        assert frame.content_window is not None
+        window = frame.content_window._window
+        assert window is not None
+        for number in range(20):
+            word(host, window, "hello", f"late {number}")
+        await settle()
+        assert await bus.request("count", 2) == 1
+        assert bus.stats().reconnects == 0
+        frame.reload()
+        await eventually(lambda: bus.stats().reconnects == 1)
+        assert await bus.request("count", 3) == 2
 
 
 async def test_a_port_that_is_not_taken_counts_for_nothing_and_few_are_kept() -> None:
@@ -328,68 +316,52 @@ async def test_a_page_that_asks_for_ports_again_and_again_keeps_the_last() -> No
 
 async def test_a_reload_fails_what_is_pending_and_the_next_page_answers() -> None:
     _, frame = scene()
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(CHILD, page)
-        async with linked(frame) as bus:
-            pending = bus.request("slow", 1)
-            await eventually(lambda: page.handled == [1])
-            frame.reload()
-            with pytest.raises(Disconnected) as caught:
-                await pending
-            assert caught.value.sent
-            assert caught.value.reason == "the page is gone"
-            assert await bus.request("count", 2) == 2, "answered by the second page"
-            assert bus.peers[0].address == f"{CHILD}#2"
-            assert bus.stats().reconnects == 1
-        group.cancel_scope.cancel()
+    async with loaded(frame) as page, linked(frame) as bus:
+        pending = bus.request("slow", 1)
+        await eventually(lambda: page.handled == [1])
+        frame.reload()
+        with pytest.raises(Disconnected) as caught:
+            await pending
+        assert (caught.value.sent, caught.value.reason) == (True, "the page is gone")
+        assert await bus.request("count", 2) == 2, "answered by the second page"
+        assert bus.peers[0].address == f"{CHILD}#2"
+        assert bus.stats().reconnects == 1
 
 
 async def test_subscriptions_of_the_host_are_restored_in_every_new_page() -> None:
     _, frame = scene()
     buses: list[Bus] = []
 
-    async with anyio.create_task_group() as group:
+    class Talker(Page):
+        def bus(self, number: int) -> Bus:
+            buses.append(super().bus(number))
+            return buses[-1]
 
-        class Talker(Page):
-            def bus(self, number: int) -> Bus:
-                buses.append(super().bus(number))
-                return buses[-1]
-
-        page = Talker(group)
-        frame.load(CHILD, page)
-        async with linked(frame) as bus, bus.subscribe("tick.*") as ticks:
-            for number in (1, 2, 3):
-                await bus.request("count", number)
-                await buses[-1].publish("tick.tock", number)
-                with anyio.fail_after(2):
-                    assert (await anext(ticks)).body == number
-                frame.reload()
-                await eventually(lambda: bus.stats().reconnects == number)  # noqa: B023  # awaited here
-        group.cancel_scope.cancel()
+    async with loaded(frame, kind=Talker), linked(frame) as bus, bus.subscribe("tick.*") as ticks:
+        for number in (1, 2, 3):
+            await bus.request("count", number)
+            await buses[-1].publish("tick.tock", number)
+            with anyio.fail_after(2):
+                assert (await anext(ticks)).body == number
+            frame.reload()
+            await eventually(lambda: bus.stats().reconnects == number)  # noqa: B023  # awaited here
 
 
 async def test_a_frame_that_is_removed_ends_the_link_and_one_that_is_put_back_revives_it() -> None:
     _, frame = scene()
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(CHILD, page)
-        async with linked(frame) as bus:
-            events = bus.events()
-            pending = bus.request("slow", 1)
-            await eventually(lambda: page.handled == [1])
-            before = frame.content_window
-            frame.remove()
-            with pytest.raises(Disconnected):
-                await pending
-            async for event in events:
-                if isinstance(event, LinkDown):
-                    assert (event.code, event.reason) == (1001, "the page is gone")
-                    break
-            frame.put_back()
-            assert frame.content_window is not before
-            assert await bus.request("count", 2) == 2
-        group.cancel_scope.cancel()
+    async with loaded(frame) as page, linked(frame) as bus:
+        events = bus.events()
+        pending = bus.request("slow", 1)
+        await eventually(lambda: page.handled == [1])
+        before = frame.content_window
+        frame.remove()
+        with pytest.raises(Disconnected):
+            await pending
+        event = await next_event(events, LinkDown)
+        assert (event.code, event.reason) == (1001, "the page is gone")
+        frame.put_back()
+        assert frame.content_window is not before
+        assert await bus.request("count", 2) == 2
 
 
 async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello() -> None:
@@ -409,40 +381,22 @@ async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello
 
 
 NO_ORIGINS = [
-    "*",
-    "",
-    "/",
-    "child.example",
-    "https://",
-    "https://*.example",
-    "https://child.example/",
-    "https://child.example/page",
-    "https://child.example?",
-    "https://Child.example",
-    "HTTPS://child.example",
-    "https://child.example:443",
-    "https://me@child.example",
-    "https://child.example:port",
-    "https://[::1",
-    " https://child.example",
-    "file:///page",
-    "about:blank",
+    *"* / child.example https:// https://*.example https://child.example/ https://child.example/page".split(),
+    *"https://child.example? https://Child.example HTTPS://child.example https://child.example:443".split(),
+    *"https://me@child.example https://child.example:port https://[::1 file:///page about:blank".split(),
+    *["", " https://child.example"],
 ]
 
 
 @pytest.mark.parametrize("origin", NO_ORIGINS)
 async def test_an_origin_is_exact(origin: str) -> None:
     host, frame = scene()
-    with pytest.raises(ValueError, match="it must be one origin"):
-        Window(origin)
-    with pytest.raises(ValueError, match="it must be one origin"):
-        frame.load(origin, print)
-    with pytest.raises(ValueError, match="it must be one origin"):
-        serve_frame(frame, origin=origin)
-    with pytest.raises(ValueError, match="it must be one origin"):
-        await connect_to_host(Window(CHILD, host.proxy), origins=[HOST, origin])
-    with pytest.raises(ValueError, match="give the allowed origins"):
-        await connect_to_host(Window(CHILD, host.proxy), origins=[])
+    for use in (Window, lambda origin: frame.load(origin, print), lambda origin: serve_frame(frame, origin=origin)):
+        with pytest.raises(ValueError, match="it must be one origin"):
+            use(origin)
+    for origins, said in (([HOST, origin], "it must be one origin"), ([], "give the allowed origins")):
+        with pytest.raises(ValueError, match=said):
+            await connect_to_host(Window(CHILD, host.proxy), origins=origins)
 
 
 @pytest.mark.parametrize("origin", [CHILD, "http://child.example:8080", "https://[::1]:8443", "app://shop", "null"])
@@ -503,46 +457,43 @@ async def play(seed: int) -> tuple[Page, Story, int]:
     rng = random.Random(seed)
     # In every other one, messages of different windows and ports overtake each other, as those of different processes do.
     _, frame = scene(sandbox=rng.random() < 0.2, shuffle=random.Random(seed) if seed % 2 else None)
-    story = Story()
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(CHILD, page)
-        asked = 0
-        async with linked(frame, "null" if frame._sandbox else CHILD) as bus:
-            async with anyio.create_task_group() as asking:
-                for _ in range(rng.randint(3, 12)):
-                    for _ in range(rng.randint(0, 6)):
-                        asked += 1
-                        asking.start_soon(story.ask, bus, asked)
-                        if rng.random() < 0.5:
-                            await anyio.lowlevel.checkpoint()
-                    for _ in range(rng.randint(0, 8)):
-                        await anyio.lowlevel.checkpoint()
-                    match rng.choice("rrrxpn"):
-                        case "r":
-                            frame.reload()
-                        case "x":
-                            frame.remove()
-                            for _ in range(rng.randint(0, 4)):
-                                await anyio.lowlevel.checkpoint()
-                            frame.put_back()
-                        case "p":
-                            frame.reload()
-                            frame.reload()
-                        case _:
-                            pass
-            for _ in range(SETTLED):  # behind the last reload, and behind the end of the page before it
-                turn = anyio.Event()
-                running_loop().call_soon(turn.set)
-                await turn.wait()
-            # It has calmed down: from here on nothing may be lost.
-            await eventually(lambda: page.shown and bus.peers and bus.peers[0].connected)
-            shown = page.shown
-            for number in range(1000, 1020):
-                assert await bus.request("count", number, timeout=5) == shown
-                await bus.publish("news.today", number)
-            await eventually(lambda: page.heard[-20:] == list(range(1000, 1020)))
-        group.cancel_scope.cancel()
+    story, asked = Story(), 0
+
+    async def pause(most: int) -> None:
+        for _ in range(rng.randint(0, most)):
+            await anyio.lowlevel.checkpoint()
+
+    async with loaded(frame) as page, linked(frame, "null" if frame._sandbox else CHILD) as bus:
+        async with anyio.create_task_group() as asking:
+            for _ in range(rng.randint(3, 12)):
+                for _ in range(rng.randint(0, 6)):
+                    asked += 1
+                    asking.start_soon(story.ask, bus, asked)
+                    await pause(1)
+                await pause(8)
+                match rng.choice("rrrxpn"):
+                    case "r":
+                        frame.reload()
+                    case "x":
+                        frame.remove()
+                        await pause(4)
+                        frame.put_back()
+                    case "p":
+                        frame.reload()
+                        frame.reload()
+                    case _:
+                        pass
+        for _ in range(SETTLED):  # behind the last reload, and behind the end of the page before it
+            turn = anyio.Event()
+            running_loop().call_soon(turn.set)
+            await turn.wait()
+        # It has calmed down: from here on nothing may be lost.
+        await eventually(lambda: page.shown and bus.peers and bus.peers[0].connected)
+        shown = page.shown
+        for number in range(1000, 1020):
+            assert await bus.request("count", number, timeout=5) == shown
+            await bus.publish("news.today", number)
+        await eventually(lambda: page.heard[-20:] == list(range(1000, 1020)))
     return page, story, asked
 
 
@@ -566,18 +517,14 @@ async def test_reloading_leaves_nothing_behind() -> None:
     host, frame = scene()
     given: list[InMemoryPort] = []
     served: ServedFrame = serve_frame(frame, origin=CHILD, on_port=given.append)
-    async with anyio.create_task_group() as group:
-        page = Page(group)
-        frame.load(CHILD, page)
-        async with connect(PortTransport(served), protocol="ubre", backoff=BACKOFF, wait=5) as bus:
-            for number in range(1, 21):
-                await eventually(lambda: bus.stats().reconnects == number - 1)  # noqa: B023
-                assert await bus.request("count", number) == number
-                frame.reload()
-            await eventually(lambda: len(given) == 21)
-            assert len(host._listeners) == 1
-            assert [port._state for port in given[:-1]] == ["closed"] * 20
-            proxy = frame.content_window
-            assert proxy is not None
-            await eventually(lambda: len(proxy._window._ports if proxy._window else ()) == 1)
-        group.cancel_scope.cancel()
+    async with loaded(frame), connect(PortTransport(served), protocol="ubre", backoff=BACKOFF, wait=5) as bus:
+        for number in range(1, 21):
+            await eventually(lambda: bus.stats().reconnects == number - 1)  # noqa: B023
+            assert await bus.request("count", number) == number
+            frame.reload()
+        await eventually(lambda: len(given) == 21)
+        assert len(host._listeners) == 1
+        assert [port._state for port in given[:-1]] == ["closed"] * 20
+        proxy = frame.content_window
+        assert proxy is not None
+        await eventually(lambda: len(proxy._window._ports if proxy._window else ()) == 1)
