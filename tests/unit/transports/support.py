@@ -313,6 +313,26 @@ async def opened(server: Server) -> AsyncIterator[tuple[Raw, Receiver]]:
 
 
 @asynccontextmanager
+async def bare(
+    backend: Any, url: str, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[tuple[Host, Raw, Receiver]]:
+    """A host that serves, a bare peer that it has let in, and its own end of that connection."""
+    async with running(backend, limits) as host, serving(host, url, **options) as server, opened(server) as (raw, there):
+        yield host, raw, there
+
+
+@asynccontextmanager
+async def joined(
+    backend: Any, url: str, limits: Limits | None = None, *, late: bool = False, **options: Any
+) -> AsyncIterator[tuple[Host, Receiver, Receiver]]:
+    """A host that dials itself, that end, and the other one, which may have to be started yet."""
+    async with running(backend, limits) as host, serving(host, url, **options) as server:
+        server.gate.late = late
+        here = await dial(host, server.url)
+        yield host, here, await server.gate.peer()
+
+
+@asynccontextmanager
 async def raw_server(answer: Callable[[Raw], Awaitable[None]]) -> AsyncIterator[int]:
     """A bare TCP server; gives its port."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")

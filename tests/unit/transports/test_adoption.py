@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.streams import StreamReader
 
-from polybus import Bus, Limits, connect
+from polybus import Limits, connect
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.events import LinkDown
 from polybus.fastapi import attach
@@ -33,22 +33,30 @@ from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
 from tests.integration.web.support import OverAsgi, both_loops, both_ways, echoing, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import bounded, eventually, next_event
+from tests.unit.transports.support import UPGRADE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
-UPGRADE: Final = (
-    b"GET /bus HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
+
 QUESTION: Final = b'{"request": "echo", "id": 7, "body": 1}'
 FRAME: Final = bytes((0x81, 0x80 | len(QUESTION))) + b"\0\0\0\0" + QUESTION  # masked with zeros
 ANSWER: Final = b'\x81\x16{"success":7,"body":1}'
 
 
-def attached(app: Any) -> Bus:
-    bus = echoing()
-    attach(app, bus)
-    return bus
+def attached(app: Any) -> Any:
+    """The application, whose bus echoes."""
+    attach(app, echoing())
+    return app
+
+
+def client(server: Any, **options: Any) -> Any:
+    """A WebSocket without a bus."""
+    return websockets.connect(f"ws://127.0.0.1:{server.port}/bus", **{"proxy": None, **options})
+
+
+async def is_answered(socket: Any) -> bool:
+    await socket.send(QUESTION.decode())
+    return bool(await socket.recv() == '{"success":7,"body":1}')
 
 
 def at(server: Any) -> str:
@@ -81,12 +89,10 @@ async def test_a_connection_of_this_uvicorn_is_adopted_and_nothing_of_uvicorn_is
 async def test_compression_is_declined_where_a_connection_is_adopted_and_left_where_it_is_not(way: Any) -> None:
     app, _ = served()
     async with running(app, ws=way) as server:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None, compression="deflate") as socket:
-            assert [extension.name for extension in socket.protocol.extensions] == (
-                [] if way == "auto" else ["permessage-deflate"]
-            )
-            await socket.send(QUESTION.decode())
-            assert await socket.recv() == '{"success":7,"body":1}'
+        async with client(server, compression="deflate") as socket:
+            names = [extension.name for extension in socket.protocol.extensions]
+            assert names == ([] if way == "auto" else ["permessage-deflate"])
+            assert await is_answered(socket)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(100_000, 5_000), (5_000, 100_000)])
@@ -95,18 +101,16 @@ async def test_the_smaller_limit_of_a_message_counts_that_of_the_bus_or_that_of_
     way: Any, ours: int, theirs: int
 ) -> None:
     app, _ = served(limits=Limits(message=ours))
-    async with running(app, ws=way, ws_max_size=theirs) as server:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
-            await socket.send('"' + "x" * 4_998 + '"')
-            await socket.send(QUESTION.decode())
-            assert await socket.recv() == '{"success":7,"body":1}'
-            await socket.send("x" * 5_001)
-            with pytest.raises(websockets.ConnectionClosed) as caught:
-                await socket.recv()
-            assert caught.value.rcvd is not None
-            assert caught.value.rcvd.code == 1009
-            if way != "auto" and ours < theirs:
-                assert caught.value.rcvd.reason == "a frame of 5001 bytes, the limit is 5000 (Limits.message)"
+    async with running(app, ws=way, ws_max_size=theirs) as server, client(server) as socket:
+        await socket.send('"' + "x" * 4_998 + '"')
+        assert await is_answered(socket)
+        await socket.send("x" * 5_001)
+        with pytest.raises(websockets.ConnectionClosed) as caught:
+            await socket.recv()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
+        if way != "auto" and ours < theirs:
+            assert caught.value.rcvd.reason == "a frame of 5001 bytes, the limit is 5000 (Limits.message)"
 
 
 @bounded
@@ -128,8 +132,7 @@ async def test_at_a_unix_socket_it_is_adopted_too(tmp_path: Path) -> None:
             str(tmp_path / "here"),
         )
         async with websockets.unix_connect(str(tmp_path / "here"), "ws://localhost/bus") as socket:
-            await socket.send(QUESTION.decode())
-            assert await socket.recv() == '{"success":7,"body":1}'
+            assert await is_answered(socket)
             assert kinds(server) == {AdoptedWire}
         listening.close()
 
@@ -213,16 +216,14 @@ async def test_a_middleware_that_wraps_receive_sees_every_frame() -> None:
     told: list[str] = []
     app.add_middleware(Reader, told=told)
     async with running(app) as server:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
-            await socket.send(QUESTION.decode())
-            assert await socket.recv() == '{"success":7,"body":1}'
+        async with client(server) as socket:
+            assert await is_answered(socket)
             assert kinds(server) == {WebSocketsSansIOProtocol}
         await eventually(lambda: told == ["websocket.connect", "websocket.receive", "websocket.disconnect"])
 
 
-def in_an_application(told: list[str]) -> Any:
-    app = FastAPI()
-    attached(app)
+def in_an_application() -> Any:
+    app = attached(FastAPI())
     app.add_middleware(CORSMiddleware, allow_origins=["*"])
     app.add_middleware(GZipMiddleware)
 
@@ -233,66 +234,51 @@ def in_an_application(told: list[str]) -> Any:
     return app
 
 
-def in_starlette(told: list[str]) -> Any:
-    app = Starlette()
-    attached(app)
-    return app
+def in_starlette() -> Any:
+    return attached(Starlette())
 
 
-def in_a_subclass(told: list[str]) -> Any:
+def in_a_subclass() -> Any:
     class Deriving(BaseHTTPMiddleware):
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             await super().__call__(scope, receive, send)
 
-    app = Starlette()
-    attached(app)
+    app = attached(Starlette())
     app.add_middleware(Deriving)
     return app
 
 
-def mounted(told: list[str]) -> Any:
-    app, inner = FastAPI(), FastAPI()
-    attached(inner)
-    app.mount("/", inner)
-    return app
-
-
-def mounted_routes(told: list[str]) -> Any:
-    inner = Starlette()
-    attached(inner)
-    return Starlette(routes=[Mount("/", routes=inner.routes)])
-
-
-def included(told: list[str]) -> Any:
-    app, router = FastAPI(), APIRouter()
-    attached(router)
-    app.include_router(router)
-    return app
-
-
-def wrapped_whole(told: list[str]) -> Any:
+def mounted() -> Any:
     app = FastAPI()
-    attached(app)
-    return Watcher(app, told)
+    app.mount("/", attached(FastAPI()))
+    return app
+
+
+def mounted_routes() -> Any:
+    return Starlette(routes=[Mount("/", routes=attached(Starlette()).routes)])
+
+
+def included() -> Any:
+    app = FastAPI()
+    app.include_router(attached(APIRouter()))
+    return app
+
+
+def wrapped_whole() -> Any:
+    return Watcher(attached(FastAPI()), [])
 
 
 @pytest.mark.parametrize(
     ("make", "returns"),
     [
-        (in_an_application, True),
-        (in_starlette, True),
-        (in_a_subclass, False),
-        (mounted, False),
-        (mounted_routes, False),
+        *((make, True) for make in (in_an_application, in_starlette)),
+        *((make, False) for make in (in_a_subclass, mounted, mounted_routes, wrapped_whole)),
         (included, None),  # FastAPI copies the routes of a router, or calls them through it, as its version has it
-        (wrapped_whole, False),
     ],
 )
 @bounded
-async def test_the_call_returns_where_only_known_things_are_around_it(
-    make: Callable[[list[str]], Any], returns: bool | None
-) -> None:
-    async with running(make([])) as server:
+async def test_the_call_returns_where_only_known_things_are_around_it(make: Callable[[], Any], returns: bool | None) -> None:
+    async with running(make()) as server:
         async with connect(at(server)) as client:
             assert await client.request("echo", 1) == 1
             assert kinds(server) == {AdoptedWire}
@@ -309,7 +295,7 @@ async def test_a_call_that_the_server_cancels_cuts_the_connection() -> None:
     told: list[str] = []
     app.add_middleware(Watcher, told=told)
     async with running(app) as server:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+        async with client(server) as socket:
             await eventually(lambda: bus.peers)
             for task in server.server_state.tasks:
                 task.cancel()
@@ -409,7 +395,7 @@ async def test_at_its_end_uvicorn_waits_for_the_answer_to_the_goodbye(way: Any) 
     app, bus = served(limits=Limits(close_timeout=60))
     async with running(app, ws=way, lifespan="off") as server:
         events = bus.events()
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+        async with client(server) as socket:
             await eventually(lambda: bus.peers)
             for connection in list(server.server_state.connections):
                 connection.shutdown()

@@ -7,7 +7,8 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ import websockets
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polybus import Limits, connect
+from polybus import Bus, Limits, connect
 from polybus.events import LinkDown
 from polybus.plugins import Handshake
 from polybus.transports._ws.adoption import AdoptedWire
 from polybus.transports._ws.asgi import AsgiTransport, socket_of
 from tests.integration.web.support import both_loops, both_ways, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import bounded, eventually, next_event
-from tests.unit.transports.support import Receiver
+from tests.unit.transports.support import UPGRADE, Receiver
 from tests.unit.transports.support import running as transport_host
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -60,6 +61,18 @@ def test_text_that_no_websocket_carries_is_malformed_like_any_other() -> None:
         assert socket.receive_json() == {"success": 2, "body": "next"}
 
 
+@asynccontextmanager
+async def stalling(server: Any, bus: Bus, asks: str = '{"subscribe": "news"}', peers: int = 1) -> AsyncIterator[Any]:
+    """A WebSocket that has asked for something and reads no more."""
+    async with plain(server.port) as socket:
+        if asks:
+            await socket.send(asks)
+        await eventually(lambda: len(bus.peers) == peers)
+        socket.transport.pause_reading()
+        yield socket
+        socket.transport.abort()
+
+
 @pytest.mark.parametrize("how", ["close", "reset", "end"])
 @bounded
 async def test_a_peer_that_leaves_is_gone_however_it_goes(way: Any, how: str) -> None:
@@ -72,7 +85,7 @@ async def test_a_peer_that_leaves_is_gone_however_it_goes(way: Any, how: str) ->
                 await socket.close(4000, "enough")
             elif how == "reset":
                 raw = socket.transport.get_extra_info("socket")
-                raw.setsockopt(*_LINGER)
+                raw.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER
                 socket.transport.abort()
             else:
                 socket.transport.write_eof()
@@ -87,18 +100,12 @@ async def test_a_peer_that_leaves_is_gone_however_it_goes(way: Any, how: str) ->
         assert bus.peers == []
 
 
-_LINGER = (1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER
-
-
 @bounded
 async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_others_are_served(way: Any) -> None:
     app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
     async with running(app, ws=way) as server:
         url = f"ubre+ws://127.0.0.1:{server.port}/bus"
-        async with plain(server.port) as stalled, connect(url) as other, other.subscribe("news") as news:
-            await stalled.send('{"subscribe": "news"}')
-            await eventually(lambda: len(bus.peers) == 2)
-            stalled.transport.pause_reading()
+        async with connect(url) as other, other.subscribe("news") as news, stalling(server, bus, peers=2):
             events = bus.events()
             body = os.urandom(50_000).hex()
             while len(bus.peers) == 2:
@@ -107,16 +114,13 @@ async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_
             event = await next_event(events, LinkDown)
             assert event.reason.startswith("write stalled: the peer took nothing for 0.2 s")
             await eventually(lambda: len(server.server_state.connections) == 1)
-            stalled.transport.abort()
 
 
 @bounded
 async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up(way: Any) -> None:
     app, bus = served(limits=Limits(message=1000, outbox_bytes=10_000, frame_timeout=0.2))
-    async with running(app, ws=way) as server, plain(server.port) as flooding:
-        await eventually(lambda: bus.peers)
+    async with running(app, ws=way) as server, stalling(server, bus, "") as flooding:
         events = bus.events()
-        flooding.transport.pause_reading()
         ping = b"\x89\xfd\0\0\0\0" + b"x" * 125  # masked with zeros
         for _ in range(1000):
             if flooding.transport.is_closing():  # cut already
@@ -126,7 +130,6 @@ async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up(
         event = await next_event(events, LinkDown)
         reason = "more than 1000 empty frames in a second" if way == "auto" else "answers to pings"
         assert (event.code, reason in event.reason) == (1008, True)
-        flooding.transport.abort()
 
 
 class Hiding:
@@ -147,16 +150,11 @@ class Hiding:
 async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given_up_all_the_same() -> None:
     app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
     app.add_middleware(Hiding)
-    async with running(app) as server, plain(server.port) as stalled:
-        await stalled.send('{"subscribe": "news"}')
-        await eventually(lambda: bus.peers)
-        stalled.transport.pause_reading()
-        body = "x" * 1_000
+    async with running(app) as server, stalling(server, bus):
         while bus.peers:
-            bus.publish_nowait("news", body)
+            bus.publish_nowait("news", "x" * 1_000)
             await anyio.lowlevel.checkpoint()
         assert bus.stats().links == 0
-        stalled.transport.abort()
 
 
 @pytest.mark.parametrize("size", [1_000, 500_000])
@@ -191,17 +189,13 @@ async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_tak
 @bounded
 async def test_a_close_that_the_peer_does_not_read_is_cut_after_the_close_timeout(way: Any) -> None:
     app, bus = served(limits=Limits(close_timeout=0.1, outbox_bytes=300_000))
-    async with running(app, ws=way) as server, plain(server.port) as stalled:
-        await stalled.send('{"subscribe": "news"}')
-        await eventually(lambda: bus.peers)
-        stalled.transport.pause_reading()
+    async with running(app, ws=way) as server, stalling(server, bus):
         for _ in range(100):
             bus.publish_nowait("news", "x" * 100_000)
             await anyio.lowlevel.checkpoint()
         await bus.peers[0].aclose("enough")
         await eventually(lambda: not bus.stats().links)
         await eventually(lambda: not server.server_state.connections)
-        stalled.transport.abort()
 
 
 @bounded
@@ -218,10 +212,7 @@ async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing
     app, bus = served(authenticate=authenticate, limits=Limits(handshakes=1))
     async with running(app, ws=way) as server:
         stream = await anyio.connect_tcp("127.0.0.1", server.port)
-        await stream.send(
-            b"GET /bus HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        )
+        await stream.send(UPGRADE)
         await asked.wait()
         await stream.aclose()
         await eventually(lambda: not server.server_state.connections)

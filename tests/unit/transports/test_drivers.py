@@ -25,7 +25,7 @@ from polybus.transports._stream.wire import BURST, GATHERED, LEAST, RATION, Rati
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 
-from .support import Host, Raw, Receiver, dial, fill, raw_peer, running, serving
+from .support import Host, Raw, Receiver, dial, fill, joined, raw_peer, running, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -215,9 +215,7 @@ async def test_an_idle_connection_is_small(anyio_backend: Any) -> None:
         pytest.skip("there a connection is two tasks")
     import sys
 
-    async with running(anyio_backend) as host, serving(host, "ws://127.0.0.1:0/") as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
+    async with joined(anyio_backend, "ws://127.0.0.1:0/") as (_, here, there):
         await anyio.wait_all_tasks_blocked()
         transport: Any = there.transport
         parts = [transport, transport._wire, transport._framer]

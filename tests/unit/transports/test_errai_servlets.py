@@ -13,9 +13,10 @@ import pytest
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, Unauthorized, connect
 from polybus.bindings.jrep_http import client as _errai_client
 from polybus.bindings.jrep_http import requests
-from polybus.events import BusEvent, LinkDown
+from polybus.events import LinkDown
 from tests.loops import both_backends  # noqa: F401
-from tests.support import BOUND, eventually
+from tests.refusal import refused
+from tests.support import BOUND, eventually, next_event
 
 from .errai_servlets import (
     CollectingProxy,
@@ -37,13 +38,6 @@ async def client(servlet: Servlet, query: str = "", application: Any = None, **o
     with anyio.fail_after(BOUND):
         async with serving(servlet, application) as url, connect(f"jrep+{url}{query}", backoff=SOON, **options) as bus:
             yield bus
-
-
-async def goes_down(events: AsyncIterator[BusEvent]) -> LinkDown:
-    async for event in events:
-        if isinstance(event, LinkDown):
-            return event
-    raise AssertionError("the bus ended")
 
 
 # -- events (B1)
@@ -113,7 +107,7 @@ async def test_answers_that_a_proxy_collects_come_and_the_next_connection_polls(
         events = bus.events()
         await eventually(lambda: servlet.streams)
         assert await bus.request("EchoService", "into the stream") == "into the stream"
-        assert "held up on the way: the next connection does without" in (await goes_down(events)).reason
+        assert "held up on the way: the next connection does without" in (await next_event(events, LinkDown)).reason
         assert await bus.request("EchoService", "by poll") == "by poll"
         await eventually(lambda: servlet.subscribed("news"))
         servlet.publish("news", 1)
@@ -129,7 +123,10 @@ async def test_who_wants_events_alone_is_told_each_time_and_tries_again(monkeypa
     async with client(servlet, "?channel=events", CollectingProxy(servlet)) as bus:
         events = bus.events()
         for _ in range(3):
-            assert "held up on the way: use channel=poll behind a proxy that buffers" in (await goes_down(events)).reason
+            assert (
+                "held up on the way: use channel=poll behind a proxy that buffers"
+                in (await next_event(events, LinkDown)).reason
+            )
     assert servlet.streams >= 3
 
 
@@ -154,7 +151,7 @@ async def test_a_stream_that_never_begins_is_not_tried_again(patience: float, mo
     servlet.held = ("GET",)
     async with client(servlet) as bus:
         events = bus.events()
-        assert "did not answer in time" in (await goes_down(events)).reason
+        assert "did not answer in time" in (await next_event(events, LinkDown)).reason
         monkeypatch.undo()
         assert await bus.request("LateService") == "late"
         assert servlet.streams == 1
@@ -208,7 +205,7 @@ async def test_what_is_too_large_for_the_endpoint_is_posted_and_the_socket_stays
     assert ways[1] == "socket"
     assert 0 < servlet.largest <= 8192
     assert servlet.upgrades == 1
-    assert servlet.log[-1] == ("socket", servlet.log[-1][1]) and servlet.log[-1][1]["CommandType"] == "Disconnect"
+    assert (servlet.log[-1][0], servlet.log[-1][1]["CommandType"]) == ("socket", "Disconnect")
 
 
 async def test_the_size_from_which_frames_are_posted_can_be_chosen() -> None:
@@ -240,7 +237,7 @@ async def test_what_was_never_posted_is_asked_over_the_next_connection_and_nothi
         with pytest.raises(Disconnected) as caught:
             await posted
         assert caught.value.sent and "answered 500" in caught.value.reason
-        await goes_down(events)
+        await next_event(events, LinkDown)
         servlet.status = 200
         assert [await reply for reply in waiting] == list(range(5))
 
@@ -266,7 +263,7 @@ async def test_a_publication_that_fails_ends_the_connection_with_the_server_s_wo
         events = bus.events()
         servlet.status = 503
         await bus.publish("news", 1)
-        assert "the server answered 503: <html>not now</html>" in (await goes_down(events)).reason
+        assert "the server answered 503: <html>not now</html>" in (await next_event(events, LinkDown)).reason
 
 
 async def test_a_publication_that_is_answered_401_ends_the_link_for_good() -> None:
@@ -275,7 +272,7 @@ async def test_a_publication_that_is_answered_401_ends_the_link_for_good() -> No
         events = bus.events()
         servlet.status = 401
         await bus.publish("news", 1)
-        await goes_down(events)
+        await next_event(events, LinkDown)
         await eventually(lambda: not bus.peers)
         with pytest.raises(Unauthorized):
             await bus.request("EchoService", 1)
@@ -287,9 +284,8 @@ async def test_a_server_that_is_still_loading_is_waited_for_with_wait_and_else_t
     limits = Limits(handshake_timeout=0.5)
     with anyio.fail_after(BOUND):
         async with serving(servlet) as url:
-            with pytest.raises(ConnectFailed, match=r"did not complete in 0.5 s .*still be starting.*wait="):
-                async with connect(f"jrep+{url}", limits=limits):
-                    pass
+            early = connect(f"jrep+{url}", limits=limits)
+            await refused(early, ConnectFailed, match=r"did not complete in 0.5 s .*still be starting.*wait=")
 
             async def load() -> None:
                 await eventually(lambda: len(servlet.requests) > 2)
@@ -350,9 +346,8 @@ async def test_a_server_until_2_3_is_reached_and_polled_in_its_own_way(dialect: 
         for number in range(10):
             assert await bus.request("EchoService", number) == number
         # It is told where it may answer, and no longer than that.
-        await eventually(
-            lambda: [queue.subjects for queue in servlet.queues.values()] == [{"ClientBus", "ClientBusErrors", "news"}]
-        )
+        subjects = {"ClientBus", "ClientBusErrors", "news"}
+        await eventually(lambda: [queue.subjects for queue in servlet.queues.values()] == [subjects])
         assert bus.stats().malformed == bus.stats().reconnects == 0
     assert not any(query.get("wait") == "1" and "phase" not in query for _, query in servlet.requests)
     assert "GET" in [method for method, _ in servlet.requests]

@@ -24,7 +24,7 @@ from polybus.transports.sockets import Signs
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, eventually
 
-from .support import Raw, Receiver, client_tls, dial, fill, opened, running, serving
+from .support import Raw, Receiver, bare, client_tls, dial, fill, joined, opened, running, serving
 
 if TYPE_CHECKING:
     import trustme
@@ -135,9 +135,7 @@ async def test_the_arithmetic_of_silence_with_the_usual_limits(anyio_backend: An
 @pytest.mark.parametrize("url", [TCP, WS])
 async def test_a_peer_whose_machine_answers_is_not_gone_however_silent_it_is(anyio_backend: Any, url: str) -> None:
     """A bare peer on tcp answers no keep-alive. (A WebSocket answers pings, here as soon as it may.)"""
-    async with running(anyio_backend) as host, serving(host, url) as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
+    async with joined(anyio_backend, url) as (host, here, there):
         now = host.time()
         here.transport.tick(now)
         heard = here.transport._heard_at  # type: ignore[attr-defined]
@@ -248,7 +246,7 @@ def head(url: str, size: int) -> bytes:
 
 @pytest.mark.parametrize("url", [TCP, WS])
 async def test_a_large_frame_over_a_slow_line_arrives(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, url) as (host, raw, there):
         slow = Slow(raw, there, host.time())
         await slow.second(head(url, 400_000))
         for _ in range(20):
@@ -261,7 +259,7 @@ async def test_a_large_frame_over_a_slow_line_arrives(anyio_backend: Any, url: s
 @pytest.mark.parametrize("url", [TCP, WS])
 @pytest.mark.parametrize(("rate", "before"), [(0, 0), (1, 0), (SLOWEST - 1, 0), (0, 300_000)])
 async def test_a_drip_is_cut_however_much_came_before_it(anyio_backend: Any, url: str, rate: int, before: int) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, url) as (host, raw, there):
         slow = Slow(raw, there, host.time())
         await slow.second(head(url, 400_000) + bytes(before))
         await eventually(lambda: there.transport._framer.arrived >= before)  # type: ignore[attr-defined]
@@ -278,7 +276,7 @@ async def test_a_drip_is_cut_however_much_came_before_it(anyio_backend: Any, url
 
 
 async def test_pings_between_fragments_are_no_progress(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, WS) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, WS) as (host, raw, there):
         await raw.send(struct.pack("!BB4x", 0x02, 0x80 | 8) + b"fragment")
         await eventually(lambda: there.transport._framer.arrived == 10)  # type: ignore[attr-defined]
         now = host.time()
@@ -295,7 +293,7 @@ async def test_pings_between_fragments_are_no_progress(anyio_backend: Any) -> No
 
 async def test_whoever_waits_for_the_rest_of_a_frame_says_that_it_is_there(anyio_backend: Any) -> None:
     """Behind a large frame on a slow line our own ping would be answered too late."""
-    async with running(anyio_backend) as host, serving(host, WS) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, WS) as (host, raw, there):
         slow = Slow(raw, there, host.time())
         await slow.second(head(WS, 1_000_000))
         for _ in range(3):
@@ -368,9 +366,7 @@ async def test_a_ping_that_has_arrived_is_waited_for_no_longer_whatever_is_writt
     anyio_backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel of a process that hangs goes on to acknowledge."""
-    async with running(anyio_backend) as host, serving(host, WS) as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
+    async with joined(anyio_backend, WS) as (host, here, there):
         there.transport.pause_reading()  # type: ignore[attr-defined]
         wire = wire_of(here)
         told = Signs(0.1, 0, 0, 0)

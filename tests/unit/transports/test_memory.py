@@ -16,7 +16,7 @@ from polybus.transports import Memory
 from polybus.transports.memory import PipeEnd, pipe
 from tests.loops import both_backends  # noqa: F401
 
-from .support import BOTH, Gate, Host, Receiver, dial, running, serving
+from .support import BOTH, Gate, Host, Receiver, dial, joined, running, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -76,14 +76,13 @@ async def test_a_pipe_joins_a_client_and_a_server(anyio_backend: Any, connects_f
         async def connect() -> None:
             clients.append(await dial(host, here))
 
+        async def serve() -> None:
+            gates.append(await listen(host, there))
+
         async with anyio.create_task_group() as group:
-            if connects_first:
-                group.start_soon(connect)
+            for step in (connect, serve) if connects_first else (serve, connect):
+                group.start_soon(step)
                 await anyio.wait_all_tasks_blocked()
-                gates.append(await listen(host, there))
-            else:
-                gates.append(await listen(host, there))
-                await connect()
         server = await gates[0].peer()
         clients[0].transport.send(b"hello")
         assert await server.received(1) == [b"hello"]
@@ -112,22 +111,16 @@ async def test_an_end_is_used_once(anyio_backend: Any) -> None:
         await listen(host, there)
         await dial(host, here)
         for end in (here, there):
-            with pytest.raises(LocalProtocolError, match=r"make a new pipe\(\)"):
-                await dial(host, end)
-            with pytest.raises(LocalProtocolError, match=r"make a new pipe\(\)"):
-                await listen(host, end)
+            for use in (dial, listen):
+                with pytest.raises(LocalProtocolError, match=r"make a new pipe\(\)"):
+                    await use(host, end)
 
 
 async def test_tls_has_no_place_in_memory(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host:
-        with pytest.raises(LocalProtocolError, match="tls="):
-            await dial(host, "memory://orders", tls=ssl.create_default_context())
-        for end in pipe():
+        for use, end in ((dial, "memory://orders"), *((use, end) for use in (dial, listen) for end in pipe())):
             with pytest.raises(LocalProtocolError, match="tls="):
-                await dial(host, end, tls=ssl.create_default_context())
-        for end in pipe():
-            with pytest.raises(LocalProtocolError, match="tls="):
-                await listen(host, end, tls=ssl.create_default_context())
+                await use(host, end, tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[arg-type]
 
 
 async def test_a_pipe_whose_other_end_is_not_used(anyio_backend: Any) -> None:
@@ -146,9 +139,7 @@ async def test_a_refusal_through_a_pipe(anyio_backend: Any) -> None:
 
 
 async def test_two_hundred_and_fifty_six_small_frames_are_enough_to_pause(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, "memory://orders") as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
+    async with joined(anyio_backend, "memory://orders") as (_, here, there):
         await anyio.wait_all_tasks_blocked()
         for _ in range(256):
             here.transport.send(b"x")

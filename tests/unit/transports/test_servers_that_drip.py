@@ -13,6 +13,7 @@ from attrs import evolve
 
 from polybus import BusError, ConnectFailed, Limits, connect
 from tests.loops import both_backends  # noqa: F401
+from tests.refusal import refused
 from tests.support import BOUND
 
 from .support import Raw, raw_server
@@ -51,9 +52,8 @@ async def test_connect_ends_in_time(wire: str, opening: str | None) -> None:
         await anyio.sleep_forever()
 
     async with raw_server(serve) as port:
-        with anyio.fail_after(BOUND), pytest.raises(ConnectFailed):
-            async with connect(f"{wire}://127.0.0.1:{port}", limits=SOON):
-                pass
+        with anyio.fail_after(BOUND):
+            await refused(connect(f"{wire}://127.0.0.1:{port}", limits=SOON), ConnectFailed)
 
 
 async def upgraded(raw: Raw) -> None:

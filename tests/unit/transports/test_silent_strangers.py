@@ -15,6 +15,7 @@ import trustme
 from polybus import Bus, ConnectFailed, Limits, connect
 from polybus.protocols.uprotocol import IdFactory
 from tests.loops import both_backends  # noqa: F401
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 from .support import client_tls
@@ -34,31 +35,28 @@ async def silent(url: str, stack: AsyncExitStack) -> anyio.abc.SocketStream:
 async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
     scheme: str, authority: trustme.CA, server_tls: ssl.SSLContext
 ) -> None:
-    secure = scheme != "ws"
     bus = Bus(limits=LIMITS)
-    async with (
-        AsyncExitStack() as stack,
-        bus.serve(f"ubre+{scheme}://127.0.0.1:0", tls=server_tls if secure else None) as listener,
-    ):
-        crowd = []
+    ours, theirs = (None, None) if scheme == "ws" else (server_tls, client_tls(authority))
+    async with AsyncExitStack() as stack, bus.serve(f"ubre+{scheme}://127.0.0.1:0", tls=ours) as listener:
+        crowd, admissions = [], listener._gate._admissions
         for count in range(1, 6):
             crowd.append(await silent(listener.url, stack))
-            await eventually(lambda count=count: listener._gate._admissions.handshakes == count)  # type: ignore[misc]
+            await eventually(lambda count=count: admissions.handshakes == count)  # type: ignore[misc]
         for _ in range(3):
-            async with connect(listener.url, tls=client_tls(authority) if secure else None):
+            async with connect(listener.url, tls=theirs):
                 assert len(listener.peers) == 1
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
             await crowd[0].receive()
-        await eventually(lambda: listener._gate._admissions.handshakes == 4)  # who was let in has left a place
-        assert listener._gate._admissions.hosts == {"127.0.0.1": 4}
+        await eventually(lambda: admissions.handshakes == 4)  # who was let in has left a place
+        assert admissions.hosts == {"127.0.0.1": 4}
         for stream in crowd[1:]:
             with anyio.move_on_after(0) as scope:
                 await stream.receive()
             assert scope.cancelled_caught
         for stream in crowd:
             await stream.aclose()
-        await eventually(lambda: listener._gate._admissions.handshakes == 0)
-        assert listener._gate._admissions.hosts == {}
+        await eventually(lambda: admissions.handshakes == 0)
+        assert admissions.hosts == {}
 
 
 @bounded
@@ -84,9 +82,7 @@ async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:
         for _ in range(5):
             group.start_soon(enter, listener.url)
         await eventually(lambda: asked == 5)
-        with pytest.raises(ConnectFailed, match="handshakes are under way"):
-            async with connect(listener.url):
-                pass
+        await refused(connect(listener.url), ConnectFailed, match="handshakes are under way")
         go.set()
     assert entered == 5
 

@@ -19,16 +19,16 @@ from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
 from tests.loops import every_loop  # noqa: F401
+from tests.refusal import refused
 from tests.support import HAS_IPV6, free_port
 
-from .support import Raw, adapter_of, client_tls, dial, raw_peer, raw_server, running, serving
+from .support import Host, Raw, adapter_of, bare, client_tls, dial, raw_peer, raw_server, running, serving
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_silent_peer_gets_a_keep_alive_and_is_not_cut(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server, raw_peer(server) as raw:
-        there = await server.gate.peer()
+    async with bare(anyio_backend, "tcp://127.0.0.1:0") as (host, raw, there):
         now = host.time()
         for seconds in (0, 14.9, 15, 29.9, 30, 300):
             there.transport.tick(now + seconds)
@@ -38,8 +38,8 @@ async def test_a_silent_peer_gets_a_keep_alive_and_is_not_cut(anyio_backend: Any
 
 
 async def test_a_peer_that_breaks_the_framing_and_goes_on_is_told_once(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server, raw_peer(server) as raw:
-        transport: Any = (await server.gate.peer()).transport
+    async with bare(anyio_backend, "tcp://127.0.0.1:0") as (_, raw, there):
+        transport: Any = there.transport
         for _ in range(3):
             transport.data_received(b"\x7f\0\0\0")
         assert (await raw.rest()).count(b"the limit is") == 1
@@ -68,27 +68,30 @@ async def test_a_connection_that_meets_itself_is_refused_and_keeps_no_port(
         pass
 
 
-async def test_headers_have_no_place_on_tcp(anyio_backend: Any, tmp_path: Path) -> None:
-    async with running(anyio_backend) as host:
-        for url in ("tcp://127.0.0.1:9", f"unix://{tmp_path}/s"):
-            with pytest.raises(LocalProtocolError, match="carries no headers"):
-                await dial(host, url, headers={"authorization": "x"})
+TLS: dict[str, Any] = {"tls": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
+HEADERS = {"headers": {"authorization": "x"}}
 
 
-async def test_tls_is_asked_for_by_the_url(anyio_backend: Any, tmp_path: Path) -> None:
-    context = ssl.create_default_context()
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        *[("tcp://127.0.0.1:9", HEADERS, "carries no headers"), ("unix:///s", HEADERS, "carries no headers")],
+        *[("tcp://127.0.0.1:9", TLS, "tls://"), ("ws://127.0.0.1:9", TLS, "wss://"), ("unix:///s", TLS, "never")],
+    ],
+)
+async def test_an_option_that_a_transport_does_not_have_is_refused(
+    anyio_backend: Any, url: str, options: dict[str, Any], text: str
+) -> None:
     async with running(anyio_backend) as host:
-        for url, text in (("tcp://127.0.0.1:9", "tls://"), ("ws://127.0.0.1:9", "wss://"), (f"unix://{tmp_path}/s", "never")):
-            with pytest.raises(LocalProtocolError, match=text):
-                await dial(host, url, tls=context)
-        for url in ("tcp://127.0.0.1:0", "ws://127.0.0.1:0"):
-            with pytest.raises(LocalProtocolError, match="not encrypted|use"):
-                async with serving(host, url, tls=context):
-                    pass
-        for url in ("tls://127.0.0.1:0", "wss://127.0.0.1:0"):
-            with pytest.raises(LocalProtocolError, match="needs tls="):
-                async with serving(host, url):
-                    pass
+        with pytest.raises(LocalProtocolError, match=text):
+            await dial(host, url, **options)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws", "tls", "wss"])
+async def test_a_server_has_tls_where_its_url_says_so(anyio_backend: Any, scheme: str) -> None:
+    options, text = (TLS, "not encrypted|use") if scheme in ("tcp", "ws") else ({}, "needs tls=")
+    async with running(anyio_backend) as host:
+        await refused(serving(host, f"{scheme}://127.0.0.1:0", **options), LocalProtocolError, match=text)
 
 
 @pytest.mark.parametrize(
@@ -109,45 +112,37 @@ def test_a_url_that_lacks_something_says_what(url: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "private"),
-    [
-        ("tcp://127.0.0.1:1", True),
-        ("tcp://127.8.8.8:1", True),
-        ("tcp://localhost:1", True),
-        ("tcp://[::1]:1", True),
-        ("tcp://0.0.0.0:1", False),
-        ("tcp://[::]:1", False),
-        ("tcp://192.0.2.1:1", False),
-        ("tcp://plant.example:1", False),
-    ],
+    "host", ["127.0.0.1", "127.8.8.8", "localhost", "[::1]", "0.0.0.0", "[::]", "192.0.2.1", "plant.example"]
 )
-def test_a_loopback_address_is_private(url: str, private: bool) -> None:
-    assert Tcp().is_private(url) is private
-    assert Tls().is_private(url.replace("tcp", "tls")) is private
-    assert WebSocket().is_private(url.replace("tcp", "ws")) is private
-    assert SecureWebSocket().is_private(url.replace("tcp", "wss").removesuffix(":1")) is private
+def test_a_loopback_address_is_private(host: str) -> None:
+    private = host in ("127.0.0.1", "127.8.8.8", "localhost", "[::1]")
+    for adapter in (Tcp(), Tls(), WebSocket()):
+        assert adapter.is_private(f"{adapter.name}://{host}:1") is private
+    assert SecureWebSocket().is_private(f"wss://{host}") is private
     assert Unix().is_private("unix:///s") is True
 
 
+async def answered(host: Host, url: str) -> str:
+    """The address of a server, which repeats what it is told."""
+    here = await dial(host, url)
+    here.transport.send(b"x")
+    assert await here.received(1) == [b"x"]
+    return here.transport.address
+
+
 @pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
-async def test_ipv6_literals(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host:
-        for url in ("tcp://[::1]:0", "ws://[::1]:0/bus"):
-            async with serving(host, url, echo=True) as server:
-                assert server.url.startswith(url.partition("0")[0])
-                here = await dial(host, server.url)
-                assert here.transport.address == f"[::1]:{server.port}"
-                here.transport.send(b"x")
-                assert await here.received(1) == [b"x"]
+@pytest.mark.parametrize("url", ["tcp://[::1]:0", "ws://[::1]:0/bus"])
+async def test_ipv6_literals(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
+        assert server.url.startswith(url.partition("0")[0])
+        assert await answered(host, server.url) == f"[::1]:{server.port}"
 
 
 async def test_localhost_is_served_on_all_its_addresses_with_one_port(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, serving(host, "tcp://localhost:0", echo=True) as server:
         assert server.url == f"tcp://localhost:{server.port}"
         for name in ("localhost", "127.0.0.1"):
-            here = await dial(host, f"tcp://{name}:{server.port}")
-            here.transport.send(b"x")
-            assert await here.received(1) == [b"x"]
+            await answered(host, f"tcp://{name}:{server.port}")
 
 
 async def test_names_that_do_not_resolve(anyio_backend: Any) -> None:
@@ -210,9 +205,7 @@ async def test_of_a_name_with_several_addresses_the_first_that_answers_is_taken(
             live = ("127.0.0.1", server.port)
             for addresses in ((live, spare.getsockname()), (refuses, live), (silent, live), (refuses, silent, live)):
                 resolved(*addresses)
-                here = await dial(host, "tcp://several.example:9")
-                here.transport.send(b"x")
-                assert await here.received(1) == [b"x"]
+                await answered(host, "tcp://several.example:9")
             with pytest.raises(BlockingIOError):  # nobody came: the first had its head start
                 spare.accept()
             resolved(refuses, ("255.255.255.255", 9))
@@ -239,9 +232,7 @@ async def test_a_stale_socket_file_is_replaced_and_removed_in_the_end(anyio_back
         dead.bind(str(path))
     async with running(anyio_backend) as host:
         async with serving(host, f"unix://{path}", echo=True) as server:
-            here = await dial(host, server.url)
-            here.transport.send(b"x")
-            assert await here.received(1) == [b"x"]
+            await answered(host, server.url)
         assert not path.exists()
 
 
@@ -249,9 +240,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(anyio_backend: Any, tmp_pa
     path = tmp_path / "s"
     path.write_text("precious")
     async with running(anyio_backend) as host:
-        with pytest.raises(OSError, match="cannot listen on"):
-            async with serving(host, f"unix://{path}"):
-                pass
+        await refused(serving(host, f"unix://{path}"), OSError, match="cannot listen on")
     assert path.read_text() == "precious"
 
 
@@ -366,10 +355,10 @@ async def test_cancelling_connect_anywhere_leaks_nothing(
 ) -> None:
     urls = ["tcp://127.0.0.1:0", f"unix://{tmp_path}/s", "ws://127.0.0.1:0/", "memory://x", "tls://127.0.0.1:0"]
     for url in urls:
-        tls = {"server": server_tls, "client": client_tls(authority)} if url.startswith("tls") else {}
-        async with running(anyio_backend) as host, serving(host, url, tls=tls.get("server")) as server:
+        ours, theirs = (server_tls, client_tls(authority)) if url.startswith("tls") else (None, None)
+        async with running(anyio_backend) as host, serving(host, url, tls=ours) as server:
             for steps in range(25):
-                await connect_and_cancel(host, server.url, steps, tls.get("client"))
+                await connect_and_cancel(host, server.url, steps, theirs)
 
 
 async def connect_and_cancel(host: Any, url: str, steps: int, tls: ssl.SSLContext | None) -> None:

@@ -19,9 +19,7 @@ from polybus import Bus
 from polybus.bindings.http import uvicorn as bus_server
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.transports.sockets import Signs
-
-UPGRADE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
-UPGRADE += b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+from tests.unit.transports.support import UPGRADE
 
 
 def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
@@ -212,15 +210,10 @@ def test_a_peer_is_not_cut_while_what_was_written_before_the_ping_arrives(asked:
     assert asked.connection.closed, "nothing more has arrived"
 
 
-def test_a_peer_that_does_not_answer_a_ping_that_has_arrived_is_cut(asked: Open) -> None:
+@pytest.mark.parametrize("pongs", [0, 3])  # without a question, as clients of ours send while they wait for the rest of a frame
+def test_a_peer_is_there_while_it_says_anything_after_a_ping_has_arrived_and_is_cut_else(asked: Open, pongs: int) -> None:
     asked.connection.acknowledged = 10_000
-    asked.loop.fire()
-    assert asked.connection.closed
-
-
-def test_a_peer_that_says_anything_is_there(asked: Open) -> None:
-    asked.connection.acknowledged = 10_000
-    for _ in range(3):  # a pong without a question, as clients of ours send while they wait for the rest of a frame
+    for _ in range(pongs):
         asked.protocol.data_received(b"\x8a\x80\x00\x00\x00\x00")
         asked.loop.fire()
         assert not asked.connection.closed

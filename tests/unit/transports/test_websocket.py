@@ -20,7 +20,7 @@ from polybus.limits import Limits
 from polybus.plugins import Closed
 from tests.loops import every_loop  # noqa: F401
 
-from .support import Raw, dial, fill, opened, raw_peer, raw_server, running, serving
+from .support import Raw, bare, dial, fill, joined, raw_peer, raw_server, running, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -130,14 +130,14 @@ async def test_a_request_in_slices_of_one_byte_with_frames_behind_it(anyio_backe
 
 @pytest.mark.parametrize(("writes", "first"), [("text", 0x81), ("binary", 0x82)])
 async def test_frames_are_written_in_the_kind_of_the_protocol(anyio_backend: Any, writes: str, first: int) -> None:
-    async with running(anyio_backend) as host, serving(host, URL, writes=writes) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, URL, writes=writes) as (_, raw, there):
         there.transport.send(b"hi")
         there.transport.send(b"x" * 200)
         assert await raw.exactly(208) == bytes([first, 2]) + b"hi" + bytes([first, 126, 0, 200]) + b"x" * 200
 
 
 async def test_a_silent_peer_is_asked_and_then_cut(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, URL) as (host, raw, there):
         await anyio.wait_all_tasks_blocked()
         now = host.time()
         there.transport.tick(now)
@@ -151,7 +151,7 @@ async def test_a_silent_peer_is_asked_and_then_cut(anyio_backend: Any) -> None:
 
 
 async def test_any_sign_of_life_answers_a_ping(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server, opened(server) as (raw, there):
+    async with bare(anyio_backend, URL) as (host, raw, there):
         await anyio.wait_all_tasks_blocked()
         now = host.time()
         there.transport.tick(now)
@@ -167,39 +167,34 @@ async def test_any_sign_of_life_answers_a_ping(anyio_backend: Any) -> None:
 
 
 async def test_a_peer_that_reads_nothing_is_cut_although_the_ping_cannot_leave(anyio_backend: Any) -> None:
-    async with running(anyio_backend, Limits(write_timeout=1000)) as host, serving(host, URL) as server:
-        async with opened(server) as (raw, there):
-            await fill(there)
-            now = host.time()
-            for seconds in (0, 15, 23):
-                there.transport.tick(now + seconds)
-            assert (await there.end()).reason == "no answer to ping within 8 s"
+    async with bare(anyio_backend, URL, Limits(write_timeout=1000)) as (host, _, there):
+        await fill(there)
+        now = host.time()
+        for seconds in (0, 15, 23):
+            there.transport.tick(now + seconds)
+        assert (await there.end()).reason == "no answer to ping within 8 s"
 
 
 async def test_pongs_are_not_piled_up_for_a_peer_that_reads_nothing(anyio_backend: Any) -> None:
-    async with running(anyio_backend, Limits(empty_frames=10**9)) as host, serving(host, URL) as server:
-        async with opened(server) as (raw, there):
-            await fill(there)
-            backlog = there.transport.write_backlog()
-            await raw.send(bytes.fromhex("898000000000") * 10_000 + bytes.fromhex("828100000000") + b"!")
-            await there.received(1)
-            assert there.transport.write_backlog() <= backlog
+    async with bare(anyio_backend, URL, Limits(empty_frames=10**9)) as (_, raw, there):
+        await fill(there)
+        backlog = there.transport.write_backlog()
+        await raw.send(bytes.fromhex("898000000000") * 10_000 + bytes.fromhex("828100000000") + b"!")
+        await there.received(1)
+        assert there.transport.write_backlog() <= backlog
 
 
 async def test_a_peer_that_does_not_answer_our_goodbye_is_cut(anyio_backend: Any) -> None:
-    async with running(anyio_backend, Limits(close_timeout=0.05)) as host, serving(host, URL) as server:
-        async with opened(server) as (raw, there):
-            there.transport.send(b"x")
-            there.transport.close(1001, "bye")
-            assert await there.end() == Closed(1001, "bye")
-            assert await raw.rest() == b"\x82\1x\x88\5\x03\xe9bye"
+    async with bare(anyio_backend, URL, Limits(close_timeout=0.05)) as (_, raw, there):
+        there.transport.send(b"x")
+        there.transport.close(1001, "bye")
+        assert await there.end() == Closed(1001, "bye")
+        assert await raw.rest() == b"\x82\1x\x88\5\x03\xe9bye"
 
 
 @pytest.mark.parametrize(("code", "sent"), [(1006, 1000), (1005, 1000), (1015, 1000), (999, 1000), (5000, 1000), (3000, 3000)])
 async def test_codes_that_must_not_be_sent_are_not(anyio_backend: Any, code: int, sent: int) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
+    async with joined(anyio_backend, URL) as (_, here, there):
         here.transport.close(code, "x")
         assert (await there.end()).code == sent
 

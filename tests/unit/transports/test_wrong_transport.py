@@ -11,6 +11,7 @@ import trustme
 
 from polybus import Bus, BusError, ConnectFailed, Limits, connect
 from tests.loops import both_backends  # noqa: F401
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 from .support import client_tls
@@ -37,9 +38,8 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
 async def test_tls_to_a_plain_port_is_told_at_once(served: str, dialled: str) -> None:
     bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
     async with bus.serve(f"ubre+{served}://127.0.0.1:0") as server:
-        with pytest.raises(ConnectFailed, match=f"speaks no TLS on this port.* in place of {dialled}://"):
-            async with client.connect(server.url.replace(f"{served}:", f"{dialled}:")):
-                pass
+        entering = client.connect(server.url.replace(f"{served}:", f"{dialled}:"))
+        await refused(entering, ConnectFailed, match=f"speaks no TLS on this port.* in place of {dialled}://")
 
 
 @bounded
@@ -59,9 +59,7 @@ async def test_the_log_of_a_server_says_that_a_client_may_not_trust_it(
     bus = Bus()
     with caplog.at_level(logging.INFO, "polybus.transports"):
         async with bus.serve(f"ubre+{transport}://127.0.0.1:0", tls=server_tls(authority)) as server:
-            with pytest.raises(ConnectFailed, match="is not trusted"):
-                async with connect(server.url):
-                    pass
+            await refused(connect(server.url), ConnectFailed, match="is not trusted")
             await eventually(lambda: said(caplog))
     assert "no connection: the client " in said(caplog) and "trust this server's certificate" in said(caplog)
 
@@ -74,9 +72,7 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
     with caplog.at_level(logging.INFO, "polybus.transports"):
         async with bus.serve("ubre+wss://127.0.0.1:0", tls=server_tls(authority)) as server:
             for _ in range(20):
-                with pytest.raises(ConnectFailed, match=r"try wss:// \(TLS\)"):
-                    async with connect(server.url.replace("wss:", "ws:")):
-                        pass
+                await refused(connect(server.url.replace("wss:", "ws:")), ConnectFailed, match=r"try wss:// \(TLS\)")
     lines = said(caplog).splitlines()
     assert len(lines) == 4 and lines[-1].startswith("17 more within ")
     assert "without TLS" in lines[0]

@@ -61,26 +61,18 @@ def test_frames_are_masked_with_a_key_of_their_own() -> None:
     assert len(keys) == 300
 
 
-# Codes and rules: RFC 6455, sections 5.1 to 5.5, 7.4 and 8.1. Hex as a server gets it, with the zero mask.
+# Codes and rules: RFC 6455, sections 5.1 to 5.5, 7.4 and 8.1, beside those of `tests.vectors.bad_inputs`, which
+# `test_bad_websocket_frames` sends. Hex as a server gets it, with the zero mask.
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        ("8203616263", 1002),  # not masked
-        ("c28000000000", 1002),  # RSV1
         ("a28000000000", 1002),  # RSV2
         ("928000000000", 1002),  # RSV3
         ("838000000000", 1002),  # reserved data opcode
         ("8b8000000000", 1002),  # reserved control opcode
-        ("808300000000616263", 1002),  # continuation of nothing
         ("028000000000828000000000", 1002),  # a message inside a message
-        ("89fe007e00000000" + "78" * 126, 1002),  # ping of 126 bytes
-        ("09810000000078", 1002),  # fragmented ping
-        ("88810000000003", 1002),  # close with half a code
-        ("88820000000003ed", 1002),  # 1005 on the wire
         ("888400000000 03e8 fffe", 1007),  # reason that is not UTF-8
-        ("818200000000fffe", 1007),  # text that is not UTF-8
-        ("018100000000c3 808100000000c3", 1007),  # the same in two fragments
-        ("82ff8000000000000001", 1009),  # a length with the top bit set
+        ("018100000000c3 808100000000c3", 1007),  # text that is not UTF-8, in two fragments
         ("82ff00000000000186a1", 1009),  # one byte over the limit
         ("02ff000000000000c350 00000000" + "78" * 50000 + "80ff000000000000c351", 1009),  # the same in two fragments
     ],
@@ -132,14 +124,8 @@ def test_a_ping_is_answered_and_the_core_dropped_again() -> None:
 
 def test_fragments_are_joined_also_around_a_ping() -> None:
     framer = server()
-    data = (
-        masked(Opcode.BINARY, b"a", fin=False)
-        + masked(Opcode.PING, b"")
-        + masked(Opcode.CONT, b"b", fin=False)
-        + masked(Opcode.CONT, b"c")
-        + masked(Opcode.BINARY, b"d")
-    )
-    assert framer.feed(data) == [b"abc", b"d"]
+    data = masked(Opcode.BINARY, b"a", fin=False) + masked(Opcode.PING, b"") + masked(Opcode.CONT, b"b", fin=False)
+    assert framer.feed(data + masked(Opcode.CONT, b"c") + masked(Opcode.BINARY, b"d")) == [b"abc", b"d"]
     assert framer._core is None
     assert framer.partial == ""
 
@@ -147,14 +133,10 @@ def test_fragments_are_joined_also_around_a_ping() -> None:
 def test_endless_fragments_are_refused() -> None:
     framer = server()
     framer.feed(masked(Opcode.BINARY, b"a", fin=False))
-    data = masked(Opcode.CONT, b"", fin=False)
-    fed = 1
-    while framer.broken is None and fed <= MAX_FRAGMENTS:
-        framer.feed(data)
-        fed += 1
-    assert fed == MAX_FRAGMENTS
-    assert framer.broken is not None
-    assert framer.broken.code == 1009
+    for _ in range(MAX_FRAGMENTS - 1):
+        assert framer.broken is None
+        framer.feed(masked(Opcode.CONT, b"", fin=False))
+    assert framer.broken is not None and framer.broken.code == 1009
 
 
 @pytest.mark.parametrize(
@@ -168,14 +150,6 @@ def test_a_closing_frame_is_answered_and_told(code: int, reason: str, error: typ
     assert (framer.ended.code, framer.ended.reason) == (code, reason)
     assert type(framer.ended.error) is (error or type(None))
     assert sent(framer) == bare(Opcode.CLOSE, Close(code, reason).serialize())
-
-
-def test_an_empty_closing_frame_is_an_orderly_end() -> None:
-    framer = server()
-    framer.feed(bytes.fromhex("888000000000"))
-    assert framer.ended is not None
-    assert framer.ended.code == 1000
-    assert sent(framer) == b"\x88\x00"
 
 
 def test_our_own_closing_frame_is_not_answered_again() -> None:

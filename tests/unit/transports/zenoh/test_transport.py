@@ -1,15 +1,15 @@
 """Samples that arrive before the bus can take them."""
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
-from attrs import define, field
 
 import polybus
 from polybus import Limits
-from polybus.plugins import Host, Receiver
 from polybus.protocols import Up
+from polybus.testing.contract.transport import FrameReceiver
 from polybus.transports.zenoh.address import zenoh_address
 from polybus.transports.zenoh.transport import ZenohTransport
 from tests.support import BOUND, eventually
@@ -20,35 +20,13 @@ pytestmark = pytest.mark.anyio
 NARROW, TO_US = "up/device2/CD/0/4/80CD/{}/{}/{}/{}/{}", "up/*/*/*/*/*/device1/10AB/0/3/*"
 
 
-@define
-class Bus:
-    """The bus as a transport sees it, and what it has been given."""
-
-    limits: Limits = field(factory=Limits)
-    frames: list[bytes] = field(factory=list)
-
-    def time(self) -> float:
-        return 0.0
-
-    def call_soon(self, function: Any) -> None:
-        function()
-
-    def frames_received(self, frames: list[bytes]) -> None:
-        self.frames += frames
-
-    def pause_writing(self) -> None:
-        """Nothing is written."""
-
-    def resume_writing(self) -> None:
-        """Nothing is written."""
-
-    def closed(self, why: object) -> None:
-        """Nobody waits for it."""
+HOST: Any = SimpleNamespace(limits=Limits(), time=lambda: 0.0, call_soon=lambda function: function())
 
 
-def transport_of(bus: Bus) -> ZenohTransport:
-    fabric = Up(entity="//device1/10AB/3").fabric
-    return ZenohTransport(zenoh_address("zenoh://127.0.0.1:1"), fabric, cast("Host", bus), dialled=False)
+def transport_of() -> tuple[ZenohTransport, FrameReceiver]:
+    """A transport that has not started, and who hears it then."""
+    transport = ZenohTransport(zenoh_address("zenoh://127.0.0.1:1"), Up(entity="//device1/10AB/3").fabric, HOST, dialled=False)
+    return transport, FrameReceiver(transport)
 
 
 async def ended(transport: ZenohTransport) -> None:
@@ -57,10 +35,9 @@ async def ended(transport: ZenohTransport) -> None:
 
 
 async def test_what_has_come_before_the_bus_took_the_session_is_handed_on_and_what_comes_later_too() -> None:
-    bus = Bus()
-    transport, sample = transport_of(bus), Up(entity="//device2/CD/4").fabric.sample(published())
+    (transport, bus), sample = transport_of(), Up(entity="//device2/CD/4").fabric.sample(published())
     transport.node.inbox.add("device2", sample)
-    transport.start(cast("Receiver", bus))
+    transport.start(bus)
     transport.hear([TO_US, NARROW])
     await transport.written()
     transport.node.inbox.add("device2", sample)
@@ -69,9 +46,8 @@ async def test_what_has_come_before_the_bus_took_the_session_is_handed_on_and_wh
 
 
 async def test_what_waits_while_filters_change_is_handed_on() -> None:
-    bus = Bus()
-    transport, sample = transport_of(bus), Up(entity="//device2/CD/4").fabric.sample(published())
-    transport.start(cast("Receiver", bus))
+    (transport, bus), sample = transport_of(), Up(entity="//device2/CD/4").fabric.sample(published())
+    transport.start(bus)
     transport.hear([TO_US, NARROW])
     await transport.written()
     transport.pause_reading()
@@ -84,7 +60,7 @@ async def test_what_waits_while_filters_change_is_handed_on() -> None:
     await ended(transport)
 
 
-async def _heard(bus: Bus, count: int) -> bool:
+async def _heard(bus: FrameReceiver, count: int) -> bool:
     """Whether so many frames come, and no more."""
     await eventually(lambda: len(bus.frames) >= count)
     return len(bus.frames) == count
