@@ -1,7 +1,5 @@
 """Days of a bus, made by hand: requests of UBRE and their outcomes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,12 @@ MS = 1_000_000
 SUBJECTS = ("tank.get", "valve.set", "pump.stop", "door.open")
 GOOD = '{"success":"ID"}'
 BAD = '{"fail":"ID","body":"no such tank","code":5}'
+
+
+def analyse(capture: Path | str, out: Path | str, *, report: bool = False, settle: bool = False, **options: Any) -> Done:
+    """Results of a capture, by one thread of DuckDB."""
+    with DuckEngine(threads=1) as engine:
+        return Pipeline(engine, **options).run(capture, out, report=report, settle=settle)
 
 
 class Day:
@@ -42,7 +46,6 @@ class Day:
 
     def analysed(self, folder: Path, **given: Any) -> Done:
         """Its results, in `folder`, which holds the capture too."""
-        folder.mkdir(exist_ok=True)
         with DuckEngine(threads=1) as engine:
             return Pipeline(engine).run(self.write(folder / "capture"), folder / "out", **given)
 

@@ -1,7 +1,5 @@
 """Results read by a Delta Lake library, compared with the log of the folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Comparison with the capture before: planted changes are told with both numbers, and chance is not."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

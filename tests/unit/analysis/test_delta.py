@@ -1,7 +1,5 @@
 """Logs of Delta Lake beside the tables: another library reads from them just the rows that the log of the folder names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from polybus.analysis import DuckEngine, Pipeline, pipeline
+from polybus.analysis import pipeline
 from polybus.analysis.results import LOG, Output, keep_logs
 from polybus.cli.app import run as command
 from tests.unit.capture.generator import traffic
 
+from .days import analyse
 from .delta_reading import same_by_delta
 
 
@@ -28,19 +27,16 @@ def _growing(folder: Path) -> tuple[Path, list[Path]]:
 def _take(capture: Path, segments: list[Path], out: Path, **options: Any) -> None:
     for segment in segments:
         segment.rename(capture / segment.name)
-    with DuckEngine(threads=1) as engine:
-        Pipeline(engine, **options).run(capture, out, report=False)
+    analyse(capture, out, **options)
 
 
 def test_another_library_reads_the_same_rows_after_each_run(tmp_path: Path) -> None:
     capture, segments = _growing(tmp_path)
     out, third = tmp_path / "out", len(segments) // 3
-    _take(capture, segments[:third], out, delta=True)
-    same_by_delta(out)
-    _take(capture, segments[third : 2 * third], out)  # once begun, it is kept
-    same_by_delta(out)
-    _take(capture, segments[2 * third :], out)
-    same_by_delta(out)
+    pieces = segments[:third], segments[third : 2 * third], segments[2 * third :]
+    for piece, options in zip(pieces, ({"delta": True}, {}, {}), strict=True):  # once begun, it is kept
+        _take(capture, piece, out, **options)
+        same_by_delta(out)
     exchanges = DeltaTable(out / "exchanges")
     assert exchanges.version() == 2
     assert exchanges.metadata().partition_columns == ["date", "protocol"]
@@ -64,10 +60,9 @@ def test_a_log_that_a_killed_run_has_not_written_is_written_by_the_next_one(
             raise KeyboardInterrupt
         keep_logs(output, begin=begin)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pipeline, "keep_logs", killed)
-        with pytest.raises(KeyboardInterrupt):
-            _take(capture, segments[2:4], out)
+        _take(capture, segments[2:4], out)
     assert kept == [1, 2]
     _take(capture, segments[4:], out)
     same_by_delta(out)
@@ -86,14 +81,11 @@ def test_a_run_that_finds_nothing_new_leaves_the_log_as_it_is_and_can_begin_one(
 
 def test_a_name_that_no_path_can_hold_is_found_again(tmp_path: Path) -> None:
     made = traffic(200)
-    odd = pa.array(
-        ["a b/ä%1" if name == "csb" else "" if name == "jrep" else name for name in made.table["protocol"].to_pylist()]
-    )
+    odd = pa.array([{"csb": "a b/ä%1", "jrep": ""}.get(name, name) for name in made.table["protocol"].to_pylist()])
     place = made.table.schema.get_field_index("protocol")
     strange = made.table.set_column(place, made.table.schema.field(place), odd)
     object.__setattr__(made, "table", strange)
-    with DuckEngine(threads=1) as engine:
-        Pipeline(engine, delta=True).run(made.write(tmp_path / "capture"), tmp_path / "out", report=False)
+    analyse(made.write(tmp_path / "capture"), tmp_path / "out", delta=True)
     same_by_delta(tmp_path / "out")
     log = (tmp_path / "out" / "quarantine" / LOG / f"{0:020d}.json").read_text()
     parts = [json.loads(line)["add"]["partitionValues"]["protocol"] for line in log.splitlines() if '"add"' in line]

@@ -1,7 +1,5 @@
 """Hops of an exchange: what belongs together is found by ids, bodies, subjects or times, and what does not is left out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

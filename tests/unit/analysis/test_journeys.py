@@ -1,7 +1,5 @@
 """Journeys out of a capture: what belongs together over a bridge is told by bodies, where these say anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

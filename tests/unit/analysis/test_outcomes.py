@@ -1,7 +1,5 @@
 """Outcomes in the tables against what the application has seen: every protocol, either end records, every kind of ending."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +9,11 @@ import anyio
 import pytest
 
 from polybus import Bus, DeadlineExceeded, Disconnected, NotFound, RequestCancelled, RequestError, connect
-from polybus.analysis import DuckEngine, Pipeline, open_tables
+from polybus.analysis import open_tables
 from polybus.protocols import Up
 from polybus.testing.nats_engine import NatsEngine
+
+from .days import analyse
 
 pytestmark = pytest.mark.anyio
 
@@ -85,14 +85,9 @@ class Application:
         outcome = "ok"
         try:
             await ending()
-        except RequestCancelled:
-            outcome = "cancelled"
-        except DeadlineExceeded:
-            outcome = "timeout"
-        except Disconnected:
-            outcome = "lost"
-        except RequestError:
-            outcome = "error"
+        except (RequestCancelled, DeadlineExceeded, Disconnected, RequestError) as error:
+            known = {RequestCancelled: "cancelled", DeadlineExceeded: "timeout", Disconnected: "lost"}
+            outcome = next((name for kind, name in known.items() if isinstance(error, kind)), "error")
         self.ledger[subject, outcome] += 1
 
     async def run(self, protocol: str, folder: Path) -> None:
@@ -101,18 +96,15 @@ class Application:
                 async with NatsEngine() as engine, connect(engine.url, bus=self.server):
                     await self._use(engine.url, protocol, engine.cut)
                 return
-            name, _, query = protocol.partition("?")
-            given: dict[str, Any] = {}
-            if protocol == "up":
-                given = {"protocol": Up(entity="//house/1/1", names=SUBJECTS)}
-            async with self.server.serve(f"{name}+tcp://127.0.0.1:0" + (query and f"?{query}"), **given) as listener:
+            name, question, query = protocol.partition("?")
+            up = Up(entity="//house/1/1", names=SUBJECTS) if protocol == "up" else None
+            async with self.server.serve(f"{name}+tcp://127.0.0.1:0{question}{query}", protocol=up) as listener:
                 await self._use(listener.url, protocol)
 
     async def _use(self, url: str, protocol: str, cut: Any = anyio.lowlevel.checkpoint) -> None:
-        peer = Up(entity="//phone/2/1", peer="//house/1/1", names=SUBJECTS) if protocol == "up" else None
-        given: dict[str, Any] = {} if peer is None else {"protocol": peer}
+        up = Up(entity="//phone/2/1", peer="//house/1/1", names=SUBJECTS) if protocol == "up" else None
         async with anyio.create_task_group() as left:
-            async with connect(url, bus=self.client, **given):
+            async with connect(url, bus=self.client, protocol=up):
                 await self.ask("good", 1)
                 await self.ask("bad")
                 await self.ask("never", timeout=1)  # its last 250 ms are slack: a busy machine may deliver the request late
@@ -138,17 +130,12 @@ async def test_either_end_tells_of_every_exchange_what_the_application_has_seen(
     if protocol in SILENT:  # no frame tells it from one that waits until its connection ends
         seen["never", "lost"] += seen.pop(("never", "cancelled"))
     for end in ("client", "server"):
-        with DuckEngine(memory="1GB", threads=1) as engine:
-            Pipeline(engine).run(tmp_path / end, tmp_path / f"of {end}", report=False)
+        analyse(tmp_path / end, tmp_path / f"of {end}")
         rows = open_tables(tmp_path / f"of {end}").sql("select kind, subject, outcome, items from exchanges").fetchall()
         mine = [(kind, _word(subject), outcome, n) for kind, subject, outcome, n in rows if "_polybus" not in subject]
         assert Counter((subject, outcome) for _, subject, outcome, _ in mine) == seen, end
-        assert {subject for kind, subject, _, _ in mine if kind == "stream"} == set(items), end
-        streams = Counter[str]()
-        for kind, subject, _, n in mine:
-            if kind == "stream":
-                streams[subject] += n
-        assert streams == items, end
+        streams = [(subject, n) for kind, subject, _, n in mine if kind == "stream"]
+        assert {subject: sum(n for other, n in streams if other == subject) for subject, _ in streams} == items, end
 
 
 def _word(subject: str) -> str:

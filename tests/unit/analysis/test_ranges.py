@@ -1,7 +1,5 @@
 """A capture in pieces and in windows of time, and what is taken of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

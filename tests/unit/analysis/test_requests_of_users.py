@@ -1,7 +1,5 @@
 """Requests of users in results: those of buses themselves are told apart from them, and the trace that they carry is there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

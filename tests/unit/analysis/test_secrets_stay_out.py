@@ -1,7 +1,5 @@
 """What a recording has blanked is in no table, no metric and no page that is made of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,17 +1,16 @@
 """Recordings whose recorders were killed, settled; and what a run refuses, with the place that it is about."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline, open_tables
+from polybus.analysis import open_tables
 from polybus.analysis.pipeline import PipelineStep, _done
 from polybus.capture import Capture, CaptureError, compact, info, recover
 from polybus.capture.store.segments import SegmentWriter
@@ -19,6 +18,7 @@ from polybus.cli.app import run
 
 from ..capture import rows as frames
 from ..capture.folders import open_segment
+from .days import analyse
 
 QUESTIONS = [b'{"request":"a","id":"%d"}' % number for number in range(4)]
 
@@ -44,36 +44,31 @@ def test_what_killed_recorders_have_left_is_settled_as_in_a_copy(tmp_path: Path,
     for number in (0, 1):
         _killed(capture, number, capture_id=f"c{number}").close()
     recover(capture, copy)
-    with DuckEngine() as engine:
-        pipeline = Pipeline(engine)
-        assert pipeline.run(copy, tmp_path / "of the copy", report=False).provisional == 0
-        assert pipeline.run(capture, tmp_path / "out", report=False).provisional == 8
-        settled = pipeline.run(capture, tmp_path / "out", report=False, settle=True)
-        assert (settled.added.exchanges, settled.provisional, settled.total.lost) == (8, 0, 0)
-        assert _outcomes(tmp_path / "out") == _outcomes(tmp_path / "of the copy") == {"ok": 2, "open-at-end": 6}
-        for settle in (True, False):
-            assert pipeline.run(capture, tmp_path / "out", report=False, settle=settle).added.frames == 0
+    assert analyse(copy, tmp_path / "of the copy").provisional == 0
+    assert analyse(capture, tmp_path / "out").provisional == 8
+    settled = analyse(capture, tmp_path / "out", settle=True)
+    assert (settled.added.exchanges, settled.provisional, settled.total.lost) == (8, 0, 0)
+    assert _outcomes(tmp_path / "out") == _outcomes(tmp_path / "of the copy") == {"ok": 2, "open-at-end": 6}
+    for settle in (True, False):
+        assert analyse(capture, tmp_path / "out", settle=settle).added.frames == 0
     assert run(["analyse", str(capture), "--out", str(tmp_path / "at once"), "--settle", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["provisional"] == 0
 
 
 def test_a_recording_that_goes_on_is_not_settled(tmp_path: Path) -> None:
     writer = _killed(tmp_path / "capture", 0)
-    with DuckEngine() as engine:
-        with pytest.raises(CaptureError, match=r"segment-00000000.open still has a writer.*when the recorder has ended"):
-            Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", settle=True)
-        writer.close()
-        assert Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", report=False, settle=True).provisional == 0
+    with pytest.raises(CaptureError, match=r"segment-00000000.open still has a writer.*when the recorder has ended"):
+        analyse(tmp_path / "capture", tmp_path / "out", settle=True)
+    writer.close()
+    assert analyse(tmp_path / "capture", tmp_path / "out", settle=True).provisional == 0
 
 
 def test_the_batch_in_which_a_recorder_was_killed_is_lost_when_it_is_settled(tmp_path: Path) -> None:
     _killed(tmp_path / "capture", 0, torn=50).close()
-    with DuckEngine() as engine:
-        for settle, lost in ((False, 0), (True, 1), (True, 1), (False, 1)):
-            done = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", report=False, settle=settle)
-            assert done.total.lost == lost
-        with pytest.raises(CaptureError, match="1 stretch cannot be read"):
-            Pipeline(engine, strict=True).run(tmp_path / "capture", tmp_path / "strict", settle=True)
+    for settle, lost in ((False, 0), (True, 1), (True, 1), (False, 1)):
+        assert analyse(tmp_path / "capture", tmp_path / "out", settle=settle).total.lost == lost
+    with pytest.raises(CaptureError, match="1 stretch cannot be read"):
+        analyse(tmp_path / "capture", tmp_path / "strict", settle=True, strict=True)
 
 
 def test_a_connection_that_nobody_recorded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,14 +87,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     def full(*given: Any, **more: Any) -> Any:
         raise OSError(errno.ENOSPC, "Error writing bytes to file")
 
-    with DuckEngine() as engine:
-        with pytest.raises(CaptureError, match=rf"{tmp_path}/file is a file, and results need a folder"):
-            Pipeline(engine).run(capture, tmp_path / "file")
-        with pytest.raises(OSError, match="/proc/nowhere"):
-            Pipeline(engine).run(capture, "/proc/nowhere/out")
-        monkeypatch.setattr(PipelineStep, "advance", full)
-        with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/out'"):
-            Pipeline(engine).run(capture, tmp_path / "out")
+    with pytest.raises(CaptureError, match=rf"{tmp_path}/file is a file, and results need a folder"):
+        analyse(capture, tmp_path / "file")
+    with pytest.raises(OSError, match="/proc/nowhere"):
+        analyse(capture, "/proc/nowhere/out")
+    monkeypatch.setattr(PipelineStep, "advance", full)
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/out'"):
+        analyse(capture, tmp_path / "out")
     monkeypatch.setattr("polybus.capture.store.export._write_parquet", full)
     monkeypatch.setattr("polybus.capture.store.recovery.SegmentWriter", full)
     for write in (compact, recover):
@@ -112,8 +106,7 @@ def test_a_blank_may_stand_in_a_uri(tmp_path: Path) -> None:
     _killed(capture, 0).close()
     for uri in (f"file://{tmp_path}/a b", f"file://{tmp_path}/a%20b"):
         assert info(Capture(uri)).frames == 5
-    with DuckEngine() as engine:
-        done = Pipeline(engine).run(f"file://{tmp_path}/a b", f"file://{tmp_path}/o t", report=False, settle=True)
+    done = analyse(f"file://{tmp_path}/a b", f"file://{tmp_path}/o t", settle=True)
     assert (done.total.frames, (tmp_path / "o t" / "events").is_dir()) == (5, True)
 
 
@@ -126,8 +119,5 @@ def test_a_blank_may_stand_in_a_uri(tmp_path: Path) -> None:
     ],
 )
 def test_the_path_of_the_report_is_one_that_can_be_opened(out: str, report: str, tmp_path: Path) -> None:
-    class NoOutput:
-        counts, provisional = None, 0
-
-    nothing: Any = NoOutput()
+    nothing: Any = SimpleNamespace(counts=None, provisional=0)
     assert _done(out, nothing, nothing.counts, {}).report == report

@@ -14,12 +14,13 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.results import LOG, Output, ResultFile
 from polybus.analysis.storage import PartitionWriter, TableStorage
 from polybus.capture import CaptureError
 from polybus.capture.columns.sizes import check_groups
 from tests.unit.capture.generator import traffic
+
+from .days import analyse
 
 
 def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
@@ -73,16 +74,9 @@ def test_a_place_has_the_name_that_spark_knows(tmp_path: Path) -> None:
         assert there.for_spark("events") == "s3a://bucket/folder/events"
         assert there.inside("events") == "bucket/folder/events"
     near = TableStorage("s3a://ann:se%2Fcret@bucket/folder?scheme=http&endpoint_override=127.0.0.1:9000&region=here")
-    assert near.for_delta("events") == (
-        "s3a://bucket/folder/events",
-        {
-            "AWS_REGION": "here",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
-            "AWS_ACCESS_KEY_ID": "ann",
-            "AWS_SECRET_ACCESS_KEY": "se/cret",
-        },
-    )
+    options = {"AWS_REGION": "here", "AWS_ALLOW_HTTP": "true", "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"}
+    options |= {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "se/cret"}
+    assert near.for_delta("events") == ("s3a://bucket/folder/events", options)
 
 
 def test_a_place_that_is_none_is_said_in_a_line() -> None:
@@ -96,8 +90,7 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 def log(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What a run has written into the log of its results."""
     folder = tmp_path_factory.mktemp("results")
-    with DuckEngine(threads=1) as engine:
-        Pipeline(engine).run(traffic(50).write(folder / "capture"), folder / "out", report=False)
+    analyse(traffic(50).write(folder / "capture"), folder / "out")
     [commit] = (folder / "out" / LOG).iterdir()
     return [json.loads(line) for line in commit.read_text().splitlines()]
 
@@ -110,45 +103,43 @@ def _logged(out: Path, text: bytes | list[dict[str, Any]]) -> Output:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change",
     [
-        (lambda log: b'{"commitInfo": {', "is damaged"),
-        (lambda log: b"[]", "is damaged"),
-        (lambda log: b"\xff", "is damaged"),
-        (lambda log: log[1:], "is damaged"),
-        (lambda log: [{"commitInfo": {}}, *log[1:]], "is damaged"),
-        (lambda log: _noting(log, version=0), " have version 0, and this polybus writes version 4"),
-        (lambda log: _noting(log, end={"segment": "x"}), "is damaged"),
-        (lambda log: _noting(log, counts={"frames": "many"}), "is damaged"),
-        (lambda log: _noting(log, folder="../photos"), "is damaged"),
-        (lambda log: _noting(log, folder="_state"), "is damaged"),
-        (lambda log: _noting(log, folder="_state/run-000001/../.."), "is damaged"),
-        (lambda log: _naming(log, "../../photos"), "is damaged"),
-        (lambda log: _naming(log, "/photos"), "is damaged"),
-        (lambda log: _naming(log, "file:///photos"), "is damaged"),
-        (lambda log: _naming(log, "events"), "is damaged"),
-        (lambda log: _naming(log, "events/../../run-000001-a.parquet"), "is damaged"),
-        (lambda log: _naming(log, "events/date=1/%2E%2E/%2E%2E/run-000001-a.parquet"), "is damaged"),
-        (lambda log: _naming(log, "_delta_log/run-000001-a.parquet"), "is damaged"),
+        lambda log: b'{"commitInfo": {',
+        lambda log: b"[]",
+        lambda log: b"\xff",
+        lambda log: log[1:],
+        lambda log: [{"commitInfo": {}}, *log[1:]],
     ],
 )
-def test_a_log_that_cannot_be_read_or_names_anything_but_results_is_refused(
-    change: Callable[[list[dict[str, Any]]], Any], said: str, log: list[dict[str, Any]], tmp_path: Path
+def test_a_log_that_cannot_be_read_is_refused(
+    change: Callable[[list[dict[str, Any]]], Any], log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Results are handed on with captures, and what a log names is read, and removed by the next run."""
     assert _logged(tmp_path / "good", log).named("events")
-    with pytest.raises(CaptureError, match=f"the .*results.*{said}.*: analyse into a new folder"):
+    with pytest.raises(CaptureError, match="the .*results.*is damaged.*: analyse into a new folder"):
         _logged(tmp_path / "out", change(copy.deepcopy(log)))
 
 
-def _noting(log: list[dict[str, Any]], **given: Any) -> list[dict[str, Any]]:
-    next(line["commitInfo"] for line in log if "commitInfo" in line)["polybus"].update(given)
-    return log
-
-
-def _naming(log: list[dict[str, Any]], path: str) -> list[dict[str, Any]]:
-    next(line["add"] for line in log if "add" in line)["path"] = path
-    return log
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        *(("commitInfo", given) for given in ({"version": 0}, {"end": {"segment": "x"}}, {"counts": {"frames": "many"}})),
+        *(("commitInfo", {"folder": folder}) for folder in ("../photos", "_state", "_state/run-000001/../..")),
+        *(("add", {"path": path}) for path in ("../../photos", "/photos", "file:///photos", "events")),
+        *(("add", {"path": f"events/{up}/run-000001-a.parquet"}) for up in ("../..", "date=1/%2E%2E/%2E%2E")),
+        ("add", {"path": "_delta_log/run-000001-a.parquet"}),
+    ],
+)
+def test_a_log_that_names_anything_but_results_is_refused(
+    line: str, given: dict[str, Any], log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Results are handed on with captures, and what a log names is read, and removed by the next run."""
+    said = copy.deepcopy(log)
+    changed = next(one[line] for one in said if line in one)
+    (changed["polybus"] if line == "commitInfo" else changed).update(given)
+    why = " have version 0, and this polybus writes version 4" if "version" in given else "is damaged"
+    with pytest.raises(CaptureError, match=f"the .*results.*{why}.*: analyse into a new folder"):
+        _logged(tmp_path / "out", said)
 
 
 def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(

@@ -1,7 +1,5 @@
 """Metrics add up: however many runs have taken a capture, and in whatever pieces, they are those of a single run."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +21,7 @@ from tests.loops import FULL
 from tests.unit.capture.folders import write_segment
 from tests.unit.capture.generator import traffic
 
-from .days import BAD, GOOD, Day
+from .days import BAD, GOOD, Day, analyse
 from .test_views import Folder
 
 Piece = tuple[pa.RecordBatch, str]
@@ -31,8 +29,8 @@ Piece = tuple[pa.RecordBatch, str]
 
 
 def _measured(capture: Path, out: Path) -> dict[str, Any]:
+    analyse(capture, out, timeout=1, horizon=15)
     with DuckEngine(threads=1) as engine:
-        Pipeline(engine, timeout=1, horizon=15).run(capture, out, report=False)
         metrics = measure(engine, Output.of(out))
     return {name: value for name, value in metrics.items() if name not in ("runs", "capture")}
 
@@ -63,14 +61,16 @@ def _cut(rows: Sequence[dict[str, Any]], recording: str, pieces: int) -> list[tu
     return [(part[0]["mono_ns"], (pa.RecordBatch.from_pylist(part, FRAMES), recording)) for part in parts]
 
 
+def _ninths(protocols: tuple[str, ...], frames: int, **given: Any) -> list[Piece]:
+    """Some traffic in nine pieces."""
+    table = traffic(frames, protocols=protocols, connections=2, **given).table
+    return [(batch, str(batch["capture_id"][0])) for batch in table.to_batches(max_chunksize=-(-len(table) // 9))]
+
+
 @pytest.mark.parametrize("seed", range(4 if FULL else 1))
 def test_runs_over_pieces_of_a_recording_add_up_to_a_single_run(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    table = traffic(
-        1500, seed=seed, rate=chance.choice([30.0, 400.0]), protocols=("ubre", "csb", "uprotocol"), connections=2
-    ).table
-    batches = table.to_batches(max_chunksize=-(-len(table) // 9))
-    pieces = [(batch, str(batch["capture_id"][0])) for batch in batches]
+    pieces = _ninths(("ubre", "csb", "uprotocol"), 1500, seed=seed, rate=chance.choice([30.0, 400.0]))
     single = _added(tmp_path / "one", pieces, [len(pieces)])
     assert single["rows"] and single["journeys"] and single["totals"]["exchanges"]
     assert _added(tmp_path / "several", pieces, _runs(chance, len(pieces))) == single
@@ -94,11 +94,8 @@ def _world(chance: random.Random) -> Folder:
 @pytest.mark.parametrize("order", ["together", "one after the other"])
 def test_runs_over_several_recordings_of_the_same_exchanges_add_up_too(tmp_path: Path, order: str, seed: int) -> None:
     chance = random.Random(seed)
-    cut = [
-        (at, number, piece)
-        for number, (name, rows) in enumerate(_world(chance).recordings().items())
-        for at, piece in _cut(rows, name, 8)
-    ]
+    recordings = enumerate(_world(chance).recordings().items())
+    cut = [(at, number, piece) for number, (name, rows) in recordings for at, piece in _cut(rows, name, 8)]
     by = (lambda one: one[:2]) if order == "together" else (lambda one: (one[1], one[0]))
     pieces = [piece for *_, piece in sorted(cut, key=by)]
     single = _added(tmp_path / "one", pieces, [len(pieces)])
@@ -158,8 +155,7 @@ class Killed(BaseException): ...
 def test_small_files_of_many_runs_become_one_and_what_was_counted_counts_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
 ) -> None:
-    table = traffic(600, seed=1, rate=30.0, protocols=("ubre", "csb"), connections=2).table
-    pieces = [(batch, str(batch["capture_id"][0])) for batch in table.to_batches(max_chunksize=-(-len(table) // 9))]
+    pieces = _ninths(("ubre", "csb"), 600, seed=1, rate=30.0)
     single, counted = _added(tmp_path / "one", pieces, [len(pieces)]), list[str]()
     run, add_messages = Pipeline.run, Sums._add_messages
 

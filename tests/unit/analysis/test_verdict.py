@@ -1,7 +1,5 @@
 """The verdict of the report: planted faults are named, with their numbers, and a good day is called one."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Each exchange is counted once, whoever has recorded it, and the sentences of the verdict add up."""
 
-from __future__ import annotations
-
 import random
 import re
 from pathlib import Path
@@ -12,7 +10,7 @@ import duckdb
 import pytest
 
 from polybus import Route
-from polybus.analysis import DuckEngine, Names, Pipeline, journeys
+from polybus.analysis import DuckEngine, Names, journeys
 from polybus.analysis.report.metrics import measure
 from polybus.analysis.report.page import row_groups
 from polybus.analysis.report.verdict import verdict
@@ -20,7 +18,7 @@ from polybus.analysis.results import Output
 from tests.unit.capture import rows as frames
 from tests.unit.capture.folders import write_segment
 
-from .days import MS
+from .days import MS, analyse
 
 HOUR = 3600 * 1000
 
@@ -57,10 +55,9 @@ class Folder:
     def metrics(self, folder: Path, names: Names | None = None) -> dict[str, Any]:
         capture = folder / "capture"
         for number, (name, rows) in enumerate(self.recordings().items()):
-            batch = frames.batch(*rows)
-            write_segment(capture, batch, number=number, recording=name, ends=True)
+            write_segment(capture, frames.batch(*rows), number=number, recording=name, ends=True)
+        analyse(capture, folder / "out")
         with DuckEngine(threads=1) as engine:
-            Pipeline(engine).run(capture, folder / "out", report=False)
             metrics = measure(engine, Output.of(folder / "out"), names)
         return metrics | {"verdict": [attrs.asdict(one) for one in verdict(metrics)]}
 

@@ -1,7 +1,5 @@
 """`polybus analyse` of what fits one machine: without Java, and without anything of Spark."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,6 +13,8 @@ from polybus.capture import Capture, decode
 from polybus.capture.errors import CaptureError
 from tests.unit.capture.generator import traffic
 from tests.unit.capture.test_strange_rows import strange_capture
+
+from .days import analyse
 
 _BARE = """
 import sys
@@ -34,18 +34,14 @@ sys.exit(run(sys.argv[1:]))
 def test_a_command_needs_neither_java_nor_pyspark_nor_pandas_and_says_what_to_install_where_spark_is_asked_for(
     tmp_path: Path,
 ) -> None:
-    made = traffic(300)
-    made.write(tmp_path / "capture")
+    (made := traffic(300)).write(tmp_path / "capture")
     (tmp_path / "bin").mkdir()
     environment = {**os.environ, "PATH": str(tmp_path / "bin"), "JAVA_HOME": str(tmp_path / "gone")}
     command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out"), "--json"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0
-    assert "pip install 'polybus[spark]'" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert (ended.returncode, ended.stderr.count("\n"), "pip install 'polybus[spark]'" in ended.stderr) == (0, 1, True)
     told = json.loads(ended.stdout)
-    assert told["engine"] == "duckdb"
-    assert told["total"]["frames"] == made.frames
+    assert (told["engine"], told["total"]["frames"]) == ("duckdb", made.frames)
     assert Path(told["report"]).read_text().startswith("<!doctype html>")
     assert open_tables(tmp_path / "out").sql("from exchanges").fetchall()
 
@@ -75,8 +71,7 @@ def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
 
 def test_rows_that_may_say_anything_are_in_the_tables_once(tmp_path: Path) -> None:
     capture = strange_capture(tmp_path / "capture")
-    with DuckEngine(threads=1) as engine:
-        done = Pipeline(engine).run(capture, tmp_path / "out")
+    done = analyse(capture, tmp_path / "out", report=True)
     truth = [decode(batch.rows) for batch in Capture(capture).batches()]
     assert done.total.events == sum(one.events.num_rows for one in truth)
     assert done.total.quarantined == sum(one.quarantine.num_rows for one in truth)

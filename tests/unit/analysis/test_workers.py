@@ -1,7 +1,5 @@
 """Processes that decode: what they make is what one alone makes, and what goes wrong with them is said."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

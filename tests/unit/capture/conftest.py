@@ -1,7 +1,5 @@
 """Recorded traffic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

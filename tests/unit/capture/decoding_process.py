@@ -4,8 +4,6 @@
 further one STEP moments later; with -1 they all live, and print the number of moments.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

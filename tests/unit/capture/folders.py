@@ -1,7 +1,5 @@
 """Captures as folders: written by hand, read whole, and damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

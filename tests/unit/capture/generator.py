@@ -5,8 +5,6 @@ expected results of a pipeline: every exchange with its outcome and latency, eve
 its reason, and the number of events by kind.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FRAMES
 
@@ -36,19 +34,10 @@ FATES = (0.935, 0.02, 0.015, 0.01, 0.01, 0.01)
 
 EXCHANGES = pa.schema(
     [
-        ("protocol", pa.string()),
-        ("conn_id", pa.string()),
-        ("client", pa.string()),
-        ("direction", pa.int8()),
-        ("subject", pa.string()),
-        ("correlation_id", pa.string()),
-        ("request_seq", pa.int64()),
-        ("response_seq", pa.int64()),
-        ("latency_ns", pa.int64()),
-        ("outcome", pa.string()),
-        ("code", pa.int32()),
-        ("attempts", pa.int32()),
-        ("duplicates", pa.int32()),
+        *((name, pa.string()) for name in ("protocol", "conn_id", "client")),
+        *(("direction", pa.int8()), ("subject", pa.string()), ("correlation_id", pa.string())),
+        *((name, pa.int64()) for name in ("request_seq", "response_seq", "latency_ns")),
+        *(("outcome", pa.string()), ("code", pa.int32()), ("attempts", pa.int32()), ("duplicates", pa.int32())),
         ("decidable", pa.bool_()),
     ]
 )
@@ -93,26 +82,32 @@ class Traffic:
         return folder
 
 
+@define
 class _Frames:
-    """What is collected before it is put in order."""
+    """What is collected before it is put in order, of so many ns of traffic."""
 
-    def __init__(self) -> None:
-        self.frames: list[bytes | None] = []
-        self.times: list[np.ndarray[Any, Any]] = []
-        self.conns: list[np.ndarray[Any, Any]] = []
-        self.directions: list[np.ndarray[Any, Any]] = []
-        self.deadlines: list[np.ndarray[Any, Any]] = []
+    rng: np.random.Generator
+    duration: int
+    frames: list[bytes | None] = field(factory=list)
+    times: list[np.ndarray[Any, Any]] = field(factory=list)
+    conns: list[np.ndarray[Any, Any]] = field(factory=list)
+    directions: list[np.ndarray[Any, Any]] = field(factory=list)
+    deadlines: list[np.ndarray[Any, Any]] = field(factory=list)
+    events: Counter[tuple[str, str]] = field(factory=Counter)
 
-    def add(self, frames: list[Any], times: Any, conns: Any, directions: Any, deadlines: Any = None) -> int:
-        """Add frames; the number of the first one, before they are sorted."""
-        first = len(self.frames)
+    def add(self, frames: list[Any], times: Any, conn: int, directions: Any, deadlines: Any = None) -> int:
+        """Add frames of a connection; the number of the first one, before they are sorted."""
+        first, count = len(self.frames), len(frames)
         self.frames += frames
-        count = len(frames)
         self.times.append(np.asarray(times, np.int64))
-        self.conns.append(np.broadcast_to(np.asarray(conns, np.int64), count))
+        self.conns.append(np.full(count, conn, np.int64))
         self.directions.append(np.broadcast_to(np.asarray(directions, np.int8), count))
         self.deadlines.append(np.zeros(count, np.int64) if deadlines is None else np.asarray(deadlines, np.int64))
         return first
+
+    def anywhen(self, count: int) -> Any:
+        """So many moments of the traffic."""
+        return self.rng.integers(0, self.duration, count)
 
 
 @frozen(eq=False)
@@ -150,40 +145,35 @@ def traffic(
         capture_id: Of all rows.
         alike: True for frames that differ in an id and a number only, False for such as applications make.
     """
-    rng = np.random.default_rng(seed)
     conns = [
         _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, variant(protocol, index, ids, alike=alike))
         for number, (protocol, index) in enumerate((p, i) for p in protocols for i in range(connections))
     ]
-    made = _Frames()
-    duration = int(frames / rate * NS)
+    made = _Frames(np.random.default_rng(seed), int(frames / rate * NS))
     each = frames / len(conns)
     truth: list[dict[str, Any]] = []
-    events: Counter[tuple[str, str]] = Counter()
     junk: list[tuple[int, str]] = []
     orphans: list[int] = []
     empty = 0
     for conn in conns:
         wanted = max(8, int(each * 0.212))
-        truth += [_requests(rng, made, conn, way, wanted, duration, events) for way in (DIRECTION_OUT, DIRECTION_IN)]
-        _publications(rng, made, conn, int(each * 0.14), duration, events)
-        orphans += _orphans(rng, made, conn, max(1, int(each * 0.001)), duration, events)
-        junk += _junk(rng, made, conn, max(len(conn.variant.junk), int(each * 0.002)), duration)
+        truth += [_requests(made, conn, way, wanted) for way in (DIRECTION_OUT, DIRECTION_IN)]
+        _publications(made, conn, int(each * 0.14))
+        orphans += _orphans(made, conn, max(1, int(each * 0.001)))
+        junk += _junk(made, conn, max(len(conn.variant.junk), int(each * 0.002)))
         if conn.variant.empty is not None:
             count = max(1, int(each * 0.001))
-            made.add([conn.variant.empty] * count, rng.integers(0, duration, count), conn.number, DIRECTION_IN)
+            made.add([conn.variant.empty] * count, made.anywhen(count), conn.number, DIRECTION_IN)
             empty += count
-    gap_rows = made.add([None] * gaps, rng.integers(0, duration, gaps), 0, DIRECTION_OUT)
-    return _sorted(made, conns, capture_id, truth, junk, orphans, empty, range(gap_rows, gap_rows + gaps), events)
+    first = made.add([None] * gaps, made.anywhen(gaps), 0, DIRECTION_OUT)
+    return _sorted(made, conns, capture_id, truth, junk, orphans, empty, range(first, first + gaps))
 
 
-def _requests(
-    rng: np.random.Generator, made: _Frames, conn: _Conn, direction: int, count: int, duration: int, events: Counter[Any]
-) -> dict[str, Any]:
+def _requests(made: _Frames, conn: _Conn, direction: int, count: int) -> dict[str, Any]:
     """Requests of one side of a connection and all that follows from them; columns of the truth, with unsorted numbers."""
-    variant = conn.variant
+    variant, rng, duration = conn.variant, made.rng, made.duration
     last = max(4, count // 100)  # after the pause
-    times = np.sort(rng.integers(0, duration, count))
+    times = np.sort(made.anywhen(count))
     times[-last:] = np.sort(rng.integers(duration + _PAUSE_NS, duration + _PAUSE_NS + 50_000_000, last))
     subjects = np.minimum(rng.zipf(1.6, count) - 1, len(variant.subjects) - 1)
     ttls = np.asarray(variant.ttls)[rng.integers(0, len(variant.ttls), count)]
@@ -196,32 +186,20 @@ def _requests(
     latencies = np.where(fates == AGAIN, 40_000_000 + latencies, latencies)
     deadlines = np.where((ttls > 0) & (conn.role == 0) & (direction == DIRECTION_OUT), MONO_NS + times + allowances, 0)
 
-    numbers, who, ttl = range(count), subjects.tolist(), ttls.tolist()
-    request = variant.request
-    first = made.add(
-        [request(n, n, s, t) for n, s, t in zip(numbers, who, ttl, strict=True)], times, conn.number, direction, deadlines
-    )
+    who, ttl = subjects.tolist(), ttls.tolist()
+    asked = [variant.request(n, n, who[n], ttl[n]) for n in range(count)]
+    first = made.add(asked, times, conn.number, direction, deadlines)
     again = np.flatnonzero(fates == AGAIN)
-    made.add(
-        [request(n, n, who[n], ttl[n]) for n in again.tolist()],
-        times[again] + 20_000_000,
-        conn.number,
-        direction,
-        deadlines[again],
-    )
+    made.add([asked[n] for n in again.tolist()], times[again] + 20_000_000, conn.number, direction, deadlines[again])
     answered = np.flatnonzero(fates != LOST)
     failed = fates == ERROR
     answers = [variant.error(n, who[n]) if failed[n] else variant.response(n, n, who[n]) for n in answered.tolist()]
     first_answer = made.add(answers, (times + latencies)[answered], conn.number, 1 - direction)
     twice = np.flatnonzero(fates == TWICE)
-    made.add(
-        [variant.response(n, n, who[n]) for n in twice.tolist()],
-        (times + latencies)[twice] + 1_000_000,
-        conn.number,
-        1 - direction,
-    )
-    events[variant.protocol, "request"] += count + len(again)
-    events[variant.protocol, "response"] += len(answered) + len(twice)
+    more = [variant.response(n, n, who[n]) for n in twice.tolist()]
+    made.add(more, (times + latencies)[twice] + 1_000_000, conn.number, 1 - direction)
+    made.events[variant.protocol, "request"] += count + len(again)
+    made.events[variant.protocol, "response"] += len(answered) + len(twice)
     response = np.full(count, -1, np.int64)
     response[answered] = first_answer + np.arange(len(answered))
     return {
@@ -230,7 +208,7 @@ def _requests(
         "times": times,
         "over": np.where(fates == TWICE, latencies + 1_000_000, np.where(fates == LOST, np.int64(2) ** 60, latencies)),
         "subjects": subjects,
-        "keys": [variant.key(n, s) for n, s in zip(numbers, who, strict=True)],
+        "keys": [variant.key(n, s) for n, s in enumerate(who)],
         "request": first + np.arange(count),
         "response": response,
         "latency": latencies,
@@ -240,44 +218,32 @@ def _requests(
     }
 
 
-def _publications(
-    rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int, events: Counter[Any]
-) -> None:
-    subjects = rng.integers(0, len(conn.variant.subjects), count).tolist()
+def _publications(made: _Frames, conn: _Conn, count: int) -> None:
+    subjects = made.rng.integers(0, len(conn.variant.subjects), count).tolist()
     frames = [conn.variant.publish(n, s) for n, s in enumerate(subjects)]
-    made.add(frames, rng.integers(0, duration, count), conn.number, rng.integers(0, 2, count))
-    events[conn.variant.protocol, "publish"] += count
+    made.add(frames, made.anywhen(count), conn.number, made.rng.integers(0, 2, count))
+    made.events[conn.variant.protocol, "publish"] += count
 
 
-def _orphans(
-    rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int, events: Counter[Any]
-) -> list[int]:
+def _orphans(made: _Frames, conn: _Conn, count: int) -> list[int]:
     """Answers to what was asked before the recording began: at its begin, under ids that come much later or never."""
-    highest = 65_000
-    frames = [conn.variant.response(n, highest + n, len(conn.variant.subjects) - 1) for n in range(count)]
+    frames = [conn.variant.response(n, 65_000 + n, len(conn.variant.subjects) - 1) for n in range(count)]
     first = made.add(frames, -1 - np.arange(count), conn.number, DIRECTION_IN)
-    events[conn.variant.protocol, "response"] += count
+    made.events[conn.variant.protocol, "response"] += count
     return list(range(first, first + count))
 
 
-def _junk(rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int) -> list[tuple[int, str]]:
+def _junk(made: _Frames, conn: _Conn, count: int) -> list[tuple[int, str]]:
     kinds = conn.variant.junk
     chosen = [kinds[index % len(kinds)] for index in range(count)]
-    first = made.add([frame for frame, _ in chosen], rng.integers(0, duration, count), conn.number, rng.integers(0, 2, count))
+    first = made.add([frame for frame, _ in chosen], made.anywhen(count), conn.number, made.rng.integers(0, 2, count))
     return [(first + index, reason) for index, (_, reason) in enumerate(chosen)]
 
 
 def _sorted(
-    made: _Frames,
-    conns: list[_Conn],
-    capture_id: str,
-    truth: list[dict[str, Any]],
-    junk: list[tuple[int, str]],
-    orphans: list[int],
-    empty: int,
-    gaps: range,
-    events: Counter[Any],
-) -> Traffic:
+    made: _Frames, conns: list[_Conn], capture_id: str, truth: list[dict[str, Any]], junk: list[tuple[int, str]],
+    orphans: list[int], empty: int, gaps: range,
+) -> Traffic:  # fmt: skip
     times = np.concatenate(made.times)
     order = np.argsort(times, kind="stable")
     place = np.empty(len(order), np.int64)
@@ -288,15 +254,9 @@ def _sorted(
     said[place[[number for number, _ in junk]]] = said[place[list(gaps)]] = False
     holes = [int(times[order][:seq][said[:seq]].max(initial=-NS)) for seq in sorted(place[list(gaps)].tolist())]
     exchanges = pa.concat_tables([_exchanges(part, place, end, holes) for part in truth]).sort_by("request_seq")
-    return Traffic(
-        table,
-        exchanges,
-        {int(place[number]): reason for number, reason in junk},
-        sorted(int(place[number]) for number in orphans),
-        empty,
-        len(gaps),
-        dict(events),
-    )
+    quarantine = {int(place[number]): reason for number, reason in junk}
+    found = sorted(int(place[number]) for number in orphans)
+    return Traffic(table, exchanges, quarantine, found, empty, len(gaps), dict(made.events))
 
 
 def _table(made: _Frames, conns: list[_Conn], capture_id: str, times: Any, order: Any, place: Any, gaps: range) -> pa.Table:

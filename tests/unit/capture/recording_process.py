@@ -1,7 +1,5 @@
 """A process that records its own traffic until it is killed; it counts sent messages in a file."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

@@ -1,7 +1,5 @@
 """Rows of a capture, for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

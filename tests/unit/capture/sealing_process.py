@@ -3,8 +3,6 @@
 ``python -m tests.unit.capture.sealing_process FOLDER``; it prints a line at its start.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A broker that records: what its clients say and hear, each frame once."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading
@@ -14,6 +12,7 @@ import pytest
 from polybus import Broker, Bus, NotFound, connect
 from polybus.capture import Capture, CaptureError, info, replay
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT
+from tests.refusal import refused
 from tests.support import bounded
 
 from .folders import events_in
@@ -42,10 +41,8 @@ async def test_what_clients_say_and_hear_is_recorded_once(tmp_path: Path) -> Non
     async with Broker((TCP, WS), TCP, record=folder) as broker, connect(broker.server_urls[0], bus=_server()):
         async with connect(broker.client_urls[0]) as one, connect(broker.client_urls[1]) as two:
             for number in range(3):
-                assert await one.request("user.get", {"n": number, "password": "hunter2"}) == {
-                    "n": number,
-                    "password": "hunter2",
-                }
+                body = {"n": number, "password": "hunter2"}
+                assert await one.request("user.get", body) == body
             with pytest.raises(NotFound):
                 await two.request("user.fail", {})
     events = events_in(folder)
@@ -80,8 +77,7 @@ async def test_a_broker_that_is_entered_again_records_again(tmp_path: Path) -> N
     for number in range(2):
         async with broker, connect(broker.server_urls[0], bus=_server()), connect(broker.client_urls[0]) as client:
             await client.request("user.get", {"n": number})
-    found = info(Capture(tmp_path))
-    assert len(found.captures) == 2
+    assert len(info(Capture(tmp_path)).captures) == 2
     asked = [event for event in events_in(tmp_path) if event["subject"] == "user.get"]
     assert [json.loads(event["data"]) for event in asked] == [{"n": 0}, {"n": 1}]
 
@@ -89,9 +85,7 @@ async def test_a_broker_that_is_entered_again_records_again(tmp_path: Path) -> N
 @bounded
 async def test_a_broker_that_cannot_record_does_not_begin(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CaptureError, match="cannot record to"):
-        async with Broker(TCP, TCP, record=tmp_path / "file"):
-            pass
+    await refused(Broker(TCP, TCP, record=tmp_path / "file"), CaptureError, match="cannot record to")
     assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
     with pytest.raises(TypeError, match="the path of a folder"):
         Broker(TCP, TCP, record=7)  # type: ignore[arg-type]

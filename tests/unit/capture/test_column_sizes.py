@@ -1,7 +1,5 @@
 """Files of Parquet from somebody else: what they unpack to is known before any reader reserves memory for it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,13 +1,12 @@
 """Columns beside segments: they hold what decoding gives, whoever is killed, and are not read where they would not."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,12 @@ def _columns_of(folder: Path, segment: int = 0) -> SegmentColumns | None:
     return SegmentColumns.of(capture, capture.segments()[segment])
 
 
+def _there(folder: Path, segment: int = 0) -> SegmentColumns:
+    columns = _columns_of(folder, segment)
+    assert columns is not None
+    return columns
+
+
 def _same_as_decoded(folder: Path) -> None:
     for table in _SCHEMAS:
         found = _by_columns(folder, table)
@@ -66,13 +71,14 @@ def _same_as_decoded(folder: Path) -> None:
         assert found.equals(_by_decoding(folder, table))
 
 
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of some hundred rows."""
     monkeypatch.setattr(writer, "_ROWS_OF_GROUP", 300)
 
 
-def test_columns_hold_what_decoding_gives(folder: Path, made: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
-    _small(monkeypatch)
+@pytest.mark.usefixtures("small_groups")
+def test_columns_hold_what_decoding_gives(folder: Path, made: Traffic) -> None:
     counted: list[int] = []
     done = write_columns(folder, counted.append)
     assert (done.fresh, done.damaged, done.open) == (0, [], 0)
@@ -83,15 +89,12 @@ def test_columns_hold_what_decoding_gives(folder: Path, made: Traffic, monkeypat
     _same_as_decoded(folder)
 
 
-def test_groups_of_rows_say_which_batches_they_hold_and_what_is_to_be_counted(
-    folder: Path, made: Traffic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _small(monkeypatch)
+@pytest.mark.usefixtures("small_groups")
+def test_groups_of_rows_say_which_batches_they_hold_and_what_is_to_be_counted(folder: Path, made: Traffic) -> None:
     write_columns(folder)
-    capture, sums, most = Capture(folder), {"frames": 0, "empty": 0, "gaps": 0, "quarantined": 0, "events": 0}, 0
-    for segment in capture.segments():
-        columns = SegmentColumns.of(capture, segment)
-        assert columns is not None
+    capture, sums, samples, most = Capture(folder), Counter[str](), list[Any](), 0
+    for place, segment in enumerate(capture.segments()):
+        columns = _there(folder, place)
         most = max(most, len(columns.groups))
         assert columns.groups[0].first == 0
         assert [group.after for group in columns.groups[:-1]] == [group.first for group in columns.groups[1:]]
@@ -99,34 +102,23 @@ def test_groups_of_rows_say_which_batches_they_hold_and_what_is_to_be_counted(
         for group in columns.groups:
             rows = [one.rows for one in capture.batches((segment.number, group.first), (segment.number, group.after))]
             message = next(one for one in capture.messages(segment) if one.batch == group.first)
-            assert (message.offset, columns.following(group)) == (
-                group.offset,
-                next((one for one in columns.groups if one.first == group.after), None),
-            )
+            assert message.offset == group.offset
+            assert columns.following(group) == next((one for one in columns.groups if one.first == group.after), None)
             made_of = list(decoded(rows))
             events = pa.Table.from_batches([one.events for one in made_of]).combine_chunks()
             assert pa.Table.from_batches(columns.read("events", [group])).combine_chunks().equals(events)
             assert group.frames == sum(one.frames for one in made_of)
-            for name in sums:
-                sums[name] += getattr(group, name)
+            sums.update({name: getattr(group, name) for name in ("frames", "empty", "gaps", "quarantined")})
+            samples += group.gap_rows
     assert most > 1
-    assert sums["frames"] == made.frames
-    assert (sums["empty"], sums["gaps"], sums["quarantined"]) == (made.empty, made.gaps, len(made.quarantine))
-    samples = [one for segment in range(len(capture.segments())) for one in _groups(folder, segment)]
+    assert sums == {"frames": made.frames, "empty": made.empty, "gaps": made.gaps, "quarantined": len(made.quarantine)}
     assert [sample["detail"] for sample in samples] == ['{"gap":"dropped","frames":3}'] * 2
 
 
-def _groups(folder: Path, segment: int) -> list[Any]:
-    columns = _columns_of(folder, segment)
-    assert columns is not None
-    return [sample for group in columns.groups for sample in group.gap_rows]
-
-
-def test_some_columns_of_some_rows_of_some_groups_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _small(monkeypatch)
+@pytest.mark.usefixtures("small_groups")
+def test_some_columns_of_some_rows_of_some_groups_are_read(folder: Path) -> None:
     write_columns(folder)
-    columns = _columns_of(folder)
-    assert columns is not None
+    columns = _there(folder)
     whole = _by_columns(folder, "events").slice(0, sum(group.events for group in columns.groups))
     asked = (pc.field("kind") == "request") & (pc.field("seq") > 100)
     rows = pa.Table.from_batches(columns.read("events", columns.groups, ["subject", "seq"], asked))
@@ -150,10 +142,7 @@ def test_any_bytes_under_any_name_are_the_same_events_from_columns(
     tmp_path_factory: pytest.TempPathFactory, frames: list[tuple[str, bytes | None, int]], options: str
 ) -> None:
     folder = tmp_path_factory.mktemp("capture")
-    rows = [
-        row(seq, protocol=protocol, frame=frame, flags=flags, options=options)
-        for seq, (protocol, frame, flags) in enumerate(frames)
-    ]
+    rows = [row(seq, protocol=name, frame=frame, flags=f, options=options) for seq, (name, frame, f) in enumerate(frames)]
     write_segment(folder, batch(*rows[:5]), *([batch(*rows[5:])] if rows[5:] else []))
     assert write_columns(folder).segments == 1
     _same_as_decoded(folder)
@@ -162,9 +151,7 @@ def test_any_bytes_under_any_name_are_the_same_events_from_columns(
 def test_a_capture_without_rows_has_columns_without_rows(tmp_path: Path) -> None:
     write_segment(tmp_path, ends=True)
     assert write_columns(tmp_path).segments == 1
-    columns = _columns_of(tmp_path)
-    assert columns is not None
-    assert [(group.first, group.after, group.ended) for group in columns.groups] == [(0, 1, "c")]
+    assert [(group.first, group.after, group.ended) for group in _there(tmp_path).groups] == [(0, 1, "c")]
     _same_as_decoded(tmp_path)
     assert pq.read_table(tmp_path / "events" / "segment-00000000.parquet").num_rows == 0
 
@@ -362,18 +349,11 @@ _DIGESTS = {
 }
 """The version of each decoder, and a digest of what it makes of some frames: another digest needs another version."""
 _NATS = (
-    b"PUB a.b r 5\r\nhello\r\n",
-    b"HMSG a 2 20 25\r\nNATS/1.0\r\nA: b1\r\n\r\nhello\r\n",
-    b"SUB a q 3\r\n",
-    b"PING\r\n",
-    b"-ERR 'x'\r\n",
-    b"nonsense",
+    *(b"PUB a.b r 5\r\nhello\r\n", b"HMSG a 2 20 25\r\nNATS/1.0\r\nA: b1\r\n\r\nhello\r\n", b"SUB a q 3\r\n"),
+    *(b"PING\r\n", b"-ERR 'x'\r\n", b"nonsense"),
 )
 _UP = (
-    vectors.PUBLICATION,
-    vectors.REQUEST,
-    vectors.REQUEST[:40],
-    vectors.PUBLICATION[2:],
+    *(vectors.PUBLICATION, vectors.REQUEST, vectors.REQUEST[:40], vectors.PUBLICATION[2:]),
     bytes.fromhex(
         "0a530a120902707b68e5cf8b01111a1a10101010108010031a100a076465766963653210cd011804200b220f0a0764657669"
         "63653110ab87101803280540054a120901707b68e5cf8b01111a1a10101010108060021206080512026e6f"
@@ -391,12 +371,8 @@ def _spoken(protocol: str) -> Iterator[dict[str, Any]]:
         subjects, ttls = len(wire.subjects), len(wire.ttls)
         for number in range(24):
             subject = number % subjects
-            frames = [
-                wire.request(number, number, subject, wire.ttls[number % ttls]),
-                wire.response(number, number, subject),
-                wire.error(number, subject),
-                wire.publish(number, subject),
-            ]
+            frames = [wire.request(number, number, subject, wire.ttls[number % ttls]), wire.response(number, number, subject)]
+            frames += [wire.error(number, subject), wire.publish(number, subject)]
             yield from ({"frame": frame, "options": options_text(wire)} for frame in frames)
         yield from ({"frame": frame, "options": options_text(wire)} for frame, _ in wire.junk)
 
@@ -437,8 +413,7 @@ def test_columns_that_unpack_to_more_than_a_segment_decodes_to_are_refused_befor
         file.write_table(rows)
         file.add_key_value_metadata(stamp)
     assert path.stat().st_size < 50_000
-    columns = _columns_of(tmp_path)
-    assert columns is not None
+    columns = _there(tmp_path)
     assert sum(part.num_rows for part in columns.read("events", columns.groups, ["seq"])) == count
     before = pa.total_allocated_bytes()
     with pytest.raises(CaptureError, match="the limit is .* MiB each, .* remove the decoded"):

@@ -1,7 +1,5 @@
 """Frames that the recorder has cut: the message is there, its body is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

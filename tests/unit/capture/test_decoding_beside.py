@@ -1,7 +1,5 @@
 """Decoding beside a recording: what is sealed has columns soon, nobody waits for it, and whoever is killed costs nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -64,14 +62,23 @@ def _events(folder: Path) -> tuple[pa.Table, pa.Table]:
     return pa.Table.from_batches(read).combine_chunks(), pa.Table.from_batches(made).combine_chunks()
 
 
-def _segment(folder: Path, number: int = 0) -> None:
-    """A segment of ten rows."""
-    write_segment(folder, run(10 * number, 10), number=number)
+def _segments(folder: Path, count: int = 1) -> None:
+    """Segments of ten rows."""
+    for number in range(count):
+        write_segment(folder, run(10 * number, 10), number=number)
+
+
+def _begun(folder: Path) -> DecodingProcess:
+    """A process that has been asked to decode, and has had its turn."""
+    process = DecodingProcess(str(folder))
+    process.ask()
+    process.turn()
+    return process
 
 
 @pytest.mark.parametrize("frames", [1, 0])
 def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_goes_on(frames: int, tmp_path: Path) -> None:
-    _segment(tmp_path)
+    _segments(tmp_path)
     with _recording(tmp_path) as recorder:
         until(lambda: _decoded(tmp_path) == {0})
         for number in range(frames):
@@ -83,7 +90,7 @@ def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_
 
 
 def test_nothing_is_decoded_where_nobody_wants_it(tmp_path: Path) -> None:
-    _segment(tmp_path)
+    _segments(tmp_path)
     with _recording(tmp_path, decode=False) as recorder:
         recorder.take((END, 0, b"{}", None))
         until(lambda: not list(tmp_path.glob("*.open")) and len(list(tmp_path.glob("*.arrows"))) == 2)
@@ -91,13 +98,12 @@ def test_nothing_is_decoded_where_nobody_wants_it(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path) -> None:
-    _segment(tmp_path)
+    _segments(tmp_path)
     settings = WriterSettings(path=str(tmp_path), capture_id="c", max_bytes=1 << 30, max_age=1e9, decode=True)
     writer = CaptureWriter(settings)
     writer.open()
     writer.turn()
-    decoding: Any = writer._decoding
-    pid = decoding.pid
+    assert writer._decoding is not None and (pid := writer._decoding.pid) is not None
     os.kill(pid, signal.SIGSTOP)  # it is not heard of any more
     writer.finish()
     with pytest.raises(ProcessLookupError):
@@ -105,7 +111,7 @@ def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path)
 
 
 def test_what_another_decoder_removes_meanwhile_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _segment(tmp_path)
+    _segments(tmp_path)
     (tmp_path / "events").mkdir()
     left = tmp_path / "events" / ".segment-00000007.left.new"
     left.touch()
@@ -122,10 +128,8 @@ def test_what_another_decoder_removes_meanwhile_ends_none(tmp_path: Path, monkey
 
 
 def test_one_process_decodes_at_a_time(tmp_path: Path) -> None:
-    _segment(tmp_path)
-    process = DecodingProcess(str(tmp_path))
-    process.ask()
-    process.turn()
+    _segments(tmp_path)
+    process = _begun(tmp_path)
     first = process.pid
     assert first is not None
     os.kill(first, signal.SIGSTOP)
@@ -154,11 +158,9 @@ def test_why_it_cannot_be_decoded_is_said_once(
         process.turn()
         return process.pid is None
 
-    _segment(tmp_path)
+    _segments(tmp_path)
     (tmp_path / "events").write_text("no folder")
-    process = DecodingProcess(str(tmp_path))
-    process.ask()
-    process.turn()
+    process = _begun(tmp_path)
     monkeypatch.setattr("polybus.capture.columns.process._begin_interpreter", none_more)
     until(ended)
     process.ask()
@@ -170,11 +172,9 @@ def test_why_it_cannot_be_decoded_is_said_once(
 
 RECORDER = """
 import sys, time
-from polybus.capture.columns.process import DecodingProcess
-process = DecodingProcess(sys.argv[1])
-process.ask()
-process.turn()
-print(process.pid, flush=True)
+from pathlib import Path
+from tests.unit.capture.test_decoding_beside import _begun
+print(_begun(Path(sys.argv[1])).pid, flush=True)
 time.sleep(600)
 """
 
@@ -197,24 +197,17 @@ def test_a_decoder_ends_with_its_recorder_also_while_it_waits_for_a_disk(
 
 
 def test_a_segment_that_another_process_decodes_is_left_to_it(tmp_path: Path) -> None:
-    _segment(tmp_path)
-    _segment(tmp_path, 1)
-    file = os.open(tmp_path / segment_name(1, sealed=True), os.O_RDWR)
-    try:
-        assert lock(file)
+    _segments(tmp_path, 2)
+    with (tmp_path / segment_name(1, sealed=True)).open("r+b") as file:
+        assert lock(file.fileno())
         done = write_columns(tmp_path)
         assert (done.segments, done.busy, _decoded(tmp_path)) == (1, 1, {0})
-    finally:
-        os.close(file)
     done = write_columns(tmp_path)
     assert (done.segments, done.busy, done.fresh, _decoded(tmp_path)) == (1, 0, 1, {0, 1})
 
 
-def test_the_newest_segment_is_decoded_first_and_one_that_is_gone_is_passed_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(3):
-        _segment(tmp_path, number)
+def test_the_newest_segment_is_decoded_first_and_one_that_is_gone_is_passed_by(tmp_path: Path) -> None:
+    _segments(tmp_path, 3)
     order: list[set[int]] = []
 
     def removing(frames: int) -> None:
@@ -234,7 +227,7 @@ def test_a_damaged_segment_is_not_decoded_in_vain(tmp_path: Path, monkeypatch: p
 
 
 def test_where_files_cannot_be_claimed_everybody_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _segment(tmp_path)
+    _segments(tmp_path)
     monkeypatch.setattr(columns_writer, "lock", lambda file: None)
     assert write_columns(tmp_path).segments == 1
     shutil.rmtree(tmp_path / "events")

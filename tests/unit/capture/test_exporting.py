@@ -1,7 +1,5 @@
 """Captures as files for other programs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The generator of traffic: its truth is what the decoder finds."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pyarrow as pa

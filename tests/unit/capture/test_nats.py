@@ -1,7 +1,5 @@
 """Recordings of connections to a NATS server: what is read from them, of what is stored too, and what must not be in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a capture holds, whether all of it is sound, and a whole one of what is good of a damaged one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,17 +20,14 @@ def test_damage_is_found_counted_and_left_out(folder: Path, made: Traffic, tmp_p
     damage(paths[1], 0.99)
     paths[2].unlink()
     verdict = verify(Capture(folder))
-    assert not verdict.good
-    assert verdict.missing == (2,)
+    assert (verdict.good, verdict.missing) == (False, (2,))
     assert [loss.segment for loss in verdict.losses] == [0, 1]
     assert verdict.losses[0].stretch.frames == 100
     with pytest.raises(CaptureError, match="segment 2 is missing"):
         list(Capture(folder).batches())
 
     saved = recover(folder, tmp_path / "whole")
-    assert saved.missing == (2,)
-    assert saved.lost_stretches == 2
-    assert saved.lost_frames >= 100
+    assert (saved.missing, saved.lost_stretches, saved.lost_frames >= 100) == ((2,), 2, True)
     whole = Capture(tmp_path / "whole")
     assert verify(whole).good
     rows = rows_in(tmp_path / "whole")
@@ -79,8 +74,7 @@ def test_nothing_is_added_to_what_was_recovered_and_so_all_recordings_in_it_are_
     """Two were killed, each with its writer; a third was closed, and a fourth only seemed to be."""
     folder, whole = tmp_path / "capture", tmp_path / "whole"
     for number, (name, ends) in enumerate([("a", False), ("c", True), ("d", True), ("b", False), ("a", False), ("d", False)]):
-        rows = run_of(number * 100, 100, capture_id=name)
-        writer = open_segment(folder, rows, number=number, recording=name)
+        writer = open_segment(folder, run_of(number * 100, 100, capture_id=name), number=number, recording=name)
         if ends:
             writer.end(number * 100 + 100)
         writer.seal()
@@ -103,22 +97,14 @@ def test_whose_rows_they_were_is_known_where_a_segment_does_not_say_it(folder: P
     assert (whole.ended, whole.captures) == (["20231114T221320-cafe"], ["20231114T221320-cafe"])
 
 
-def test_info_says_what_is_there(folder: Path, made: Traffic) -> None:
+def test_info_says_what_is_there_and_a_good_capture_is_verified(folder: Path, made: Traffic) -> None:
+    assert ((verdict := verify(Capture(folder))).good, verdict.frames) == (True, made.table.num_rows)
     found = info(Capture(folder))
-    assert found.frames == made.frames
-    assert found.connections == 20
-    assert found.gaps == {"dropped": 6}
+    assert found.frames == sum(found.protocols.values()) == made.frames
+    assert (found.connections, found.gaps, found.captures) == (20, {"dropped": 6}, ["20231114T221320-cafe"])
     assert set(found.protocols) == {"ubre", "csb", "jrep", "uprotocol", "up"}
-    assert sum(found.protocols.values()) == made.frames
     assert (found.lost_stretches, found.open) == (0, 0)
-    assert found.captures == ["20231114T221320-cafe"]
     assert found.first_ns is not None and found.last_ns is not None and found.first_ns < found.last_ns
-
-
-def test_a_good_capture_is_verified(folder: Path, made: Traffic) -> None:
-    verdict = verify(Capture(folder))
-    assert verdict.good
-    assert verdict.frames == made.table.num_rows
 
 
 def test_a_recording_that_says_too_early_that_it_is_over_is_over_when_it_says_so_again(made: Traffic, tmp_path: Path) -> None:

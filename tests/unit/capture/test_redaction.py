@@ -1,8 +1,7 @@
 """Secrets never reach the disk: not in any protocol, not at any depth, not in any disguise that the wires have."""
 
-from __future__ import annotations
-
 import base64
+import itertools
 import json
 import random
 import re
@@ -36,16 +35,9 @@ from .rows import batch, row
 SECRET = 'hunter2-Jörg&"x\\'
 PLAIN = "hunter2"
 WIRES: tuple[tuple[str, dict[str, str]], ...] = (
-    ("ubre", {}),
-    ("ubre", {"format": "binary"}),
-    ("ubre", {"dialect": "spec"}),
-    ("csb", {}),
-    ("jrep", {}),
-    ("jrep", {"values": "plain"}),
-    ("nats", {}),
-    ("up", {}),
-    ("uprotocol", {}),
-    ("uprotocol", {"format": "protobuf"}),
+    *(("ubre", options) for options in ({}, {"format": "binary"}, {"dialect": "spec"})),
+    *(("csb", {}), ("jrep", {}), ("jrep", {"values": "plain"}), ("nats", {}), ("up", {})),
+    *(("uprotocol", options) for options in ({}, {"format": "protobuf"})),
 )
 
 
@@ -54,8 +46,7 @@ def _shown(frame: bytes) -> Iterator[bytes]:
     yield frame
     for text in re.findall(rb"[A-Za-z0-9+/]{8,}={0,2}", frame):
         for cut in range(4):
-            piece = text[cut:]
-            yield from (base64.b64decode(piece[: len(piece) // 4 * 4]),)
+            yield base64.b64decode(text[cut : len(text) - (len(text) - cut) % 4])
 
 
 def _hidden(frame: bytes) -> bool:
@@ -67,18 +58,15 @@ def _frame(
 ) -> bytes:
     codec, asks = find_protocol(protocol, options).codec(), kind is Kind.REQUEST
     if protocol in ("uprotocol", "up"):
-        wires: dict[str, dict[str, Any]] = {
-            "uprotocol": {
-                **{"id": "01890f5e-7b2c-8000-8000-000000000001", "priority": "CS4", "type": "req.v1" if asks else "pub.v1"},
-                **{"source": "//v/cabin/1/rpc.response" if asks else "//v/body/1/door#Door"},
-                **({"sink": "//v/body/1/rpc.Login", "ttl": 1000} if asks else {}),
-            },
-            "up": {
-                **{"id": "01890f5e-7b2c-7000-8000-000000000001", "source": "//v/1/1/0" if asks else "//v/1/1/8001"},
-                **({"sink": "//v/2/1/7", "priority": "CS4"} if asks else {}),
-            },
-        }
-        said = wires[protocol] | attributes
+        said: dict[str, Any]
+        if protocol == "uprotocol":
+            said = {"id": "01890f5e-7b2c-8000-8000-000000000001", "priority": "CS4", "type": "req.v1" if asks else "pub.v1"}
+            said |= {"source": "//v/cabin/1/rpc.response" if asks else "//v/body/1/door#Door"}
+            said |= {"sink": "//v/body/1/rpc.Login", "ttl": 1000} if asks else {}
+        else:
+            said = {"id": "01890f5e-7b2c-7000-8000-000000000001", "source": "//v/1/1/0" if asks else "//v/1/1/8001"}
+            said |= {"sink": "//v/2/1/7", "priority": "CS4"} if asks else {}
+        said |= attributes
         subject, ttl = said.get("sink", "") if protocol == "uprotocol" else "", 1.0 if asks else None
         message = Message(kind, subject, said["id"], ttl=ttl, body=body, attributes=said, headers=headers)
         return bytes(codec.encode([message]))
@@ -226,11 +214,10 @@ def test_without_bodies_a_frame_still_says_what_it_is_for(protocol: str, options
     assert flags is not None and flags.tolist() == [FLAG_REDACTED]
     without = frames[0].as_py()
     assert not any(b"anything" in shown for shown in _shown(without))
-    before, after = (
-        decode(batch(row(0, protocol=protocol, frame=one, options=text))).events.to_pylist()[0] for one in (frame, without)
-    )
-    for same in ("kind", "subject", "correlation_id", "ttl_ms", "source", "priority"):
-        assert before[same] == after[same]
+    given = {"protocol": protocol, "options": text}
+    before, after = (decode(batch(row(0, frame=one, **given))).events.to_pylist()[0] for one in (frame, without))
+    kept = ("kind", "subject", "correlation_id", "ttl_ms", "source", "priority")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert not after["data"]
 
 
@@ -247,8 +234,7 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
     given = [b"hello joe", *no_bytes, b"bad", b"worse", None, b"fine"]
     frames, flags, count = _applied("ubre", given, redact)
     assert frames == [b"hello ***", b"", b"", b"", b"", b"", None, b"fine"]
-    assert flags == [*[FLAG_REDACTED] * 6, 0, 0]
-    assert count == 6
+    assert (flags, count) == ([*[FLAG_REDACTED] * 6, 0, 0], 6)
     assert caplog.text.count("redaction has failed") == 1
     assert "it must return the bytes" in caplog.text
 
@@ -282,13 +268,8 @@ def test_a_text_that_never_ends_does_not_hide_the_next_frame() -> None:
 def test_frames_of_several_protocols_are_each_looked_at_in_their_own_way() -> None:
     ends = [RowHeader(DIRECTION_OUT, protocol=protocol) for protocol in ("ubre", "uprotocol", "csb")]
     secret = b'{"password":"hunter2"}'
-    given = [
-        b'{"n":1}',
-        b'{"data_base64":"%s"}' % HIDDEN.encode(),
-        None,
-        b"\x14\0\0\1\0\1\0\1" + base64.b64encode(secret),
-        secret,
-    ]
+    csb = b"\x14\0\0\1\0\1\0\1" + base64.b64encode(secret)
+    given = [b'{"n":1}', b'{"data_base64":"%s"}' % HIDDEN.encode(), None, csb, secret]
     numbers = np.array([0, 1, 1, 2, 0], np.int32)
     frames, flags, count = Redaction("default", bodies=True).apply(ends, numbers, pa.array(given, pa.binary()))
     assert (flags is not None and flags.tolist(), count) == ([0, 2, 0, 2, 2], 3)
@@ -311,11 +292,11 @@ def test_a_frame_of_backslashes_takes_no_longer_than_others(frame: bytes) -> Non
     assert redact_default("ubre", frame) == frame.replace(b'"x"', b'"*"', 1)
 
 
-@pytest.mark.parametrize("slashes", [0, 1, 3, 7, 15, 31])
-@pytest.mark.parametrize("before", [b"{", b"C:\\", b"C:\\\\\\"])
-def test_a_name_is_found_at_any_level_and_behind_backslashes_of_other_text(slashes: int, before: bytes) -> None:
-    if before != b"{" and slashes > 7:
-        before = b"{"  # behind others only the usual levels are told apart
+@pytest.mark.parametrize(
+    ("before", "slashes"),  # behind others only the usual levels are told apart
+    [*itertools.product([b"{", b"C:\\", b"C:\\\\\\"], [0, 1, 3, 7]), (b"{", 15), (b"{", 31)],
+)
+def test_a_name_is_found_at_any_level_and_behind_backslashes_of_other_text(before: bytes, slashes: int) -> None:
     quote = b"\\" * slashes + b'"'
     frame = before + quote + b"token" + quote + b":" + quote + b"hunter2" + quote + b"}"
     assert PLAIN.encode() not in redact_default("ubre", frame)
@@ -372,13 +353,12 @@ _ORDINARY: dict[str, Any] = {
         "pin_count keyboard cards discard card_type cardinal processId".split(),
         "x",
     ),
-    "text": "pin otp jwt pass, no bearer: 10:30@noon",
-    "url": "https://h:80/a:b?page=2&sort=code",
-    "at": "https://h:80/@joe",
-    "version": "eyJ.1.2",
-    "file": "a.eyJ.b",
-    "limit": {"name": "limit", "value": 5},
-    "names": ["password", "iban", "pin"],
+    **{
+        "text": "pin otp jwt pass, no bearer: 10:30@noon",
+        "url": "https://h:80/a:b?page=2&sort=code",
+        "at": "https://h:80/@joe",
+    },
+    **{"version": "eyJ.1.2", "file": "a.eyJ.b", "limit": {"name": "limit", "value": 5}, "names": ["password", "iban", "pin"]},
     "step": {"name": "How to reset a password", "value": 1},
 }
 
@@ -479,19 +459,13 @@ def test_pairs_within_pairs_are_walked_once(piece: str) -> None:
 
 
 EXPENSIVE: dict[str, bytes] = {
-    "names": b'{"password":1},',
-    "pairs": b'{"name":"pin","value":"x"},',
-    "lists": b'["password",',
-    "form": b"password=1&",
-    "logins": b"https://a:b@c ",
-    "bearers": b"Bearer x ",
-    "maps": b"\n\x08password\x12\x02ab",
+    **{"names": b'{"password":1},', "pairs": b'{"name":"pin","value":"x"},', "lists": b'["password",', "form": b"password=1&"},
+    **{"logins": b"https://a:b@c ", "bearers": b"Bearer x ", "maps": b"\n\x08password\x12\x02ab"},
     "base64": base64.b64encode(b'{"password":1},' * 20) + b" ",
     "one base64": base64.b64encode(b'{"password":1},'),
     "long base64": base64.b64encode(b'{"password":1},' * 50) + b" ",
     "a value": b'{"password":[' + b"~" * 50_000,
-    "CONNECT": b'"pass":"x",',
-    "headers": b"password: x\r\n",
+    **{"CONNECT": b'"pass":"x",', "headers": b"password: x\r\n"},
 }
 """What costs most to look at, again and again."""
 BEGINS = {"CONNECT": b"CONNECT {", "headers": b"HPUB a 9999999 9999999\r\n"}
@@ -503,23 +477,16 @@ def test_what_a_frame_costs_does_not_grow_with_it(kind: str, monkeypatch: pytest
     for module in (redact_search, redact_bytes, nats):
         monkeypatch.setattr(module, "MOST", 4096)
     begin, piece = BEGINS.get(kind, b""), EXPENSIVE[kind]
-    calls, taken = 0, list[int]()
-
-    def count(*event: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    for size in (100_000, 400_000):
+    calls: dict[int, list[object]] = {100_000: [], 400_000: []}
+    for size, made in calls.items():
         frame = begin + piece * (size // len(piece))
-        calls = 0
-        sys.setprofile(count)
+        sys.setprofile(lambda *event, made=made: made.append(None))
         try:
             kept = redact_default("nats" if begin else "ubre", frame)
         finally:
             sys.setprofile(None)
-        taken.append(calls)
         assert len(kept) < 20_000
-    few, many = taken
+    few, many = map(len, calls.values())
     assert many < 3 * few
 
 

@@ -1,7 +1,5 @@
 """Replaying: the clients of a recording say again what they said, and the same comes of it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging
@@ -17,19 +15,21 @@ import anyio
 import pytest
 
 from polybus import Bus, ConnectFailed, Context, Forbidden, Handshake, Message, NotFound, Unauthorized, connect
-from polybus.capture import Capture, CaptureError, Selection, info, make_recorder, replay
+from polybus.capture import Capture, CaptureError, Replayed, Selection, info, make_recorder, replay
 from polybus.capture.record.proxy import RecordingProxy
 from polybus.capture.replaying import client_messages
 from polybus.capture.schema import FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from polybus.message import Kind
 from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, UProtocol
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 from . import rows as frames
 from .folders import damage_batches, events_in, rows_in, write_segment
 
 pytestmark = pytest.mark.anyio
+WS, NOBODY = "ubre+ws://127.0.0.1:0/bus", "ubre+tcp://127.0.0.1:1"
 PROTOCOLS = ("ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=protobuf")
 
 
@@ -40,7 +40,7 @@ def _names(protocol: str) -> tuple[str, str, str]:
 
 
 @asynccontextmanager
-async def _served(protocol: str) -> AsyncIterator[tuple[str, list[Any], Bus]]:
+async def _served(protocol: str = "ubre") -> AsyncIterator[tuple[str, list[Any], Bus]]:
     """A server that answers, fails and listens: its URL, what it has heard, and its bus."""
     get, fail, topic = _names(protocol)
     bus, heard = Bus(), list[Any]()
@@ -57,9 +57,24 @@ async def _served(protocol: str) -> AsyncIterator[tuple[str, list[Any], Bus]]:
     async def on_topic(body: Any) -> None:
         heard.append(body)
 
-    name, _, query = protocol.partition("?")
-    async with bus.serve(f"{name}+tcp://127.0.0.1:0" + (f"?{query}" if query else "")) as listener:
+    name, question, query = protocol.partition("?")
+    async with bus.serve(f"{name}+tcp://127.0.0.1:0{question}{query}") as listener:
         yield listener.url, heard, bus
+
+
+async def _replayed(capture: Path, url: str, *, speed: float = math.inf, **options: Any) -> Replayed:
+    """As fast as it goes."""
+    return await replay(Capture(capture), url, speed=speed, **options)
+
+
+def _echoing(subject: str | int = "user.get", **options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle(subject)
+    async def get(body: Any) -> Any:
+        return body
+
+    return bus
 
 
 async def _talk(bus: Bus, protocol: str) -> None:
@@ -96,10 +111,9 @@ async def test_a_replay_gives_the_same_exchanges(protocol: str, side: str, tmp_p
                 await _talk(bus, protocol)
                 await eventually(lambda: heard)  # and so it is recorded
     async with _served(protocol) as (url, heard_again, _):
-        report = await replay(Capture(original), url, speed=math.inf, record=str(tmp_path / "again"))
+        report = await _replayed(original, url, record=str(tmp_path / "again"))
         await eventually(lambda: heard_again == heard)
-    assert (report.answered, report.failed) == (3, 1)
-    assert heard_again == heard == [{"title": "hello"}]
+    assert (report.answered, report.failed, heard_again, heard) == (3, 1, *[[{"title": "hello"}]] * 2)
     assert _exchanges(original) == _exchanges(tmp_path / "again")
     assert len(_exchanges(original)) == 5
     assert info(Capture(tmp_path / "again")).sources == [str(original)]
@@ -136,15 +150,15 @@ def _five_publications() -> list[dict[str, Any]]:
 
 def _said(folder: Path, selection: Selection | None = None) -> list[tuple[float, str, Any]]:
     """When what is said of which kind, with the number in it; seconds after the first."""
+
+    def about(said: Any) -> tuple[str, Any]:
+        if said.message is None:
+            return "end", said.conn[0]
+        kind = said.message.kind
+        return kind.value, said.message.body["n"] if kind is Kind.REQUEST else said.conn[0]
+
     found = list(client_messages(Capture(folder), selection or Selection(), Counter()))
-    return [
-        (
-            round((said.at - found[0].at) / 1e9, 3),
-            "end" if said.message is None else said.message.kind.value,
-            said.message.body["n"] if said.message is not None and said.message.kind is Kind.REQUEST else said.conn[0],
-        )
-        for said in found
-    ]
+    return [(round((said.at - found[0].at) / 1e9, 3), *about(said)) for said in found]
 
 
 @pytest.mark.parametrize(("given", "why"), [({"flags": FLAG_TRUNCATED}, "cut"), ({"tunnel": ["plant.7"]}, "tunnel")])
@@ -193,7 +207,7 @@ def test_recordings_of_the_same_time_are_said_side_by_side(tmp_path: Path) -> No
 @bounded
 async def test_a_connection_ends_where_it_has_ended(tmp_path: Path) -> None:
     _write(tmp_path / "one", 0, *_five_publications())
-    async with _served("ubre") as (url, heard, _server):
+    async with _served() as (url, heard, _server):
         report = await replay(Capture(tmp_path / "one"), url, record=str(tmp_path / "two"))
         await eventually(lambda: len(heard) == 5)
     assert report.connections == 5
@@ -208,7 +222,7 @@ async def test_a_connection_ends_when_it_has_ended_and_the_last_one_is_not_waite
     says = _asks(0, 1, 0, 0, frame=b'{"publish":"news.today","body":1}')
     rows = says, ends(1, 0.2, "c-1"), _asks(2, 2, 0.25, 0.25, conn_id="c-2"), ends(3, 1e6, "c-2")
     _write(tmp_path / "one", 0, *rows)
-    async with _served("ubre") as (url, _heard, _server):
+    async with _served() as (url, _heard, _server):
         await replay(Capture(tmp_path / "one"), url, record=str(tmp_path / "two"))
     marks = [row for row in rows_in(tmp_path / "two") if row["frame"] is None]
     begin, end = (row["mono_ns"] for row in marks if row["conn_id"] == marks[0]["conn_id"])
@@ -236,7 +250,7 @@ async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, mo
         await eventually(lambda: left() == 1)
 
     async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
-        report = await replay(Capture(tmp_path / "one"), listener.url, speed=math.inf)
+        report = await _replayed(tmp_path / "one", listener.url)
     assert (report.connections, report.answered, report.failed) == (6, 1, 0)
 
 
@@ -244,25 +258,19 @@ async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, mo
 async def test_a_client_that_is_refused_costs_what_it_would_have_said(tmp_path: Path) -> None:
     _write(tmp_path / "one", 0, *(_asks(n, n, 0, 0, conn_id=f"c-{n}") for n in range(3)))
     came = iter(("joe", None, "ann"))
-    server = Bus(authenticate=lambda handshake: next(came))
-
-    @server.handle("user.get")
-    async def get(body: Any) -> Any:
-        return body
-
-    async with server.serve("ubre+ws://127.0.0.1:0") as listener:
-        report = await replay(Capture(tmp_path / "one"), listener.url, speed=math.inf)
+    async with _echoing(authenticate=lambda handshake: next(came)).serve(WS) as listener:
+        report = await _replayed(tmp_path / "one", listener.url)
     assert (report.connections, report.answered, report.skipped) == (2, 2, {"request": 1})
 
 
 @bounded
 async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> None:
-    async with _served("ubre") as (url, _, _server), connect(url, record=tmp_path / "one") as bus:
+    async with _served() as (url, _, _server), connect(url, record=tmp_path / "one") as bus:
         async with bus.subscribe("orders.*"):
             await bus.request("user.get", {"n": 1})
         await bus.request("user.get", {"n": 2})
-    async with _served("ubre") as (url, _, _server):
-        report = await replay(Capture(tmp_path / "one"), url, speed=math.inf, record=str(tmp_path / "two"))
+    async with _served() as (url, _, _server):
+        report = await _replayed(tmp_path / "one", url, record=str(tmp_path / "two"))
     assert report.said == {"subscribe": 1, "request": 2, "unsubscribe": 1}
     assert not report.skipped
     said = [one.message.kind for one in client_messages(Capture(tmp_path / "two"), Selection(), Counter()) if one.message]
@@ -271,17 +279,11 @@ async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> Non
 
 @bounded
 async def test_what_another_protocol_cannot_say_is_counted_as_not_said(tmp_path: Path) -> None:
-    server = Bus()
-
-    @server.handle(0x10001)
-    async def get(body: Any) -> Any:
-        return body
-
-    async with server.serve("csb+tcp://127.0.0.1:0") as listener, connect(listener.url, record=tmp_path / "one") as bus:
-        async with bus.subscribe(0x10002):
+    async with _echoing(0x10001).serve("csb+tcp://127.0.0.1:0") as listener:
+        async with connect(listener.url, record=tmp_path / "one") as bus, bus.subscribe(0x10002):
             await bus.request(0x10001, b"x")
-    async with _served("ubre") as (url, _, _server):
-        report = await replay(Capture(tmp_path / "one"), url, speed=math.inf)
+    async with _served() as (url, _, _server):
+        report = await _replayed(tmp_path / "one", url)
     assert not report.said
     assert report.skipped == {"subscribe": 1, "request": 1, "unsubscribe": 1}
 
@@ -292,7 +294,7 @@ async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) ->
     (tmp_path / "same").symlink_to(tmp_path / "one")
     before = [path.read_bytes() for path in sorted((tmp_path / "one").iterdir())]
     with pytest.raises(CaptureError, match="record the replay in a folder of its own"):
-        await replay(Capture(tmp_path / "one"), "ubre+tcp://127.0.0.1:1", record=str(tmp_path / "same"))
+        await _replayed(tmp_path / "one", NOBODY, record=str(tmp_path / "same"))
     assert [path.read_bytes() for path in sorted((tmp_path / "one").iterdir())] == before
 
 
@@ -303,48 +305,42 @@ async def test_a_dry_run_connects_to_nobody_and_tells_what_of_the_capture_is_los
     parts.append([_asks(30, 0, 0, 0, frame=None, options=_OVER)])
     write_segment(folder, *(frames.batch(*part) for part in parts))
     damage_batches(folder, 1)
-    report = await replay(Capture(folder), "ubre+tcp://127.0.0.1:1", dry_run=True)
+    report = await replay(Capture(folder), NOBODY, dry_run=True)
     assert (report.said, report.skipped, report.connections) == ({"request": 20}, {"damaged": 10}, 1)
 
 
 @bounded
 async def test_numbered_actions_stay_numbers(tmp_path: Path) -> None:
     table = Csb(actions={"user.get": 0x10001})
-    server = Bus()
-
-    @server.handle("user.get")
-    async def get(body: Any) -> Any:
-        return body
-
-    async with server.serve("csb+tcp://127.0.0.1:0", protocol=table) as listener:
+    async with _echoing().serve("csb+tcp://127.0.0.1:0", protocol=table) as listener:
         async with connect(listener.url, protocol=table, record=tmp_path / "one") as bus:
             await bus.request("user.get", {"n": 1})
-        report = await replay(Capture(tmp_path / "one"), listener.url, speed=math.inf, record=str(tmp_path / "two"))
+        report = await _replayed(tmp_path / "one", listener.url, record=str(tmp_path / "two"))
     assert report.answered == 1
     assert any(row["frame"][4:8] == b"\0\1\0\1" for row in rows_in(tmp_path / "two") if row["frame"])
 
 
 @bounded
 async def test_what_is_not_wanted_is_not_said(tmp_path: Path) -> None:
-    async with _served("ubre") as (url, _, server):
+    async with _served() as (url, _, server):
         async with server.record(tmp_path / "one"):
             async with connect(url) as one, connect(url) as two:
                 await _talk(one, "ubre")
                 await two.request("user.get", {"n": 77})
-        capture = Capture(tmp_path / "one")
-        conns = sorted({row["conn_id"] for row in rows_in(tmp_path / "one")})
-        only = await replay(capture, url, speed=math.inf, selection=Selection(subjects=("user.get",)))
-        assert (only.answered, only.connections) == (4, 2)
-        last = await replay(capture, url, speed=math.inf, selection=Selection(connections=(conns[-1],)))
-        assert (last.answered, last.connections) == (1, 1)
-        none = await replay(capture, url, speed=math.inf, selection=Selection(subjects=("orders.>",)))
-        assert dict(none.said) == {}
+        last = max(row["conn_id"] for row in rows_in(tmp_path / "one"))
+        for selection, answered, connections in (
+            *((Selection(subjects=("user.get",)), 4, 2), (Selection(connections=(last,)), 1, 1)),
+            (Selection(subjects=("orders.>",)), 0, 0),
+        ):
+            report = await _replayed(tmp_path / "one", url, selection=selection)
+            assert (report.answered, report.connections) == (answered, connections)
+        assert dict(report.said) == {}
 
 
 @bounded
 async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0.2)
-    async with _served("ubre") as (url, _, _server):
+    async with _served() as (url, _, _server):
         await replay(Capture(tmp_path / "one"), url, speed=2.0, record=str(tmp_path / "two"))
     rows = rows_in(tmp_path / "two")
     asked = [row["mono_ns"] for row in rows if row["frame"] and row["direction"] == 0]
@@ -358,8 +354,7 @@ async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> 
 async def test_a_recording_of_one_protocol_can_be_said_in_another(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0)
     async with _served("jrep") as (url, _, _server):
-        report = await replay(Capture(tmp_path / "one"), url, speed=math.inf)
-    assert report.answered == 2
+        assert (await _replayed(tmp_path / "one", url)).answered == 2
 
 
 @pytest.mark.parametrize(("protocol", "transport"), [("ubre", "ws"), ("csb", "tcp"), ("uprotocol", "ws")])
@@ -399,19 +394,11 @@ async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
     def authenticate(handshake: Handshake) -> str | None:
         return "joe" if handshake.headers.get("authorization") == "Bearer hunter2" else None
 
-    bus = Bus(authenticate=authenticate)
-
-    @bus.handle("who")
-    async def who() -> str:
-        return "joe"
-
-    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
-        async with RecordingProxy(listener.url, make_recorder(tmp_path), "ubre+ws://127.0.0.1:0/bus") as proxy:
+    async with _echoing(authenticate=authenticate).serve(WS) as listener:
+        async with RecordingProxy(listener.url, make_recorder(tmp_path), WS) as proxy:
             async with connect(proxy.url, headers={"authorization": "Bearer hunter2"}) as client:
-                assert await client.request("who") == "joe"
-            with pytest.raises(Unauthorized):
-                async with connect(proxy.url):
-                    pass
+                assert await client.request("user.get", "joe") == "joe"
+            await refused(connect(proxy.url), Unauthorized)
     assert b"hunter2" not in b"".join(row["frame"] or b"" for row in rows_in(tmp_path))
 
 
@@ -423,9 +410,9 @@ async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark
         seen.append(dict(handshake.query))
         return "joe"
 
-    async with Bus(authenticate=authenticate).serve("ubre+ws://127.0.0.1:0/bus") as listener:
+    async with Bus(authenticate=authenticate).serve(WS) as listener:
         target = f"{listener.url}?room=1&floor=2"
-        async with RecordingProxy(target, make_recorder(tmp_path), "ubre+ws://127.0.0.1:0/bus") as proxy:
+        async with RecordingProxy(target, make_recorder(tmp_path), WS) as proxy:
             for query in ("", "?room=7&token=a%26b%20%C3%BC"):
                 async with connect(proxy.url + query):
                     pass
@@ -436,7 +423,7 @@ async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark
 async def test_whoever_connects_to_a_proxy_while_the_server_is_away_does_not_fill_its_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with RecordingProxy("ubre+tcp://127.0.0.1:1", make_recorder(tmp_path), "ubre+tcp://127.0.0.1:0") as proxy:
+    async with RecordingProxy(NOBODY, make_recorder(tmp_path), "ubre+tcp://127.0.0.1:0") as proxy:
         port = int(proxy.url.rpartition(":")[2])
         for _ in range(30):
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
@@ -451,7 +438,7 @@ async def test_whoever_connects_to_a_proxy_while_the_server_is_away_does_not_fil
 async def test_a_server_that_is_not_there_is_told_as_connect_tells_it(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0)
     with pytest.raises(ConnectFailed, match="no server listens there"):
-        await replay(Capture(tmp_path / "one"), "ubre+tcp://127.0.0.1:1", record=str(tmp_path / "two"))
+        await _replayed(tmp_path / "one", NOBODY, record=str(tmp_path / "two"))
 
 
 @bounded
@@ -464,7 +451,7 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
         assert ctx.peer is not None
         party_of(ctx.peer).link.close(4403, "go away")
 
-    async with server.serve("ubre+ws://127.0.0.1:0") as listener:
+    async with server.serve(WS) as listener:
         report = await replay(Capture(tmp_path / "one"), listener.url)
     assert report.answered == 0
     assert report.failed + report.skipped["request"] == 2
@@ -474,9 +461,8 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
 @bounded
 async def test_a_recording_proxy_lets_in_clients_of_its_own_machine_alone(tmp_path: Path, insecure: bool) -> None:
     bus = Bus(authenticate=lambda handshake: "ann")
-    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
-        url = "ubre+ws://127.0.0.1:0/bus"
-        async with RecordingProxy(listener.url, make_recorder(tmp_path), url, insecure=insecure) as proxy:
+    async with bus.serve(WS) as listener:
+        async with RecordingProxy(listener.url, make_recorder(tmp_path), WS, insecure=insecure) as proxy:
             with contextlib.nullcontext() if insecure else pytest.raises(Forbidden, match="203.0.113.7"):
                 async with connect(proxy.url, headers={"x-forwarded-for": "203.0.113.7"}):
                     pass

@@ -1,7 +1,5 @@
 """From what links wrote down to a batch: every row says whose it is, however often connections come, go and alternate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attrs import evolve

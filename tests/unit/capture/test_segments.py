@@ -1,7 +1,5 @@
 """Segments: written whole, read as far as they are whole."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
@@ -41,8 +39,7 @@ def test_what_was_written_is_read_again_with_its_positions(tmp_path: Path) -> No
     found = list(capture.batches())
     assert [batch.position for batch in found] == [(0, number) for number in range(BATCHES)]
     assert pa.Table.from_batches([batch.rows for batch in found]).to_pylist() == run(0, BATCHES * ROWS).to_pylist()
-    assert capture.losses == []
-    assert found[-1].next == Position(0, BATCHES)
+    assert (capture.losses, found[-1].next) == ([], Position(0, BATCHES))
 
 
 def test_some_columns_are_read_alone_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
@@ -65,8 +62,7 @@ def test_some_columns_are_read_alone_in_the_order_in_which_they_are_asked_for(tm
 def test_a_range_of_positions_is_read_alone(tmp_path: Path) -> None:
     _segment(tmp_path)
     _segment(tmp_path, 1, first=BATCHES * ROWS)
-    found = [batch.position for batch in Capture(tmp_path).batches((0, 3), (1, 2))]
-    assert found == [(0, 3), (0, 4), (1, 0), (1, 1)]
+    assert [batch.position for batch in Capture(tmp_path).batches((0, 3), (1, 2))] == [(0, 3), (0, 4), (1, 0), (1, 1)]
 
 
 def test_a_capture_is_read_from_a_file_system_of_pyarrow(tmp_path: Path) -> None:
@@ -84,11 +80,9 @@ def test_the_torn_end_of_an_open_segment_is_waited_for(tmp_path: Path) -> None:
     for cut in (1, 7, 8, 9, last // 2, last - 1):
         writer.path.write_bytes(torn[: len(whole) + cut])
         capture = Capture(tmp_path)
-        assert len(_seqs(capture)) == BATCHES * ROWS, cut
-        assert capture.losses == [], cut
+        assert (len(_seqs(capture)), capture.losses) == (BATCHES * ROWS, []), cut
     writer.path.write_bytes(torn)
-    capture = Capture(tmp_path)
-    assert [batch.position for batch in capture.batches((0, BATCHES))] == [(0, BATCHES)]
+    assert [batch.position for batch in Capture(tmp_path).batches((0, BATCHES))] == [(0, BATCHES)]
     writer.close()
 
 
@@ -183,9 +177,7 @@ def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_an_unknown_version_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
         later.setattr("polybus.capture.store.segments.FRAMES", FRAMES.with_metadata({"polybus.capture": "77"}))
-        writer = SegmentWriter(tmp_path, 0)
-        writer.write(run(0, 1), 0)
-        writer.close()
+        open_segment(tmp_path, run(0, 1)).close()
     with pytest.raises(CaptureError, match="version 77"):
         list(Capture(tmp_path).batches())
 
@@ -193,11 +185,10 @@ def test_an_unknown_version_is_an_error_that_names_it(tmp_path: Path, monkeypatc
 def test_a_folder_without_segments_is_no_capture(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="is empty: the recorder has written nothing"):
         Capture(tmp_path)
-    with pytest.raises(CaptureError, match="is not a capture"):
-        Capture(tmp_path / "nowhere")
     (tmp_path / "letter.txt").write_text("Dear Ann")
-    with pytest.raises(CaptureError, match="is not a capture"):
-        Capture(tmp_path)
+    for place in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(CaptureError, match="is not a capture"):
+            Capture(place)
     with pytest.raises(CaptureError):
         Capture("nothing://here")
 

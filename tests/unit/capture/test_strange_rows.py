@@ -1,7 +1,5 @@
 """Captures come from elsewhere too: a row may say anything that its columns can hold, and nothing stumbles over it."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

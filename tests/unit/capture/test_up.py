@@ -1,7 +1,5 @@
 """Recordings of UMessages: what is read from them, and what must not be in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +76,13 @@ async def test_a_recording_has_requests_answers_errors_and_publications_and_no_t
             await asker.notify("user.touched", {"id": 7})
     assert b"s3cret" not in b"".join(path.read_bytes() for path in (tmp_path / "captures").rglob("*") if path.is_file())
     events = events_in(tmp_path / "captures")
-    asked = [event for event in events if event["kind"] == "request"]
-    answers = [event for event in events if event["kind"] == "response"]
-    assert [(event["subject"], event["source"], event["priority"]) for event in asked] == [
-        ("//house/1/1/7", "//phone/2/1/0", "CS5")
-    ] * 2
-    assert all(0 < event["ttl_ms"] <= 30_000 and event["reply_to"] == "//phone/2/1/0" for event in asked)
+    asked, answers, notified, published = (
+        [event for event in events if event["kind"] == kind] for kind in ("request", "response", "notify", "publish")
+    )
+    method, us = "//house/1/1/7", "//phone/2/1/0"
+    assert [(one["subject"], one["source"], one["priority"], one["reply_to"]) for one in asked] == [(method, us, "CS5", us)] * 2
+    assert all(0 < event["ttl_ms"] <= 30_000 for event in asked)
     assert [event["correlation_id"] for event in answers] == [event["id"] for event in asked]
-    assert [(event["code"], event["subject"]) for event in answers] == [
-        (0, "//house/1/1/7"),
-        (int(Code.NOT_FOUND), "//house/1/1/7"),
-    ]
-    (notified,) = [event for event in events if event["kind"] == "notify"]
-    assert (notified["subject"], notified["data"]) == ("//phone/2/1/8008", b'{"id":7}')
-    assert [event["subject"] for event in events if event["kind"] == "publish"] == ["//house/1/1/8007"] * 2
+    assert [(event["code"], event["subject"]) for event in answers] == [(0, method), (int(Code.NOT_FOUND), method)]
+    assert [(event["subject"], event["data"]) for event in notified] == [("//phone/2/1/8008", b'{"id":7}')]
+    assert [event["subject"] for event in published] == ["//house/1/1/8007"] * 2

@@ -5,8 +5,6 @@ except an id and a number; or they vary as in applications: many shapes and size
 headers, various times to live.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import struct

@@ -1,7 +1,5 @@
 """Frames of very many messages: others have their turns while one is handled, and nothing of it is lost or comes late."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Slow lines: what makes progress arrives, however large it is; what only drips has a bound, and so have many together."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """The NATS double where it refuses, counts down or cuts: a client is spoken for by hand, and no clock is waited for."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The streams of the NATS double on a clock that stands still: what a JetStream server answers where it refuses or gives up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -34,6 +34,11 @@ def echoing() -> Bus:
     return bus
 
 
+def linked(world: World, name: str = "", **options: Any) -> Any:
+    """A client of the server at `memory://a`."""
+    return connect(world.to("memory://a", name), protocol="ubre", **options)
+
+
 async def rough_ride(world: World) -> str:
     """Ask a server that is killed now and then, over connections of which two protocols make use, and are cut."""
 
@@ -162,15 +167,9 @@ def test_a_run_is_a_function_of_its_seed() -> None:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    command = "from tests.unit.testing.test_simulation import trace_of; print(trace_of(7))"
-    done = subprocess.run(
-        [sys.executable, "-c", command],
-        env={**os.environ, "PYTHONHASHSEED": "3"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", "from tests.unit.testing.test_simulation import trace_of; print(trace_of(7))"]
+    environment = {**os.environ, "PYTHONHASHSEED": "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == trace_of(7)
 
 
@@ -241,7 +240,7 @@ def test_a_timer_that_is_left_fails_the_run() -> None:
 @simulated(seeds=20, faults=FaultRates(delay=1.0))
 async def test_frames_of_one_connection_come_in_order_and_take_their_time(world: World) -> None:
     bus, heard = hearing(inline=True)
-    async with bus.serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre") as client:
+    async with bus.serve("ubre+memory://a"), linked(world) as client:
         began = world.time
         for number in range(20):
             await client.publish("news", number)
@@ -255,11 +254,7 @@ def test_frames_of_different_connections_overtake_each_other() -> None:
 
     async def scenario(world: World) -> None:
         bus, heard = hearing(inline=True)
-        async with (
-            bus.serve("ubre+memory://a"),
-            connect(world.to("memory://a"), protocol="ubre") as one,
-            connect(world.to("memory://a"), protocol="ubre") as two,
-        ):
+        async with bus.serve("ubre+memory://a"), linked(world) as one, linked(world) as two:
             for number, client in enumerate((one, two, one, two)):
                 await client.publish("news", number)
             await anyio.sleep(1)
@@ -272,7 +267,7 @@ def test_frames_of_different_connections_overtake_each_other() -> None:
 
 @simulated()
 async def test_a_cut_ends_what_is_in_flight_and_the_link_comes_back(world: World) -> None:
-    async with echoing().serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client:
+    async with echoing().serve("ubre+memory://a"), linked(world, backoff=SOON) as client:
         asked = client.request("echo", 1)
         (connection,) = world.connections
         connection.cut()
@@ -284,7 +279,7 @@ async def test_a_cut_ends_what_is_in_flight_and_the_link_comes_back(world: World
 @simulated()
 async def test_until_a_server_learns_of_a_cut_it_has_two_connections_of_that_client(world: World) -> None:
     bus = echoing()
-    async with bus.serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client:
+    async with bus.serve("ubre+memory://a"), linked(world, backoff=SOON) as client:
         world.connections[0].cut(theirs=5.0)
         assert await client.request("echo", 2) == 2
         assert len(bus.peers) == 2
@@ -294,7 +289,7 @@ async def test_until_a_server_learns_of_a_cut_it_has_two_connections_of_that_cli
 
 @simulated()
 async def test_until_a_client_learns_of_a_cut_it_waits_for_what_does_not_come(world: World) -> None:
-    async with echoing().serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client:
+    async with echoing().serve("ubre+memory://a"), linked(world, backoff=SOON) as client:
         world.connections[0].cut(ours=5.0)
         with pytest.raises(DeadlineExceeded):
             await client.request("echo", 1, timeout=4)
@@ -305,25 +300,21 @@ async def test_until_a_client_learns_of_a_cut_it_waits_for_what_does_not_come(wo
 
 @simulated()
 async def test_a_pause_holds_back_all_connections_of_a_peer(world: World) -> None:
-    async with (
-        echoing().serve("ubre+memory://a"),
-        connect(world.to("memory://a", "slow"), protocol="ubre") as one,
-        connect(world.to("memory://a", "slow"), protocol="ubre") as two,
-        connect(world.to("memory://a", "other"), protocol="ubre") as three,
-    ):
-        began = world.time
-        world.pause("slow", 3)
-        assert await three.request("echo", 3) == 3
-        assert world.time == began
-        replies = [one.request("echo", 1), two.request("echo", 2)]
-        assert [await reply for reply in replies] == [1, 2]
-        assert world.time == began + 3
+    async with echoing().serve("ubre+memory://a"), linked(world, "slow") as one, linked(world, "slow") as two:
+        async with linked(world, "other") as three:
+            began = world.time
+            world.pause("slow", 3)
+            assert await three.request("echo", 3) == 3
+            assert world.time == began
+            replies = [one.request("echo", 1), two.request("echo", 2)]
+            assert [await reply for reply in replies] == [1, 2]
+            assert world.time == began + 3
 
 
 @simulated()
 async def test_a_full_connection_asks_its_sender_to_pause(world: World) -> None:
     bus, heard = hearing(inline=True)
-    async with bus.serve("ubre+memory://a"), connect(world.to("memory://a"), protocol="ubre") as client:
+    async with bus.serve("ubre+memory://a"), linked(world) as client:
         world.connections[0].pause(3)
         for _ in range(30):
             await client.publish("news", "x" * 10_000)
@@ -343,20 +334,13 @@ async def test_a_process_is_killed_without_a_goodbye_and_started_anew(world: Wor
         async with lives[-1].serve("ubre+memory://a"):
             yield
 
-    async with (
-        world.process("server", start) as process,
-        connect(world.to("memory://a"), protocol="ubre", backoff=SOON) as client,
-    ):
+    async with world.process("server", start) as process, linked(world, backoff=SOON) as client:
         await process.kill()
         asked = client.request("echo", 1)
         await process.start()
         assert await asked == 1
         assert len(lives) == 2
-    assert [line.split()[1:] for line in world.recent] == [
-        ["server", "starts"],
-        ["server", "is", "killed"],
-        ["server", "starts"],
-    ]
+    assert [line.split(maxsplit=1)[1] for line in world.recent] == ["server starts", "server is killed", "server starts"]
 
 
 def test_faults_are_not_negative() -> None:

@@ -5,22 +5,13 @@ from typing import Any
 
 import pytest
 
-from polybus import (
-    Bus,
-    BusError,
-    Context,
-    DeadlineExceeded,
-    Disconnected,
-    Forbidden,
-    Identity,
-    LocalProtocolError,
-    Unauthorized,
-    connect,
-)
+from polybus import Bus, BusError, Context, Identity, connect
+from polybus.errors import DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, Unauthorized
 from polybus.protocols import Ubre
 from polybus.testing import Faults, context, pair, protocol_suite, transport_suite
 from polybus.transports import Memory
 from tests.loops import virtual_time  # noqa: F401
+from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -54,9 +45,8 @@ async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
         await bus.publish("news.today", 1)
         assert (await news.receive(BOUND)).body == 1
         assert client.peers[0].protocol == "nats"
-    with pytest.raises(LocalProtocolError, match=r"identity= and faults= do not apply.*NatsEngine"):
-        async with pair(bus, protocol="nats", identity="ann"):
-            pass
+    with_identity = pair(bus, protocol="nats", identity="ann")
+    await refused(with_identity, LocalProtocolError, match=r"identity= and faults= do not apply.*NatsEngine")
 
 
 @bounded
@@ -73,9 +63,7 @@ async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked()
 
 @bounded
 async def test_without_an_identity_authenticate_decides() -> None:
-    with pytest.raises(Unauthorized):
-        async with pair(echoing(authenticate=lambda handshake: None)):
-            pass
+    await refused(pair(echoing(authenticate=lambda handshake: None)), Unauthorized)
 
 
 @bounded
@@ -120,24 +108,13 @@ async def test_equal_seeds_give_equal_faults() -> None:
 
 
 @bounded
-async def test_a_cut_comes_after_so_many_frames_and_is_a_disconnect() -> None:
-    assert await _outcomes(Faults(cut_after=5), 3) == [0, 1, Disconnected]
-    assert await _outcomes(Faults(cut_after=5), 4) == [0, 1, Disconnected, Disconnected]
-
-
-@bounded
-async def test_with_reconnect_each_connection_is_cut_anew() -> None:
-    assert await _outcomes(Faults(cut_after=5), 9, reconnect=True) == [
-        0,
-        1,
-        Disconnected,
-        3,
-        4,
-        Disconnected,
-        6,
-        7,
-        Disconnected,
-    ]
+@pytest.mark.parametrize(
+    ("reconnect", "outcomes"),
+    [(False, [0, 1, *[Disconnected] * 2]), (True, [0, 1, Disconnected, 3, 4, Disconnected, 6, 7, Disconnected])],
+    ids=["", "with reconnect each connection anew"],
+)
+async def test_a_cut_comes_after_so_many_frames_and_is_a_disconnect(reconnect: bool, outcomes: list[Any]) -> None:
+    assert await _outcomes(Faults(cut_after=5), len(outcomes), reconnect) == outcomes
 
 
 @bounded
@@ -188,10 +165,9 @@ def test_a_suite_leaves_out_what_it_is_told_with_a_reason_and_knows_its_own_test
     suite = protocol_suite(Ubre, skip={"test_headers_arrive": "this wire has none"})
     (mark,) = [mark for mark in suite.test_headers_arrive.pytestmark if mark.name == "skip"]
     assert mark.kwargs == {"reason": "this wire has none"}
-    with pytest.raises(ValueError, match="no tests of the suite"):
-        protocol_suite(Ubre, skip={"test_nothing": ""})
-    with pytest.raises(ValueError, match="no tests of the suite"):
-        transport_suite(Memory, "memory://x", skip={"test_nothing": ""})
+    for suite_of in (protocol_suite, lambda *of, skip: transport_suite(Memory, "memory://x", skip=skip)):
+        with pytest.raises(ValueError, match="no tests of the suite"):
+            suite_of(Ubre, skip={"test_nothing": ""})
 
 
 # -- a context for a handler that is called as a function -----------------------------------------------------------------

@@ -4,8 +4,6 @@ They run in a thread, so that the client under test may run in any event loop. A
 here, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """Connections of uvicorn that are taken over after their upgrade: when, what is left of uvicorn, and what is not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc

@@ -1,7 +1,5 @@
 """The transport under an ASGI server: slow peers, broken rules, ends of every kind."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """WebSockets of an ASGI application that is called by hand: whom it rejects and how, and ends that few servers report."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import MutableMapping
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Bad inputs on the wire, against real listeners: what happens, and that nobody else notices."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

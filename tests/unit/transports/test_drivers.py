@@ -1,7 +1,5 @@
 """The two drivers of byte connections, each alone, and the accept loop."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import socket

@@ -1,7 +1,5 @@
 """Server-sent events, as bytes in and data out (HTML Standard, section 9.2.6)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Our bus as a client of Errai's own servlets, by stand-ins that behave as the real ones do, on every event loop."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

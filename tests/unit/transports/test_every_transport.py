@@ -1,7 +1,5 @@
 """What holds on every transport, on every event loop."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests over HTTP as the client makes them, against a server of bytes."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any

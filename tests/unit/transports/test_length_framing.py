@@ -1,7 +1,5 @@
 """The framing of tcp, tls and unix, byte by byte."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """In-process connections by name and as pipes."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Transports with the framing of a protocol: here lines."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The addresses that a server has named: which are remembered, and which is next."""
 
-from __future__ import annotations
-
 import pytest
 
 from polybus.transports._stream.addresses import ServerAddresses

@@ -1,7 +1,5 @@
 """Servers that say nothing, or a byte now and then: neither `connect` nor the end of a link waits for them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Strangers who connect and say nothing do not keep others out."""
 
-from __future__ import annotations
-
 import ssl
 from contextlib import AsyncExitStack
 from typing import Any

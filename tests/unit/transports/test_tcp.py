@@ -1,7 +1,5 @@
 """What only tcp, tls and unix have."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

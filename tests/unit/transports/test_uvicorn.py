@@ -2,8 +2,6 @@
 line is not taken for a dead one, and a dead one is.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What only WebSockets have: the upgrade, pings, and what a browser may do."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

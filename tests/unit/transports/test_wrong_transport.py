@@ -1,7 +1,5 @@
 """Clients that come by another transport than the server's, or do not trust it: both sides say what it is, and at once."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 from datetime import UTC, datetime, timedelta

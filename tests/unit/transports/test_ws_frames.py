@@ -1,7 +1,5 @@
 """The framing of WebSockets, byte by byte, and against the library's core as the judge."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from typing import Literal

@@ -1,7 +1,5 @@
 """Host, Origin and sub-protocol: who may open a WebSocket here."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tunnels whose other side says what it should not, is slow, or leaves at a bad moment: the outer connection goes on."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 from typing import Any

@@ -1,7 +1,5 @@
 """Frames of a tunnel as items of the outer protocol: which item carries which frame, and what is no frame."""
 
-from __future__ import annotations
-
 import pytest
 
 from polybus._core.tunnel.connection import Packing, frame_of

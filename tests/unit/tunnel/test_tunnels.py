@@ -1,7 +1,5 @@
 """Tunnels: who is let in, what holds them back, and what the end of either side does to the other."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import AsyncIterator

@@ -4,8 +4,6 @@ The result of a row is the same JSON on both sides. In the scripts, `settle` wai
 a frame to the page with a program given as a string, and `name` returns the name of an error that a function throws.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 from collections.abc import Awaitable, Callable

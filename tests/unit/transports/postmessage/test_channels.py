@@ -1,7 +1,5 @@
 """What the in-process ports and windows have beyond the table: shuffled delivery, messages that cannot be read, refusals."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

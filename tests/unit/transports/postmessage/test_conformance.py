@@ -1,7 +1,5 @@
 """The table of windows, frames and ports, played in one process; `tests/integration/browser` plays it in Chromium."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 

@@ -1,7 +1,5 @@
 """The handshake between a page and its frame, with windows in one process: races, strangers, reloads in mid-request."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """Ports of JavaScript, as far as that shows without a browser: a stand-in gives what Pyodide gives of each kind of data."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
