@@ -41,8 +41,7 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
         "costs $5 & $6",
         "<script>",
         "a\x00b",
-        "//car.maker/body.access/1/rpc.door_left",
-        "//car.maker/body.access/1/rpc.door_right",
+        *(f"//car.maker/body.access/1/rpc.door_{side}" for side in ("left", "right")),
     ]
     rows = [{"window_ns": 0, "subject": name, "n": 1, "nbytes": 1} for name in names]
     plot = plots.throughput(rows, S)
@@ -55,18 +54,10 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
 @pytest.mark.parametrize(
     ("ns", "said"),
     [
-        (7, "7 ns"),
-        (1_500, "1.5 µs"),
-        (2_345_678, "2.346 ms"),
-        (12_345_678_901, "12.35 s"),
-        (59.999 * S, "1 min"),
-        (60 * S, "1 min"),
-        (3 * 60 * S + 5 * S, "3 min 5 s"),
-        (3_600 * S, "1 h"),
-        (5 * 3_600 * S + 59 * 60 * S, "5 h 59 min"),
-        (86_400 * S, "1 day"),
-        (1_235_000 * S, "14 days 7 h"),
-        (2_000 * 86_400 * S, "2,000 days"),
+        *((7, "7 ns"), (1_500, "1.5 µs"), (2_345_678, "2.346 ms"), (12_345_678_901, "12.35 s")),
+        *((seconds * S, "1 min") for seconds in (59.999, 60)),
+        *((185 * S, "3 min 5 s"), (3_600 * S, "1 h"), (5 * 3_600 * S + 59 * 60 * S, "5 h 59 min")),
+        *((86_400 * S, "1 day"), (1_235_000 * S, "14 days 7 h"), (2_000 * 86_400 * S, "2,000 days")),
     ],
 )
 def test_long_times_are_told_in_minutes_hours_and_days(ns: float, said: str) -> None:

@@ -7,20 +7,9 @@ import pyarrow as pa
 from polybus.capture.schema import FRAMES
 
 _USUAL: dict[str, Any] = {
-    "capture_id": "c",
-    "ts_ns": 1_700_000_000_000_000_000,
-    "mono_ns": 1000,
-    "direction": 0,
-    "conn_id": "c-1",
-    "peer": "127.0.0.1:9000",
-    "protocol": "ubre",
-    "transport": "tcp",
-    "tunnel": [],
-    "frame": b'{"publish":"news"}',
-    "options": "{}",
-    "role": 0,
-    "deadlines_ns": None,
-    "flags": 0,
+    **{"capture_id": "c", "ts_ns": 1_700_000_000_000_000_000, "mono_ns": 1000, "direction": 0, "conn_id": "c-1"},
+    **{"peer": "127.0.0.1:9000", "protocol": "ubre", "transport": "tcp", "tunnel": [], "frame": b'{"publish":"news"}'},
+    **{"options": "{}", "role": 0, "deadlines_ns": None, "flags": 0},
 }
 
 

@@ -29,14 +29,11 @@ ALL = {f"{one.protocol} {options_text(one)}": one for one in MADE}
 @pytest.mark.parametrize(
     ("url", "subject", "bodies"),
     [
-        ("ubre+tcp://127.0.0.1:0", "blob.put", True),
+        *((f"{name}+tcp://127.0.0.1:0", "blob.put", True) for name in ("ubre", "csb", "jrep")),
         ("ubre+tcp://127.0.0.1:0", "blob.put", False),
         ("ubre+tcp://127.0.0.1:0?format=binary", "blob.put", True),
-        ("csb+tcp://127.0.0.1:0", "blob.put", True),
-        ("jrep+tcp://127.0.0.1:0", "blob.put", True),
         ("uprotocol+tcp://127.0.0.1:0", "//v/body/1/rpc.Put", True),
-        ("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put", True),
-        ("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put", False),
+        *(("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put", bodies) for bodies in (True, False)),
         ("up+tcp://127.0.0.1:0", "//device1/10AB/3/7", True),
     ],
 )
@@ -108,11 +105,7 @@ SPEC = '{"dialect":"spec"}'
         (b"HPUB a.b _INBOX.a.1 22 5000\r\nNATS/1.0\r\nX-A: bcd\r\n\r\nhel", "{}", ["a.b"]),
         (b"MSG a.b 1 _INBOX.a.1 5000\r\nhell", "{}", ["a.b"]),
         (b'{"a":{"a":' + b'{"a":' * 800 + b'"' + b"y" * 100_000, "{}", []),
-        (b"[" * 5000, "{}", []),
-        (b'{"a":' * 5000, "{}", []),
-        (b'{"a":1,' * 5000, "{}", []),
-        (b"{", "{}", []),
-        (b"", "{}", []),
+        *((frame, "{}", []) for frame in (b"[" * 5000, b'{"a":' * 5000, b'{"a":1,' * 5000, b"{", b"")),
     ],
 )
 def test_what_is_left_of_odd_frames_is_read_as_far_as_it_goes(frame: bytes, options: str, subjects: list[str]) -> None:

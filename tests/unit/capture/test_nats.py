@@ -136,70 +136,61 @@ STORED = '{"stream":"shop-orders","seq":41}'
 NOT_STORED = '{"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"},"stream":"shop-orders","seq":0}'
 
 
+ANSWER, PUBLISHED, KEPT = f"MSG {INBOX} 1", StoredFacts("publication"), StoredFacts("publication", "shop-orders", 41)
+REFUSED = KEPT._replace(store_seq=None, reason="maximum bytes exceeded")
+DEAD = DELIVERED._replace(stored="dead letter", reason="why")
+REPLAYED = StoredFacts("delivery", "s", 2, "replay-0123", 1)
+HUGE = f"$JS.ACK.s.c.4294967296.{10**19}.3.4.5"
+NEXT = "PUB $JS.API.CONSUMER.MSG.NEXT.s.c"
+OWN = f"_INBOX.{'a' * 20}.j.3"
+NO_SUCH = '{"type":"io.nats.jetstream.api.v1.x","error":{"code":404,"err_code":10059}}'
+
+
 @pytest.mark.parametrize(
     ("frame", "kind", "correlation", "word", "facts"),
     [
-        (_pub(f"PUB shop.p.orders.x {INBOX}", "1", {"Nats-Msg-Id": "7"}), "request", INBOX, None, StoredFacts("publication")),
-        (_pub(f"MSG {INBOX} 1", STORED), "response", INBOX, "OK", StoredFacts("publication", "shop-orders", 41)),
-        (
-            _pub(f"MSG {INBOX} 1", STORED[:-1] + ',"duplicate":true}'),
-            *("response", INBOX, "DUPLICATE", StoredFacts("publication", "shop-orders", 41)),
-        ),
-        (
-            _pub(f"MSG {INBOX} 1", NOT_STORED),
-            *("response", INBOX, "RESOURCE_EXHAUSTED"),
-            StoredFacts("publication", "shop-orders", reason="maximum bytes exceeded"),
-        ),
-        (_pub("MSG _INBOX.a.b 1", STORED), "response", "_INBOX.a.b", "OK", StoredFacts("publication", "shop-orders", 41)),
+        (_pub(f"PUB shop.p.orders.x {INBOX}", "1", {"Nats-Msg-Id": "7"}), "request", INBOX, None, PUBLISHED),
+        (_pub(ANSWER, STORED), "response", INBOX, "OK", KEPT),
+        (_pub(ANSWER, STORED[:-1] + ',"duplicate":true}'), "response", INBOX, "DUPLICATE", KEPT),
+        (_pub(ANSWER, NOT_STORED), "response", INBOX, "RESOURCE_EXHAUSTED", REFUSED),
+        (_pub("MSG _INBOX.a.b 1", STORED), "response", "_INBOX.a.b", "OK", KEPT),
         (_pub(f"MSG shop.p.orders.x 4 {ACK}", "1"), "request", ACK, None, DELIVERED),
-        (_pub(f"PUB {ACK}", "+ACK"), "response", ACK, "OK", DELIVERED),
-        (_pub(f"PUB {ACK}"), "response", ACK, "OK", DELIVERED),
+        *((_pub(f"PUB {ACK}", said), "response", ACK, "OK", DELIVERED) for said in ("+ACK", "")),
         (_pub(f"PUB {ACK} _INBOX.x", "+ACK"), "response", ACK, "OK", DELIVERED),
         (_pub(f"PUB {ACK}", '-NAK {"delay": 5}'), "response", ACK, "NAK", DELIVERED),
         (_pub(f"PUB {ACK}", "+TERM"), "response", ACK, "TERM", DELIVERED),
         (_pub(f"PUB {ACK}", "+TERM it is old"), "response", ACK, "TERM", DELIVERED._replace(reason="it is old")),
         (_pub(f"PUB {ACK}", "+WPI"), "control", None, None, DELIVERED),
-        (
-            _pub(f"PUB shop.dead.billing.orders.x {INBOX}", "1", LETTER),
-            *("request", INBOX, None, StoredFacts("dead letter", "shop-orders", 41, "billing", 3, "why")),
-        ),
-        (
-            _pub("MSG a 4 $JS.ACK.s.replay-0123.1.2.3.4.5", "1"),
-            *("publish", None, None, StoredFacts("delivery", "s", 2, "replay-0123", 1)),
-        ),
+        (_pub(f"PUB shop.dead.billing.orders.x {INBOX}", "1", LETTER), "request", INBOX, None, DEAD),
+        (_pub("MSG a 4 $JS.ACK.s.replay-0123.1.2.3.4.5", "1"), "publish", None, None, REPLAYED),
         # What a client says, or what is too large for its column, is no fact.
-        (_pub(f"PUB shop.p.orders.dead.billing.x {INBOX}", "1", LETTER), "request", INBOX, None, StoredFacts("publication")),
-        (
-            _pub(f"MSG a 4 $JS.ACK.s.c.4294967296.{10**19}.3.4.5", "1"),
-            *("request", f"$JS.ACK.s.c.4294967296.{10**19}.3.4.5", None, StoredFacts("delivery", "s", None, "c")),
-        ),
+        (_pub(f"PUB shop.p.orders.dead.billing.x {INBOX}", "1", LETTER), "request", INBOX, None, PUBLISHED),
+        (_pub(f"MSG a 4 {HUGE}", "1"), "request", HUGE, None, StoredFacts("delivery", "s", None, "c")),
         # Words that are no requests, since nobody answers them there.
         (_pub(f"MSG shop.p.orders.x 4 {INBOX}", "1"), "publish", None, None, None),
         (_pub(f"PUB shop.p.orders.x shop.n.{NODE}.p", "1"), "publish", None, None, None),
-        (_pub(f"PUB $JS.API.CONSUMER.MSG.NEXT.s.c shop.j.{NODE}.3", "{}"), "control", None, None, None),
+        *((_pub(f"{NEXT} {inbox}", "{}"), "control", None, None, None) for inbox in (f"shop.j.{NODE}.3", OWN)),
         (_pub(f"MSG shop.j.{NODE}.3 4", status=" 408 Request Timeout"), "control", None, None, None),
-        (_pub(f"PUB $JS.API.CONSUMER.MSG.NEXT.s.c _INBOX.{'a' * 20}.j.3", "{}"), "control", None, None, None),
-        (_pub(f"MSG _INBOX.{'a' * 20}.j.3 4", status=" 100 Idle Heartbeat"), "control", None, None, None),
+        (_pub(f"MSG {OWN} 4", status=" 100 Idle Heartbeat"), "control", None, None, None),
         (_pub(f"MSG orders.x 4 {ACK}", "1"), "request", ACK, None, DELIVERED),
         (_pub(f"PUB shop.n.{NODE}.y {INBOX}"), "heartbeat", None, None, None),
         (_pub(f"PUB shop.a shop.n.{NODE}.h", "{}"), "control", None, None, None),
-        (_pub(f"MSG {INBOX} 1", status=f" 102 {NODE}"), "control", None, None, None),
+        (_pub(ANSWER, status=f" 102 {NODE}"), "control", None, None, None),
         # Requests of nodes, and of the engine's own API.
         (_pub(f"PUB shop.r.user.get {INBOX}", "1"), "request", INBOX, None, None),
-        (_pub(f"MSG {INBOX} 1", "1"), "response", INBOX, "OK", None),
-        (_pub(f"MSG {INBOX} 1", status=" 503"), "response", INBOX, "UNIMPLEMENTED", None),
+        (_pub(ANSWER, "1"), "response", INBOX, "OK", None),
+        (_pub(ANSWER, status=" 503"), "response", INBOX, "UNIMPLEMENTED", None),
         (
-            _pub(f"MSG {INBOX} 1", headers={"Nats-Service-Error-Code": "5", "Nats-Service-Error": "no"}),
-            *("response", INBOX, "NOT_FOUND", None),
+            _pub(ANSWER, headers={"Nats-Service-Error-Code": "5", "Nats-Service-Error": "no"}),
+            "response",
+            INBOX,
+            "NOT_FOUND",
+            None,
         ),
-        (
-            _pub(f"MSG {INBOX} 1", '{"type":"io.nats.jetstream.api.v1.x","error":{"code":404,"err_code":10059}}'),
-            *("response", INBOX, "NOT_FOUND", None),
-        ),
-        (_pub(f"MSG {INBOX} 1", '{"stream":"s","seq":1,"mine":2}'), "response", INBOX, "OK", None),
+        (_pub(ANSWER, NO_SUCH), "response", INBOX, "NOT_FOUND", None),
+        (_pub(ANSWER, '{"stream":"s","seq":1,"mine":2}'), "response", INBOX, "OK", None),
         (_pub(f"PUB shop.r.numbers {INBOX}", "1", {"Polybus-Kind": "open stream 8 0"}), "stream", INBOX, None, None),
-        (_pub(f"MSG {INBOX} 1", "1", {"Polybus-Kind": "item"}), "item", INBOX, None, None),
-        (_pub(f"MSG {INBOX} 1", "", {"Polybus-Kind": "end"}), "end", INBOX, None, None),
+        *((_pub(ANSWER, said, {"Polybus-Kind": kind}), kind, INBOX, None, None) for kind, said in (("item", "1"), ("end", ""))),
     ],
 )
 def test_frames_of_nodes_and_of_the_engine_are_what_they_mean(

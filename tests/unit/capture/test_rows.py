@@ -12,9 +12,8 @@ from polybus.capture.schema import FRAMES
 
 
 def _connection(number: int) -> list[RowHeader]:
-    out = RowHeader(
-        0, f"c-{number}", f"10.0.0.{number}", ("ubre", "csb")[number % 2], "tcp", ("t",) * (number % 3), "{}", number % 2
-    )
+    protocol, tunnel = ("ubre", "csb")[number % 2], ("t",) * (number % 3)
+    out = RowHeader(0, f"c-{number}", f"10.0.0.{number}", protocol, "tcp", tunnel, "{}", number % 2)
     return [out, evolve(out, direction=1), evolve(out, options='{"link":{"state":"open"}}')]
 
 
@@ -43,21 +42,10 @@ def test_rows_of_a_batch_say_whose_they_are(places: list[int], gaps: bool, kinds
     assert batch.schema.equals(FRAMES)
     batch.validate(full=True)
     for place, (row, (end, time, frame, ttl)) in enumerate(zip(batch.to_pylist(), expected, strict=True)):
+        same = ("direction", "conn_id", "peer", "protocol", "transport", "options", "role", "flags")
         assert row == {
-            "capture_id": "20260101T000000-abcdef01",
-            "seq": 7 + place,
-            "ts_ns": 1_000 + time,
-            "mono_ns": time,
-            "direction": end.direction,
-            "conn_id": end.conn_id,
-            "peer": end.peer,
-            "protocol": end.protocol,
-            "transport": end.transport,
-            "tunnel": list(end.tunnel),
-            "frame": frame,
-            "options": end.options,
-            "role": end.role,
-            "deadlines_ns": _deadlines(time, ttl),
-            "flags": end.flags,
+            **{"capture_id": "20260101T000000-abcdef01", "seq": 7 + place, "ts_ns": 1_000 + time, "mono_ns": time},
+            **{"tunnel": list(end.tunnel), "frame": frame, "deadlines_ns": _deadlines(time, ttl)},
+            **{name: getattr(end, name) for name in same},
         }
         assert (row["flags"] == FLAG_GAP_BEFORE) == isinstance(end, Gap)

@@ -20,17 +20,9 @@ OPTIONS = (
     '{"gap":1}', '{"gap":"x","frames":"y"}', '{"gap":"x","frames":1e999}', '{"gap":[1],"frames":1}',
 )  # fmt: skip
 COLUMNS: dict[str, tuple[Any, ...]] = {
-    "ts_ns": (None, -(2**63), 2**63 - 1),
-    "mono_ns": (None, -(2**63), 2**63 - 1),
-    "seq": (None, -(2**63), 2**63 - 1),
-    "direction": (None, -5, 7),
-    "role": (None, 9),
-    "flags": (None, -1, 2**31 - 1),
-    "deadlines_ns": (None, [None], [2**63 - 1]),
-    "tunnel": (None, [None]),
-    "capture_id": (None, ""),
-    "conn_id": (None,),
-    "peer": (None,),
+    **dict.fromkeys(("ts_ns", "mono_ns", "seq"), (None, -(2**63), 2**63 - 1)),
+    **{"direction": (None, -5, 7), "role": (None, 9), "flags": (None, -1, 2**31 - 1), "capture_id": (None, "")},
+    **{"deadlines_ns": (None, [None], [2**63 - 1]), "tunnel": (None, [None]), "conn_id": (None,), "peer": (None,)},
 }
 PROTOCOLS = ("ubre", "csb", "nope", None)
 FRAMES = (b'{"publish":"n","body":1}', b"", None)

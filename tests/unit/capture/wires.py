@@ -152,14 +152,9 @@ def _ubre_json(say: Contents) -> Variant:
         return b'{"request":"%b","id":"%b"%b,"body":%b%b}' % head
 
     return Variant(
-        protocol="ubre",
-        options={},
-        subjects=names,
-        ttls=say.ttls(0, 0, 100, 500),
+        protocol="ubre", options={}, subjects=names, ttls=say.ttls(0, 0, 100, 500),
         junk=(
-            (b"not json at all", "bad_json"),
-            (b'{"request":"a","id":"', "bad_json"),
-            (b'{"hello":"a"}', "unknown_type"),
+            (b"not json at all", "bad_json"), (b'{"request":"a","id":"', "bad_json"), (b'{"hello":"a"}', "unknown_type"),
             (b'{"publish":"a\xff\xfe"}', "bad_text"),
         ),
         request=request,
@@ -167,7 +162,7 @@ def _ubre_json(say: Contents) -> Variant:
         error=lambda id, subject: b'{"fail":"%b","body":"no %x","code":5}' % (say.id(id).encode(), id),
         publish=lambda number, subject: b'{"publish":"%b","body":%b}' % (say.news(number, subject), say.body(number)),
         key=lambda id, subject: say.id(id),
-    )
+    )  # fmt: skip
 
 
 def _ubre_binary(say: Contents) -> Variant:
@@ -181,22 +176,16 @@ def _ubre_binary(say: Contents) -> Variant:
         return frame(b"R", b"%b\0%b%b" % (say.id(id).encode(), names[subject].encode(), more), say.body(number))
 
     return Variant(
-        protocol="ubre",
-        options={"format": "binary"},
-        subjects=names,
-        ttls=say.ttls(0, 0, 0, 200),
+        protocol="ubre", options={"format": "binary"}, subjects=names, ttls=say.ttls(0, 0, 0, 200),
         junk=(
-            (b"R\0\1", "short_frame"),
-            (b"P\0\1\0\0\0\7a12", "bad_length"),
-            (b"q\0\1\0\0\0\0a", "unknown_type"),
+            (b"R\0\1", "short_frame"), (b"P\0\1\0\0\0\7a12", "bad_length"), (b"q\0\1\0\0\0\0a", "unknown_type"),
             (b"P\0\1\0\0\0\1a{", "bad_json"),
         ),
-        request=request,
-        response=lambda number, id, subject: frame(b"s", say.id(id).encode(), say.body(number + 1)),
+        request=request, response=lambda number, id, subject: frame(b"s", say.id(id).encode(), say.body(number + 1)),
         error=lambda id, subject: frame(b"f", b'%b\0{"code":5}' % say.id(id).encode(), b'"no %x"' % id),
         publish=lambda number, subject: frame(b"P", say.news(number, subject), say.body(number)),
         key=lambda id, subject: say.id(id),
-    )
+    )  # fmt: skip
 
 
 def _csb_told(say: Contents, id: int, action: int, name: bytes, number: int, ttl: int = 0) -> bytes:
@@ -210,26 +199,21 @@ def _csb(say: Contents, ids: int, client: int | None) -> Variant:
     numbers = [0x0007_0000 + index for index in range(say.subjects)]
     names = {number: name for name, number in actions.items()}
     return Variant(
-        protocol="csb",
-        options={"actions": actions, **({} if client is None else {"side": "broker-server"})},
-        subjects=tuple(names.get(number, f"0x{number:08X}") for number in numbers),
-        ttls=(0,),
+        protocol="csb", options={"actions": actions, **({} if client is None else {"side": "broker-server"})},
+        subjects=tuple(names.get(number, f"0x{number:08X}") for number in numbers), ttls=(0,),
         junk=(
-            (front + b"\x12\0\0", "short_frame"),
-            (front + _CSB_HEAD.pack(0x32, 0, 1, 2), "bad_kind"),
-            (front + _CSB_HEAD.pack(0x19, 0, 1, 2), "bad_encoding"),
-            (front + _CSB_HEAD.pack(0x12, 7, 1, 2), "bad_code"),
+            (front + b"\x12\0\0", "short_frame"), (front + _CSB_HEAD.pack(0x32, 0, 1, 2), "bad_kind"),
+            (front + _CSB_HEAD.pack(0x19, 0, 1, 2), "bad_encoding"), (front + _CSB_HEAD.pack(0x12, 7, 1, 2), "bad_code"),
             (front + _CSB_HEAD.pack(0x12, 0, 1, 2) + b'{"n":', "bad_json"),
             (front + _CSB_HEAD.pack(0x11, 0, 1, 2) + b"\xff\xfe", "bad_text"),
         ),
-        error_code=3,
-        client="" if client is None else str(client),
+        error_code=3, client="" if client is None else str(client),
         request=lambda number, id, subject, ttl: front + _CSB_HEAD.pack(0x12, 0, id % ids, numbers[subject]) + say.body(number),
         response=lambda number, id, subject: front + _CSB_HEAD.pack(0x22, 0, id % ids, numbers[subject]) + say.body(number + 1),
         error=lambda id, subject: front + _CSB_HEAD.pack(0x20, 0xCC, id % ids, numbers[subject]),
         publish=lambda number, subject: front + _csb_told(say, 0, 0xFFFF0006, say.news(number, subject), number),
         key=lambda id, subject: f"{id % ids:04x}{numbers[subject]:08x}",
-    )
+    )  # fmt: skip
 
 
 def _csb_named(say: Contents, ids: int) -> Variant:
@@ -241,18 +225,13 @@ def _csb_named(say: Contents, ids: int) -> Variant:
         return _CSB_HEAD.pack(encoding, 0, id % ids, 0xFFFF0005) + body
 
     return Variant(
-        protocol="csb",
-        options={},
-        subjects=names,
-        ttls=say.ttls(0, 150, 400),
-        junk=((_CSB_HEAD.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),),
-        error_code=4,
+        protocol="csb", options={}, subjects=names, ttls=say.ttls(0, 150, 400),
+        junk=((_CSB_HEAD.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),), error_code=4,
         request=lambda number, id, subject, ttl: _csb_told(say, id % ids, 0xFFFF0005, names[subject].encode(), number, ttl),
-        response=response,
-        error=lambda id, subject: _CSB_HEAD.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
+        response=response, error=lambda id, subject: _CSB_HEAD.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
         publish=lambda number, subject: _csb_told(say, 0, 0xFFFF0006, say.news(number, subject), number, 9),
         key=lambda id, subject: f"{id % ids:04x}ffff0005",
-    )
+    )  # fmt: skip
 
 
 def _jrep(say: Contents) -> Variant:
@@ -273,23 +252,15 @@ def _jrep(say: Contents) -> Variant:
         return b'[{"ToSubject":"%b:%b:Errors:RPC","ErrorMessage":"no %x","PolybusCode":5}]' % said
 
     return Variant(
-        protocol="jrep",
-        options={},
-        subjects=names,
-        ttls=say.ttls(0, 0, 300),
+        protocol="jrep", options={}, subjects=names, ttls=say.ttls(0, 0, 300),
         junk=(
-            (b"[{", "bad_json"),
-            (b"[7]", "not_array"),
-            (b'[{"Value":1}]', "missing_field"),
+            (b"[{", "bad_json"), (b"[7]", "not_array"), (b'[{"Value":1}]', "missing_field"),
             (b'[{"ToSubject":"a","PolybusVerb":"dance","PolybusId":"1"}]', "unknown_type"),
         ),
-        empty=b"[]",
-        request=request,
-        response=reply,
-        error=error,
+        empty=b"[]", request=request, response=reply, error=error,
         publish=lambda number, subject: b'[{"ToSubject":"%b","Value":%b}]' % (say.news(number, subject), say.body(number)),
         key=lambda id, subject: f"{names[subject]}:{say.id(id)}",
-    )
+    )  # fmt: skip
 
 
 def _uprotocol(say: Contents, format: str, conn: int) -> Variant:
@@ -341,17 +312,10 @@ def _uprotocol(say: Contents, format: str, conn: int) -> Variant:
         ),
     }
     return Variant(
-        protocol="uprotocol",
-        options={} if format == "json" else {"format": format},
-        subjects=names,
-        ttls=say.ttls(100, 500, 1000),
-        junk=junk[format],
-        request=request,
-        response=response,
-        error=error,
-        publish=publish,
+        protocol="uprotocol", options={} if format == "json" else {"format": format}, subjects=names,
+        ttls=say.ttls(100, 500, 1000), junk=junk[format], request=request, response=response, error=error, publish=publish,
         key=lambda id, subject: uuid(id),
-    )
+    )  # fmt: skip
 
 
 def _up_frame(id: bytes, head: bytes, ttl: int, more: bytes, payload: bytes) -> bytes:
@@ -396,23 +360,15 @@ def _up(say: Contents, conn: int) -> Variant:
 
     whole = _up_frame(id_of(1), head_of(MessageType.REQUEST, app, methods[0], 5), 100, json, b'{"n":1}')
     return Variant(
-        protocol="up",
-        options={},
-        subjects=tuple(map(str, methods)),
-        ttls=ttls,
+        protocol="up", options={}, subjects=tuple(map(str, methods)), ttls=ttls,
         junk=(
-            (b"\xff\xff\xff", "bad_protobuf"),
-            (whole[:-5], "bad_protobuf"),
-            (whole.replace(b"vcu.vin", b"Vcu.vin"), "bad_protobuf"),
-            (whole.replace(b"\x28\x05", b"\x28\x02"), "bad_field"),
+            (b"\xff\xff\xff", "bad_protobuf"), (whole[:-5], "bad_protobuf"),
+            (whole.replace(b"vcu.vin", b"Vcu.vin"), "bad_protobuf"), (whole.replace(b"\x28\x05", b"\x28\x02"), "bad_field"),
             (whole.replace(b'{"n":1}', b'{"\xff":1}'), "bad_text"),
         ),
-        request=request,
-        response=response,
-        error=error,
-        publish=publish,
+        request=request, response=response, error=error, publish=publish,
         key=lambda id, subject: uuid_text(read_uuid(id_of(id))),
-    )
+    )  # fmt: skip
 
 
 def variant(protocol: str, conn: int, ids: int, *, alike: bool = True) -> Variant:

@@ -17,17 +17,6 @@ import anyio
 import anyio.to_thread
 import uvicorn
 
-__all__ = [
-    "CollectingProxy",
-    "DefaultBlockingServlet",
-    "JettyContinuationsServlet",
-    "Jsr356Servlet",
-    "LegacyBlockingServlet",
-    "Queue",
-    "StandardAsyncServlet",
-    "serving",
-]
-
 JSON = [(b"content-type", b"application/json")]
 EVENTS = [(b"content-type", b"text/event-stream")]
 ANSWERS = (":RespondTo:RPC", ":Errors:RPC")

@@ -39,15 +39,8 @@ BOTH: frozenset[Literal["text", "binary"]] = frozenset({"text", "binary"})
 
 def adapter_of(url: str) -> TransportAdapter:
     """The transport of a URL."""
-    adapters: dict[str, str] = {
-        "memory": "Memory",
-        "tcp": "Tcp",
-        "tls": "Tls",
-        "unix": "Unix",
-        "ws": "WebSocket",
-        "wss": "SecureWebSocket",
-    }
-    adapter: TransportAdapter = getattr(transports, adapters[url.partition(":")[0]])()
+    names = {"memory": "Memory", "tcp": "Tcp", "tls": "Tls", "unix": "Unix", "ws": "WebSocket", "wss": "SecureWebSocket"}
+    adapter: TransportAdapter = getattr(transports, names[url.partition(":")[0]])()
     return adapter
 
 

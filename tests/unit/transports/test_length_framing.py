@@ -19,13 +19,10 @@ def framed(*frames: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "frames", "keep_alives", "partial"),
     [
-        (b"", [], 0, ""),
-        (b"\0\0\0\0", [], 1, ""),
-        (b"\0\0\0\0" * 3 + b"\0\0\0\1a", [b"a"], 3, ""),
+        *((b"", [], 0, ""), (b"\0\0\0\0", [], 1, ""), (b"\0\0\0\0" * 3 + b"\0\0\0\1a", [b"a"], 3, "")),
         (b"\0\0\0\1a\0\0\0\2bc", [b"a", b"bc"], 0, ""),
         (b"\0\0\0\1a\0\0", [b"a"], 0, "2 of 4 bytes of a length"),
-        (b"\0\0\0\x64xxxxxxxxxx", [], 0, "10 of 100 bytes"),
-        (b"\0\0\0\x64", [], 0, "0 of 100 bytes"),
+        *((b"\0\0\0\x64" + b"x" * came, [], 0, f"{came} of 100 bytes") for came in (0, 10)),
         (framed(b"x" * LIMIT), [b"x" * LIMIT], 0, ""),
     ],
 )

@@ -24,61 +24,37 @@ def status_of(function: Any, *args: Any) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("host", "options", "status"),
     [
-        ("localhost", {}, 101),
-        ("LOCALHOST:8000", {}, 101),
-        ("127.0.0.1:8000", {}, 101),
-        ("127.9.9.9", {}, 101),
-        ("[::1]:8000", {}, 101),
-        ("evil.example", {}, 421),
-        ("localhost.evil.example", {}, 421),
-        ("127.0.0.1.evil.example:8000", {}, 421),
-        ("192.0.2.1", {}, 421),
-        ("app.example", {"hosts": ("app.example",)}, 101),
-        ("App.example:444", {"hosts": ("app.example",)}, 101),
-        ("app.example:444", {"hosts": ("app.example:444",)}, 101),
-        ("app.example:445", {"hosts": ("app.example:444",)}, 421),
+        *((host, {}, 101) for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000")),
+        *((host, {}, 421) for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "192.0.2.1")),
+        *((host, {"hosts": ("app.example",)}, 101) for host in ("app.example", "App.example:444")),
+        *((f"app.example:{port}", {"hosts": ("app.example:444",)}, status) for port, status in ((444, 101), (445, 421))),
         ("app.example", {"origins": ("https://app.example",)}, 101),
-        ("evil.example", {"loopback": False}, 101),
-        (None, {"loopback": False}, 400),
-        ("", {}, 400),
-        ("a/b", {}, 400),
-        ("a:b", {}, 400),
-        ("user@localhost", {}, 400),
-        ("[::1", {}, 400),
+        *(("evil.example", {"loopback": False}, 101), (None, {"loopback": False}, 400)),
+        *((host, {}, 400) for host in ("", "a/b", "a:b", "user@localhost", "[::1")),
     ],
 )
 def test_a_loopback_server_answers_to_its_own_names_only(host: str | None, options: dict[str, Any], status: int) -> None:
     assert status_of(door(**options).check_host, host)[0] == status
 
 
+LISTED = {"origins": ("https://app.example",)}
+
+
 @pytest.mark.parametrize(
     ("origin", "host", "options", "status"),
     [
-        (None, "localhost:8000", {}, 101),
-        ("http://localhost:8000", "localhost:8000", {}, 101),
-        ("http://localhost", "localhost", {}, 101),
-        ("http://localhost:80", "localhost", {}, 101),
-        ("http://LocalHost:8000", "localhost:8000", {}, 101),
+        *((origin, "localhost:8000", {}, 101) for origin in (None, "http://localhost:8000", "http://LocalHost:8000")),
+        *((origin, "localhost", {}, 101) for origin in ("http://localhost", "http://localhost:80")),
         ("http://[::1]:8000", "[::1]:8000", {}, 101),
-        ("http://localhost:8001", "localhost:8000", {}, 403),
-        ("https://localhost:8000", "localhost:8000", {}, 403),
-        ("https://app.example", "app.example", {"tls": True}, 101),
-        ("https://app.example:443", "app.example", {"tls": True}, 101),
+        *((origin, "app.example", {"tls": True}, 101) for origin in ("https://app.example", "https://app.example:443")),
         ("http://app.example", "app.example", {"tls": True}, 403),
-        ("http://evil.example", "localhost:8000", {}, 403),
-        ("null", "localhost:8000", {}, 403),
-        ("null", "localhost:8000", {"origins": ("null",)}, 101),
-        ("https://app.example", "localhost:8000", {"origins": ("https://app.example",)}, 101),
-        ("http://app.example", "localhost:8000", {"origins": ("https://app.example",)}, 403),
-        ("https://app.example.evil.example", "localhost:8000", {"origins": ("https://app.example",)}, 403),
-        ("https://app.example:8443", "localhost:8000", {"origins": ("https://app.example",)}, 403),
-        ("http://localhost:bad", "localhost:8000", {}, 403),
-        ("http://evil@localhost:8000", "localhost:8000", {}, 403),
-        ("http://evil:x@localhost:8000", "localhost:8000", {}, 403),
-        ("http://localhost:8000/evil", "localhost:8000", {}, 403),
-        ("http://localhost:8000?x", "localhost:8000", {}, 403),
-        ("http://localhost:8000#x", "localhost:8000", {}, 403),
-        ("", "localhost:8000", {}, 403),
+        *((f"http://{host}", "localhost:8000", {}, 403) for host in ("localhost:8001", "evil.example", "localhost:bad")),
+        *((origin, "localhost:8000", {}, 403) for origin in ("https://localhost:8000", "null", "")),
+        *((f"http://{user}@localhost:8000", "localhost:8000", {}, 403) for user in ("evil", "evil:x")),
+        *((f"http://localhost:8000{more}", "localhost:8000", {}, 403) for more in ("/evil", "?x", "#x")),
+        *(("null", "localhost:8000", {"origins": ("null",)}, 101), ("https://app.example", "localhost:8000", LISTED, 101)),
+        *((f"https://app.example{more}", "localhost:8000", LISTED, 403) for more in (".evil.example", ":8443")),
+        ("http://app.example", "localhost:8000", LISTED, 403),
     ],
 )
 def test_a_browser_is_let_in_from_the_same_place_or_from_the_list(
@@ -90,11 +66,8 @@ def test_a_browser_is_let_in_from_the_same_place_or_from_the_list(
 @pytest.mark.parametrize(
     ("offers", "chosen", "token"),
     [
-        ([], None, None),
-        (["ubre.v1"], "ubre.v1", None),
-        (["other", "ubre.v1"], "ubre.v1", None),
-        (["ubre.v1", "polybus.token.abc"], "ubre.v1", "abc"),
-        (["polybus.token.abc"], "polybus.token.abc", "abc"),
+        *(([], None, None), (["ubre.v1"], "ubre.v1", None), (["other", "ubre.v1"], "ubre.v1", None)),
+        *((["ubre.v1", "polybus.token.abc"], "ubre.v1", "abc"), (["polybus.token.abc"], "polybus.token.abc", "abc")),
     ],
 )
 def test_a_sub_protocol_is_chosen(offers: list[str], chosen: str | None, token: str | None) -> None:
@@ -142,33 +115,35 @@ fly-client-ip x-original-forwarded-for x-envoy-external-address x-azure-socketip
 @pytest.mark.parametrize(
     ("client", "headers", "seen"),
     [
-        ("127.0.0.1", {}, ""),
-        ("::1", {}, ""),
-        ("::ffff:127.0.0.1", {}, ""),
+        *((client, {}, "") for client in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient")),
         ("", {}, ""),  # a Unix socket
-        ("testclient", {}, ""),
         ("127.0.0.1", {"host": ["app.example"], "x-forwarded-proto": ["https"], "x-forwarded-host": ["app.example"]}, ""),
-        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1"]}, ""),
-        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1:4000, ::1, [::1]:80, ::ffff:127.0.0.1"]}, ""),
+        *(
+            ("127.0.0.1", {"x-forwarded-for": [hops]}, "")
+            for hops in ("127.0.0.1", "127.0.0.1:4000, ::1, [::1]:80, ::ffff:127.0.0.1")
+        ),
         ("127.0.0.1", {"forwarded": ['for=127.0.0.1;proto=https, For="[::1]:80"']}, ""),
         ("127.0.0.1", {"x-real-ip": ["::1"]}, ""),
-        ("203.0.113.7", {}, "'203.0.113.7'"),
-        ("2001:db8::1", {}, "'2001:db8::1'"),
+        *((client, {}, f"'{client}'") for client in ("203.0.113.7", "2001:db8::1", "unknown")),
         ("10.0.0.1", {"x-forwarded-for": ["127.0.0.1"]}, "'10.0.0.1'"),
-        ("unknown", {}, "'unknown'"),
-        ("127.0.0.1", {"x-forwarded-for": ["203.0.113.7"]}, "'203.0.113.7' (x-forwarded-for)"),
-        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1, 203.0.113.7:99"]}, "'203.0.113.7' (x-forwarded-for)"),
-        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1", "203.0.113.7"]}, "'203.0.113.7' (x-forwarded-for)"),
-        ("127.0.0.1", {"x-forwarded-for": [""]}, "'' (x-forwarded-for)"),
-        ("127.0.0.1", {"x-forwarded-for": ["unknown"]}, "'unknown' (x-forwarded-for)"),
+        *(
+            ("127.0.0.1", {"x-forwarded-for": hops}, "'203.0.113.7' (x-forwarded-for)")
+            for hops in (["203.0.113.7"], ["127.0.0.1, 203.0.113.7:99"], ["127.0.0.1", "203.0.113.7"])
+        ),
+        *(("127.0.0.1", {"x-forwarded-for": [hop]}, f"'{hop}' (x-forwarded-for)") for hop in ("", "unknown")),
         ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1.evil.example"]}, "'127.0.0.1.evil.example'"),
         ("127.0.0.1", {"x-forwarded-for": ["\x00" * 999]}, "(x-forwarded-for)"),
-        ("127.0.0.1", {"forwarded": ['for="[2001:db8::1]:80"']}, "'2001:db8::1' (forwarded)"),
-        ("127.0.0.1", {"forwarded": ["for=127.0.0.1, for=198.51.100.1;by=127.0.0.1"]}, "'198.51.100.1' (forwarded)"),
-        ("127.0.0.1", {"forwarded": ["proto=https;by=127.0.0.1"]}, "(forwarded)"),
-        ("127.0.0.1", {"forwarded": ["for=_hidden"]}, "'_hidden' (forwarded)"),
-        ("127.0.0.1", {"forwarded": ['host="a;for=127.0.0.1";for=198.51.100.1']}, "'198.51.100.1' (forwarded)"),
-        ("127.0.0.1", {"forwarded": ['host="a, for=127.0.0.1";for=198.51.100.1']}, "(forwarded)"),
+        *(
+            ("127.0.0.1", {"forwarded": [said]}, seen)
+            for said, seen in (
+                ('for="[2001:db8::1]:80"', "'2001:db8::1' (forwarded)"),
+                ("for=127.0.0.1, for=198.51.100.1;by=127.0.0.1", "'198.51.100.1' (forwarded)"),
+                ("proto=https;by=127.0.0.1", "(forwarded)"),
+                ("for=_hidden", "'_hidden' (forwarded)"),
+                ('host="a;for=127.0.0.1";for=198.51.100.1', "'198.51.100.1' (forwarded)"),
+                ('host="a, for=127.0.0.1";for=198.51.100.1', "(forwarded)"),
+            )
+        ),
         *(("127.0.0.1", {name: ["198.51.100.1"]}, f"({name})") for name in OF_PROXIES),
     ],
 )

@@ -11,14 +11,9 @@ from polybus.message import Kind, Message
     ("raw", "body_format", "frame"),
     [
         (b"\x00\x01", OCTETS, b"\x00\x01"),
-        (b'{"a":1}', JSON, b'{"a":1}'),
-        (b"[1]", JSON, b"[1]"),
+        *((raw, JSON, raw) for raw in (b'{"a":1}', b"[1]")),
         (b'"AAE="', JSON, b"\x00\x01"),
-        (b'"no base64!"', JSON, None),
-        (b'"\xc3\xa4"', JSON, None),
-        (b"7", JSON, None),
-        (b"null", JSON, None),
-        (b'"AAE', JSON, None),
+        *((raw, JSON, None) for raw in (b'"no base64!"', b'"\xc3\xa4"', b"7", b"null", b'"AAE')),
     ],
 )
 def test_an_item_that_is_neither_bytes_nor_a_document_nor_base64_is_no_frame(
