@@ -225,10 +225,10 @@ def in_an_application() -> Any:
     app.add_middleware(CORSMiddleware, allow_origins=["*"])
     app.add_middleware(GZipMiddleware)
 
-    @app.middleware("http")
     async def timed(request: Any, call: Any) -> Any:
         return await call(request)
 
+    app.middleware("http")(timed)
     return app
 
 
