@@ -148,7 +148,6 @@ def make_bus(**options: Any) -> Bus:
         """,
     )
     bus.publishes(Subject("user.get", User))
-
     return bus
 
 

@@ -120,7 +120,6 @@ def test_a_class_whose_letters_no_key_can_have_has_a_key() -> None:
 def test_what_json_cannot_say_is_left_out_of_a_schema() -> None:
     class Odd(pydantic.BaseModel):
         model_config = {"json_schema_extra": {"x-unit": cast("Any", object()), "x-kept": {"a": [1, "b"]}}}
-
         price: float = pydantic.Field(default=1.0, examples=[math.inf, 2.0])
         rates: list[float] = [math.nan]
         most: Annotated[float, pydantic.Field(le=math.inf)] = math.inf

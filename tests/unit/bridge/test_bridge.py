@@ -13,36 +13,28 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from attrs import frozen
 
-from polybus import (
+from polybus import Bus, CallNext, Channel, Context, Kind, Message, Route, bridge, connect
+from polybus._core.bus.bridge import _fault
+from polybus._core.bus.bridge_forwarding import FrameRelay, translated
+from polybus._core.peer import negotiation
+from polybus.errors import (
     BadReply,
     BadRequest,
-    Bus,
     BusError,
-    CallNext,
-    Channel,
     Code,
-    Context,
     DeadlineExceeded,
     Disconnected,
     Forbidden,
-    Kind,
     LocalProtocolError,
-    Message,
     NoHandler,
     NotFound,
     QueueFull,
     RemoteError,
     ReservedSubject,
-    Route,
     TooLarge,
     Unavailable,
     Unsupported,
-    bridge,
-    connect,
 )
-from polybus._core.bus.bridge import _fault
-from polybus._core.bus.bridge_forwarding import FrameRelay, translated
-from polybus._core.peer import negotiation
 from polybus.events import DeadLettered
 from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of

@@ -9,20 +9,8 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from polybus import (
-    Bus,
-    CallNext,
-    Code,
-    Context,
-    DeadlineExceeded,
-    Message,
-    NoHandler,
-    Peer,
-    RequestError,
-    Route,
-    bridge,
-    connect,
-)
+from polybus import Bus, CallNext, Context, Message, Peer, Route, bridge, connect
+from polybus.errors import Code, DeadlineExceeded, NoHandler, RequestError
 from polybus.protocols import Up, UProtocol
 from tests.support import bounded, eventually
 

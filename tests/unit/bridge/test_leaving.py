@@ -11,23 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Backoff,
-    Bus,
-    Channel,
-    ConnectFailed,
-    Disconnected,
-    Limits,
-    LocalProtocolError,
-    NoHandler,
-    Peer,
-    RequestError,
-    Route,
-    Unavailable,
-    bridge,
-    connect,
-)
+from polybus import Backoff, Bus, Channel, Limits, Peer, Route, bridge, connect
 from polybus._core.bus.bridge import Bridge
+from polybus.errors import ConnectFailed, Disconnected, LocalProtocolError, NoHandler, RequestError, Unavailable
 from polybus.events import DeadLettered, LinkDown
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair

@@ -11,21 +11,9 @@ import anyio
 import msgspec
 import pytest
 
-from polybus import (
-    Bus,
-    ConnectFailed,
-    Identity,
-    Limits,
-    Message,
-    NoHandler,
-    Peer,
-    QueueFull,
-    RequestError,
-    Route,
-    bridge,
-    connect,
-)
+from polybus import Bus, Identity, Limits, Message, Peer, Route, bridge, connect
 from polybus.broker import Broker
+from polybus.errors import ConnectFailed, NoHandler, QueueFull, RequestError
 from polybus.events import DeadLettered
 from polybus.message import Kind
 from polybus.plugins import Closed

@@ -14,23 +14,9 @@ import anyio
 import pytest
 import trustme
 
-from polybus import (
-    Backoff,
-    Broker,
-    Bus,
-    ConnectFailed,
-    Context,
-    Disconnected,
-    Forbidden,
-    Handshake,
-    Identity,
-    Limits,
-    LocalProtocolError,
-    Unauthorized,
-    Unavailable,
-    connect,
-)
+from polybus import Backoff, Broker, Bus, Context, Handshake, Identity, Limits, connect
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
+from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, Unauthorized, Unavailable
 from polybus.events import LinkDown
 from tests.refusal import refused
 from tests.support import bounded, eventually, next_event

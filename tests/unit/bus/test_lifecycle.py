@@ -147,7 +147,6 @@ async def test_on_asyncio_a_bus_may_be_entered_in_one_task_and_left_in_another(a
 
     bus = answering(lifespan=lifespan)
     manager = pair(bus)
-
     async with asyncio.timeout(BOUND):
         client = await asyncio.create_task(manager.__aenter__())
         assert await client.request("echo", 1) == 1

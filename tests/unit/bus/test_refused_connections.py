@@ -10,19 +10,9 @@ import anyio
 import pytest
 import trustme
 
-from polybus import (
-    Backoff,
-    Bus,
-    ConnectFailed,
-    DeadlineExceeded,
-    Forbidden,
-    Handshake,
-    Limits,
-    Unauthorized,
-    Unavailable,
-    connect,
-)
+from polybus import Backoff, Bus, Handshake, Limits, connect
 from polybus._core.bus import dialer
+from polybus.errors import ConnectFailed, DeadlineExceeded, Forbidden, Unauthorized, Unavailable
 from polybus.events import LinkRetrying, LinkUp
 from tests.refusal import refused
 from tests.support import bounded, next_event

@@ -12,23 +12,19 @@ import anyio.to_thread
 import pytest
 import websockets.sync.client as raw
 
-from polybus import (
-    Bus,
-    Channel,
+from polybus import Bus, Channel, Identity, Peer, connect
+from polybus._util.cancel_scopes import let_scope_fire
+from polybus.errors import (
     DeadlineExceeded,
     Forbidden,
-    Identity,
     LocalProtocolError,
     NoHandler,
     NotFound,
-    Peer,
     QueueFull,
     RemoteError,
     RequestError,
     Unauthorized,
-    connect,
 )
-from polybus._util.cancel_scopes import let_scope_fire
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401

@@ -32,7 +32,6 @@ def test_record_then_look_then_replay(url: str, tmp_path: Path, cli: Cli, capsys
     assert proxy.returncode == 0
     assert "0 lost" in out
     capsys.readouterr()
-
     found = cli.json("capture", "info", str(folder), "--json")
     assert found["frames"] >= 4
     assert found["protocols"] == {"ubre": found["frames"]}
@@ -40,14 +39,11 @@ def test_record_then_look_then_replay(url: str, tmp_path: Path, cli: Cli, capsys
     decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
     assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
     assert "4 marks of the start or end of a connection" in cli.out("capture", "info", str(folder))
-
     assert "would send 2 requests over 2 connections" in cli.out("replay", str(folder), url, "--dry-run")
     assert not (tmp_path / "captures-replay").exists()
-
     report = cli.json("replay", str(folder), url, "--speed", "0", "--json")
     assert (report["answered"], report["failed"]) == (2, 0)
     assert Capture(tmp_path / "captures-replay").segments()
-
     text = cli.line(1, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
     assert "no client sent anything with --subject 'nobody.asked'; polybus capture info" in text
 

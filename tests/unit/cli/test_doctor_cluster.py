@@ -169,7 +169,6 @@ def shop(*, handled: bool, letters: bool = False, fails: bool = False) -> Iterat
     async def running() -> AsyncIterator[str]:
         async with NatsEngine("tcp://127.0.0.1:0") as server, anyio.create_task_group() as group:
             bus = Bus(cluster=Cluster(server.url + "/shop", stores=[Store("orders", "orders.>")]))
-
             twice = anyio.Event()
 
             @bus.on("orders.>", durable="billing", retry=Retry(attempts=1 + fails, backoff=(0.0, 60.0)))

@@ -76,7 +76,6 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
         handled.append(("mail", number, ""))
 
     heard = noting(bus, "work.hard")
-
     async with bus:
         administration = Administration.of(bus)
         assert await letters(administration) == []
@@ -165,7 +164,6 @@ async def test_the_store_of_another_cluster_that_is_called_alike_is_not_shown_an
 async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     failing(bus, "work.hard")
-
     async with bus, connect(engine.url) as foreign:
         await foreign.publish(f"{name}.dead.billing.%iabc", 1)  # a number that is none
         await bus.publish("work.hard", 7)
@@ -180,7 +178,6 @@ async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any
 async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_of_others(engine: Any, name: str) -> None:
     bus, body = node(engine, WORK, name=name), b'"mine"'
     failing(bus, "work.hard")
-
     async with bus, connect(engine.url) as foreign:
         await foreign.publish(f"{name}.dead.billing", "of somebody else")
         (server,) = foreign.peers
@@ -198,7 +195,6 @@ async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_o
 async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     failing(bus, "work.hard")
-
     async with bus:
         administration = Administration.of(bus)
         await publish_each(bus, "work.hard", range(2))
@@ -217,7 +213,6 @@ async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(eng
 async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     failing(bus, "work.hard")
-
     async with bus:
         administration = Administration.of(bus)
         await bus.publish("work.hard", 1)

@@ -13,21 +13,10 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    AmbiguousRoute,
-    Bus,
-    Context,
-    Disconnected,
-    LocalProtocolError,
-    NoHandler,
-    Peer,
-    QueueFull,
-    Retry,
-    Unsupported,
-    connect,
-)
+from polybus import Bus, Context, Peer, Retry, connect
 from polybus.cluster.durable import delivery
 from polybus.cluster.durable.foreign import letters_of
+from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, NoHandler, QueueFull, Unsupported
 from polybus.events import DeadLettered
 from polybus.plugins.extensions import party_of
 from polybus.testing import NatsEngine

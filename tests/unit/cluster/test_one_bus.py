@@ -8,22 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import (
-    Bus,
-    CallNext,
-    Channel,
-    ConnectFailed,
-    Context,
-    Disconnected,
-    Forbidden,
-    Identity,
-    Limits,
-    Message,
-    NoHandler,
-    RequestError,
-    connect,
-)
-from polybus.errors import Code
+from polybus import Bus, CallNext, Channel, Context, Identity, Limits, Message, connect
+from polybus.errors import Code, ConnectFailed, Disconnected, Forbidden, NoHandler, RequestError
 from polybus.testing import NatsEngine, cluster
 from tests.support import BOUND, eventually
 from tests.unit.answering import noting
@@ -57,7 +43,6 @@ async def test_a_client_has_subscribed_when_the_engine_knows_it(engine: NatsEngi
     one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
     held: list[bytes] = []
     monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", BOUND)
-
     one.handle("ping")(lambda: None)
     async with one, one.serve("ubre+memory://one-bus-c"), connect("ubre+memory://one-bus-c") as client:
         (at_engine,) = engine.clients
@@ -105,7 +90,6 @@ async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngi
     one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
     taken: Counter[str] = Counter()
     now = "at once"
-
     two.handle("double")(double)
 
     @two.handle("triple")
@@ -128,7 +112,6 @@ async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngi
 
 async def test_tunnels_lead_from_a_node_and_from_its_clients_to_another_node(engine: NatsEngine) -> None:
     one, two, plant = Bus(cluster=engine.url), Bus(cluster=engine.url), Bus()
-
     plant.handle("tank.get")(lambda number: 10 * number)
     one.forward("*.*")
     two.handle_tunnels("plant.{id}", plant, protocol="csb")
@@ -184,7 +167,6 @@ async def test_a_cancelled_request_stops_the_handler_at_the_other_node(engine: N
 
 async def test_each_publication_to_a_group_is_for_one_member_of_all_nodes(engine: NatsEngine) -> None:
     buses = [Bus(cluster=engine.url) for _ in range(3)]
-
     got = [noting(bus, "jobs.*", group="workers") for bus in buses]
     async with cluster(*buses, url=engine.url):
         for n in range(90):
@@ -270,7 +252,6 @@ async def test_a_user_who_is_online_here_can_be_asked_at_all_nodes(engine: NatsE
     one, two, page = Bus(cluster=engine.url), Bus(cluster=engine.url, authenticate=lambda handshake: "ann"), Bus()
     held: list[bytes] = []
     online: list[bool] = []
-
     page.handle("title")(lambda: "a page")
 
     async def ask() -> None:

@@ -68,7 +68,6 @@ async def names_of_headers(ctx: Context) -> list[str]:
 
 async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_asking(traces: Traces) -> None:
     store, shop = Bus(), traces.bus()
-
     store.handle("price")(names_of_headers)
 
     @shop.handle("order")
@@ -87,7 +86,6 @@ async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_a
 
 async def test_headers_that_fill_the_limit_go_without_the_context_and_others_are_refused_as_ever(traces: Traces) -> None:
     server, client = Bus(), traces.bus(limits=Limits(headers=1000))
-
     server.handle("x")(names_of_headers)
     async with pair(server, client=client):
         assert await client.request("x", headers={"x-a": "t" * 923}) == ["traceparent", "x-a"]  # which fill it

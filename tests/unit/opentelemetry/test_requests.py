@@ -12,23 +12,19 @@ import pytest
 from opentelemetry.context import get_current
 from opentelemetry.trace import StatusCode, get_current_span
 
-from polybus import (
+from polybus import Bus, Channel, Context, Retry, connect
+from polybus._core.bus.bus import parts_of
+from polybus.errors import (
     BadRequest,
-    Bus,
-    Channel,
-    Context,
     DeadlineExceeded,
     Disconnected,
+    LocalProtocolError,
     NoHandler,
     NotFound,
     RemoteError,
     RequestError,
-    Retry,
     Unavailable,
-    connect,
 )
-from polybus._core.bus.bus import parts_of
-from polybus.errors import LocalProtocolError
 from polybus.message import Kind, Message
 from polybus.opentelemetry import OutgoingSpans, instrument
 from polybus.protocols import Up

@@ -22,19 +22,16 @@ import pytest
 from attrs import frozen
 
 import polybus
-from polybus import (
+from polybus import Channel, Identity, Subject, sync
+from polybus.errors import (
     BadRequest,
-    Channel,
     ConnectFailed,
     DeadlineExceeded,
     Disconnected,
     Forbidden,
-    Identity,
     LocalProtocolError,
     NoHandler,
     RemoteError,
-    Subject,
-    sync,
 )
 from polybus.events import BusEvent, LinkDown
 from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer, BlockingSubscription
