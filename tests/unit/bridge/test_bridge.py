@@ -142,9 +142,7 @@ async def test_requests_publications_errors_and_deadlines_cross_between_all_prot
 
 @bounded
 async def test_the_deadline_that_crosses_is_shortened_by_the_time_spent() -> None:
-    left: list[float] = []
-    spent: list[float] = []
-    server = Bus()
+    left, spent, server = list[float](), list[float](), Bus()
 
     @server.handle("slow")
     async def slow(ctx: Context) -> None:
@@ -166,8 +164,7 @@ async def test_the_deadline_that_crosses_is_shortened_by_the_time_spent() -> Non
 
 @bounded
 async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
-    seen: list[Message] = []
-    server = Bus()
+    seen, server = list[Message](), Bus()
 
     @server.handle("echo")
     async def echo(message: Message) -> Any:
@@ -185,8 +182,7 @@ async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
 @pytest.mark.parametrize("protocols", [("ubre", "csb"), ("jrep", "uprotocol")], ids="-".join)
 @bounded
 async def test_only_the_headers_that_are_named_and_traceparent_cross(protocols: tuple[str, str]) -> None:
-    seen: list[dict[str, str] | None] = []
-    server = Bus()
+    seen, server = list[dict[str, str] | None](), Bus()
 
     @server.handle("tell")
     async def tell(ctx: Context) -> None:
@@ -409,8 +405,7 @@ async def test_a_notification_crosses_converted_to_the_handler_of_the_far_bus_or
 @pytest.mark.parametrize("kinds", [{"request"}, {"publish"}, {"request", "publish"}])
 @bounded
 async def test_what_an_errai_page_says_crosses_once_though_it_is_a_notification_and_a_publication(kinds: set[str]) -> None:
-    seen: list[str] = []
-    left, right = Bus(), Bus()
+    seen, left, right = list[str](), Bus(), Bus()
 
     @right.handle("door")
     async def told(body: int) -> None:

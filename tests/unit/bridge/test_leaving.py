@@ -214,8 +214,7 @@ async def test_a_request_that_outlasts_leaving_is_unavailable(by_an_error: bool,
 @pytest.mark.parametrize("how", ["aclose", "drain"])
 @bounded
 async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> None:
-    far = Far()
-    left, right = Bus(limits=Limits(running=2)), Bus()
+    far, left, right = Far(), Bus(limits=Limits(running=2)), Bus()
     both = bridge(left, right, routes=EVERYTHING)
     async with pair(far.bus, client=right), AsyncExitStack() as stack:
         await stack.enter_async_context(both)
@@ -233,8 +232,7 @@ async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> N
 
 @bounded
 async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leaves_nothing_to_wait_for() -> None:
-    far = Far()
-    left, right = Bus(limits=Limits(running=2)), Bus()
+    far, left, right = Far(), Bus(limits=Limits(running=2)), Bus()
     both = bridge(left, right, routes=EVERYTHING)
     async with pair(far.bus, client=right), left, AsyncExitStack() as stack:
         await stack.enter_async_context(both)

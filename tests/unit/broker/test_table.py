@@ -70,8 +70,7 @@ class Wire:
 def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tuple[int, int]]) -> None:
     now = [0.0]
     exchange = made_exchange(lambda: now[0])
-    servers: list[Any] = []
-    clients: list[BrokerClient] = []
+    servers, clients = list[Any](), list[BrokerClient]()
 
     def server_joins(_: int) -> None:
         wire = Wire()

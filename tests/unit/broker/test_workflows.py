@@ -23,8 +23,7 @@ LIMITS = Limits(close_timeout=0.1)
 @asynccontextmanager
 async def brokered(servers: int = 1) -> AsyncIterator[tuple[Broker, list[RawPeer]]]:
     async with Broker(TCP, TCP, limits=LIMITS) as broker, anyio.create_task_group() as group:
-        peers: list[RawPeer] = []
-        stop = anyio.Event()
+        peers, stop = list[RawPeer](), anyio.Event()
 
         async def hold() -> None:
             async with raw_peer(broker.server_urls[0]) as peer:
@@ -77,8 +76,7 @@ async def test_the_workflow_without_a_broker_seen_by_a_raw_client() -> None:
 
 @bounded
 async def test_the_workflow_without_a_broker_seen_by_a_raw_server() -> None:
-    received: list[str] = []
-    done = anyio.Event()
+    received, done = list[str](), anyio.Event()
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
         async with stream:

@@ -12,8 +12,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("url", ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"])
 async def test_a_request_that_a_drained_bus_has_not_read_was_not_handled_and_says_so(url: str) -> None:
-    handled, answered, unread = set[int](), set[int](), 0
-    number = 0
+    handled, answered, unread, number = set[int](), set[int](), 0, 0
 
     async def ask(bus: Bus) -> None:
         nonlocal number, unread

@@ -62,8 +62,7 @@ async def test_an_address_that_processes_cannot_share_says_why(url: str, says: s
 
 @pytest.mark.parametrize(("form", "refused"), [*((form, True) for form in ANYWHERE), ("jrep+http://127.0.0.1:0/bus", False)])
 async def test_a_released_address_refuses_new_clients_and_keeps_the_others(form: str, refused: bool, tmp_path: Path) -> None:
-    bus = Bus()
-    asked, answer = anyio.Event(), anyio.Event()
+    bus, asked, answer = Bus(), anyio.Event(), anyio.Event()
 
     @bus.handle("held")
     async def held() -> str:

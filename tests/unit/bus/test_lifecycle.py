@@ -270,8 +270,7 @@ async def test_aclose_may_be_called_at_any_time_and_repeatedly() -> None:
 @pytest.mark.parametrize("how", ["drained", "closed"])
 @bounded
 async def test_what_a_task_of_the_lifespan_reads_ends_with_the_bus_and_so_does_the_lifespan(reader: str, how: str) -> None:
-    read: list[object] = []
-    left = anyio.Event()
+    read, left = list[object](), anyio.Event()
 
     async def loop(bus: Bus) -> None:
         if reader == "events":

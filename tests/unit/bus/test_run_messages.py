@@ -295,8 +295,7 @@ def test_a_supervisor_is_told_what_keeps_a_worker_from_its_cluster_and_anything_
 def test_threads_that_outlive_their_bus_leave_the_process_to_sigterm(
     waits: bool, status: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ended: list[None] = []
-    bus = Bus()
+    ended, bus = list[None](), Bus()
     monkeypatch.setattr(type(parts_of(bus).services.executor), "threads_left", [("stuck", waits)])
     monkeypatch.setattr(runner, "end_by_sigterm", lambda: ended.append(None))
     assert runner.tell_of_threads_left([bus]) is waits

@@ -43,8 +43,7 @@ async def test_a_connect_that_fails_does_not_show_the_token(url: str, caplog: py
 @pytest.mark.parametrize("wire", ["ubre+ws://127.0.0.1:0/bus", "ubre+memory://tokens"])
 @bounded
 async def test_a_link_that_comes_and_goes_does_not_show_the_token(wire: str, caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[Handshake] = []
-    shown: list[str] = []
+    seen, shown = list[Handshake](), list[str]()
 
     def authenticate(handshake: Handshake) -> str:
         seen.append(handshake)

@@ -51,8 +51,7 @@ def _closes(connection: socket.socket) -> None:
 @pytest.fixture(scope="module")
 def pretender() -> Iterator[Callable[[str], int]]:
     """The port of a server that does what its name says to whoever connects."""
-    ports: dict[str, int] = {}
-    ends: list[Callable[[], object]] = []
+    ports, ends = dict[str, int](), list[Callable[[], object]]()
 
     def start(kind: str) -> int:
         if kind not in ports:

@@ -60,8 +60,7 @@ async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any,
 
 async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
-    handled: list[tuple[str, int, Any]] = []
-    repaired = False
+    handled, repaired = list[tuple[str, int, Any]](), False
 
     @bus.on("work.hard", durable="billing", retry=SOON)
     async def bill(number: int, ctx: Context) -> None:

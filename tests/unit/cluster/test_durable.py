@@ -447,8 +447,7 @@ async def test_what_others_made_that_would_lose_data_is_named(engine: Any, name:
 
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
     bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
-    handled: list[int] = []
-    running: list[int] = []
+    handled, running = list[int](), list[int]()
     for worker in workers:
 
         @worker.on("work.*", durable="billing", ordered=True, retry=SOON)
@@ -485,8 +484,7 @@ async def test_a_new_durable_handler_begins_where_told(engine: Any, name: str, s
 
 async def test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle(engine: Any, name: str) -> None:
     bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
-    begun: list[tuple[int, int]] = []
-    go_on = anyio.Event()
+    begun, go_on = list[tuple[int, int]](), anyio.Event()
 
     async def bill(number: int, ctx: Context) -> None:
         begun.append((number, ctx.attempt))

@@ -71,8 +71,7 @@ async def messages(link: Peer, name: str) -> int:
 
 @bounded
 async def test_a_durable_handler_reads_a_stream_of_others_from_its_beginning(engine: Any, name: str) -> None:
-    handled: list[tuple[str, Any, int, str]] = []
-    bus = Bus()
+    handled, bus = list[tuple[str, Any, int, str]](), Bus()
 
     @bus.on(f"{name}.{{kind}}", durable="billing")
     async def bill(order: dict[str, int], kind: str, context: Context) -> None:
@@ -98,8 +97,7 @@ async def publish(link: Peer, name: str, *bodies: Any, **options: Any) -> None:
 async def test_what_no_attempt_can_handle_stays_in_their_stream(
     engine: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attempts: list[tuple[int, int]] = []
-    bus = Bus()
+    attempts, bus = list[tuple[int, int]](), Bus()
 
     @bus.on(f"{name}.*", durable="billing", retry=SOON)
     async def bill(number: int, context: Context) -> None:

@@ -40,8 +40,7 @@ async def test_a_publication_reaches_the_subscriptions_and_clients_of_all_nodes_
 
 
 async def test_a_client_has_subscribed_when_the_engine_knows_it(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    held: list[bytes] = []
+    one, two, held = Bus(cluster=engine.url), Bus(cluster=engine.url), list[bytes]()
     monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", BOUND)
     one.handle("ping")(lambda: None)
     async with one, one.serve("ubre+memory://one-bus-c"), connect("ubre+memory://one-bus-c") as client:
@@ -155,8 +154,7 @@ async def test_streams_and_channels_lead_from_node_to_node(engine: NatsEngine) -
 
 
 async def test_a_cancelled_request_stops_the_handler_at_the_other_node(engine: NatsEngine) -> None:
-    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    endless = Endless()
+    one, two, endless = Bus(cluster=engine.url), Bus(cluster=engine.url), Endless()
     two.handle("wait")(endless.run)
     async with cluster(one, two, url=engine.url):
         reply = one.request("wait")
@@ -195,8 +193,7 @@ async def test_a_publication_that_does_not_fit_the_wire_of_one_client_reaches_th
 
 async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) -> None:
     one = Bus(cluster=engine.url)
-    two = Bus(cluster=engine.url, authenticate=lambda handshake: Identity("Ann", key="ann"))
-    page = Bus()
+    two, page = Bus(cluster=engine.url, authenticate=lambda handshake: Identity("Ann", key="ann")), Bus()
 
     @page.handle("payment.confirm")
     async def confirm(query: dict[str, int]) -> bool:
@@ -250,8 +247,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
 
 async def test_a_user_who_is_online_here_can_be_asked_at_all_nodes(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, page = Bus(cluster=engine.url), Bus(cluster=engine.url, authenticate=lambda handshake: "ann"), Bus()
-    held: list[bytes] = []
-    online: list[bool] = []
+    held, online = list[bytes](), list[bool]()
     page.handle("title")(lambda: "a page")
 
     async def ask() -> None:

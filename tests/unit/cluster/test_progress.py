@@ -26,8 +26,7 @@ def samples(bus: Bus) -> dict[tuple[str, str], float]:
 
 
 async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_handler(engine: NatsEngine) -> None:
-    bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
-    held = anyio.Event()
+    bus, held = Bus(cluster=Cluster(engine.url, stores=[WORK])), anyio.Event()
 
     @bus.on("work.x.*", durable="billing", retry=Retry(attempts=2, backoff=3600), concurrency=2)
     async def bill(number: int) -> None:

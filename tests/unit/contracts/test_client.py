@@ -79,8 +79,7 @@ async def test_a_stream_that_has_failed_has_ended(fails: str) -> None:
     class Numbers(Protocol):
         def count(self) -> AsyncIterator[int]: ...
 
-    server = Bus()
-    left = anyio.Event()
+    server, left = Bus(), anyio.Event()
 
     @server.handle("n.count")
     async def count() -> AsyncIterator[Any]:
@@ -106,8 +105,7 @@ async def test_a_stream_that_has_failed_has_ended(fails: str) -> None:
 
 
 async def test_a_stream_that_is_closed_while_it_is_opened_stops_its_handler() -> None:
-    entered, opened = anyio.Event(), anyio.Event()
-    left: list[str] = []
+    entered, opened, left = anyio.Event(), anyio.Event(), list[str]()
 
     class Channel:
         _sending = True
@@ -399,8 +397,7 @@ async def test_a_client_shows_what_it_is() -> None:
 async def test_each_of_those_who_ask_makes_clients() -> None:
     page = Bus()
     page.implement(Users, UsersInMemory(), "page")
-    peers: list[Peer] = []
-    asked_by: list[Any] = []
+    peers, asked_by = list[Peer](), list[Any]()
 
     class Asked(UsersInMemory):
         async def get(self, id: int, ctx: Context | None = None) -> User:

@@ -222,8 +222,7 @@ async def test_names_of_headers_are_read_in_any_case(names: tuple[str, str], tra
 
 
 async def test_a_notification_is_a_client_and_a_server_span(traces: Traces) -> None:
-    server, client = traces.bus(), traces.bus()
-    told: list[int] = []
+    server, client, told = traces.bus(), traces.bus(), list[int]()
     server.handle("tell")(lambda number: told.append(number))
     async with pair(server, client=client):
         await client.notify("tell", 1)
@@ -254,8 +253,7 @@ async def test_what_is_remembered_of_subjects_and_servers_is_bounded(traces: Tra
 
 
 async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call(traces: Traces) -> None:
-    server, client = traces.bus(), traces.bus()
-    asked: list[int] = []
+    server, client, asked = traces.bus(), traces.bus(), list[int]()
 
     @server.handle("work")
     async def work() -> int:
@@ -285,8 +283,7 @@ async def test_an_instrumentation_too_late_for_a_link_says_so(caplog: pytest.Log
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_context_of_a_handler_ends_with_it(fails: bool, traces: Traces) -> None:
-    seen: list[Any] = []
-    server, client = Bus(), Bus()
+    seen, server, client = list[Any](), Bus(), Bus()
 
     @server.use
     async def around(message: Message, ctx: Context, call_next: Any) -> Any:

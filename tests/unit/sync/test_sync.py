@@ -673,8 +673,7 @@ def test_the_context_of_threads_is_for_def_handlers_only() -> None:
 
 @pytest.mark.anyio
 async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
-    app = polybus.Bus()
-    kept: list[BlockingBus] = []
+    app, kept = polybus.Bus(), list[BlockingBus]()
 
     @app.handle("keep")
     def keep(ctx: sync.Context) -> None:
@@ -696,8 +695,7 @@ async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
 async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_there(url: str) -> None:
     outside = sync.connect(url)  # no bus runs on this loop: as in a notebook
     try:
-        told: list[str] = []
-        bus = polybus.Bus()
+        told, bus = list[str](), polybus.Bus()
 
         @bus.handle("blocks")
         async def blocks(where: str) -> None:
