@@ -63,12 +63,11 @@ async def joined(far: Far, *, bridges: int = 1, routes: list[Route] = EVERYTHING
         async with pair(far.bus, protocol="uprotocol") as asker, AsyncExitStack() as stack:
             yield asker, stack
         return
-    async with pair(far.bus, protocol="uprotocol", client=buses[-1]), buses[0]:
-        async with AsyncExitStack() as stack:
-            for near, next_one in zip(buses, buses[1:], strict=False):
-                await stack.enter_async_context(bridge(near, next_one, routes=routes))
-            async with pair(buses[0]) as asker:
-                yield asker, stack
+    async with pair(far.bus, protocol="uprotocol", client=buses[-1]), buses[0], AsyncExitStack() as stack:
+        for near, next_one in zip(buses, buses[1:], strict=False):
+            await stack.enter_async_context(bridge(near, next_one, routes=routes))
+        async with pair(buses[0]) as asker:
+            yield asker, stack
 
 
 def busy(*peers: Peer) -> bool:

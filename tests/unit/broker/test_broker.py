@@ -264,10 +264,9 @@ async def test_what_happens_is_told_and_counted() -> None:
 async def test_leaving_the_broker_ends_everything_and_it_may_be_entered_again() -> None:
     broker = Broker(TCP, TCP, metrics="http://127.0.0.1:0")
     for _ in range(2):
-        async with broker:
-            async with connect(broker.server_urls[0], bus=server_bus("A"), backoff=Backoff(attempts=1)):
-                async with _client_when(broker, sockets=1) as client:
-                    assert await client.request("who") == "A"
+        async with broker, connect(broker.server_urls[0], bus=server_bus("A"), backoff=Backoff(attempts=1)):
+            async with _client_when(broker, sockets=1) as client:
+                assert await client.request("who") == "A"
         assert broker.client_urls == broker.server_urls == ()
     await broker.aclose()
 
@@ -293,9 +292,8 @@ async def test_over_tls_on_one_side() -> None:
     certificate.configure_cert(here)
     authority.configure_trust(there)
     async with Broker("csb+wss://127.0.0.1:0/game", TCP, tls=here) as broker:
-        async with connect(broker.server_urls[0], bus=server_bus("A")):
-            async with _client_when(broker, sockets=1, tls=there) as client:
-                assert await client.request("who") == "A"
+        async with connect(broker.server_urls[0], bus=server_bus("A")), _client_when(broker, sockets=1, tls=there) as client:
+            assert await client.request("who") == "A"
 
 
 @bounded
@@ -320,10 +318,9 @@ async def test_who_has_expired_is_closed_on_both_sides() -> None:
             assert (await client.ended()).code == 4401
             assert (await server.receive())[8:10] == "d0"
             assert (await server.receive())[8:10] == "e0"
-    async with Broker(TCP, TCP, authenticate_servers=here, **options) as broker:
-        async with raw_peer(broker.server_urls[0]) as server:
-            assert (await server.ended()).code == 4401
-            await eventually(lambda: broker.stats().sockets == 0)
+    async with Broker(TCP, TCP, authenticate_servers=here, **options) as broker, raw_peer(broker.server_urls[0]) as server:
+        assert (await server.ended()).code == 4401
+        await eventually(lambda: broker.stats().sockets == 0)
 
 
 @bounded
@@ -334,18 +331,17 @@ async def test_what_a_client_says_of_itself_need_not_be_unicode() -> None:
         seen.append(handshake)
         return "ann"
 
-    async with Broker(WS, TCP) as broker:
-        async with connect(broker.server_urls[0] + "&server=A", bus=Bus(authenticate=authenticate)):
-            port = int(broker.client_urls[0].split(":")[2].split("/")[0])
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await stream.send(
-                    b"GET /game?name=%FF HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                    b"Authorization: Bearer \xff\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-                    b"Sec-WebSocket-Version: 13\r\n\r\n".replace(b"%d", b"%d" % port)
-                )
-                assert (await stream.receive()).startswith(b"HTTP/1.1 101")
-                await eventually(lambda: seen)
-            assert seen[0].params["path"] == "/game"
+    async with Broker(WS, TCP) as broker, connect(broker.server_urls[0] + "&server=A", bus=Bus(authenticate=authenticate)):
+        port = int(broker.client_urls[0].split(":")[2].split("/")[0])
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(
+                b"GET /game?name=%FF HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Authorization: Bearer \xff\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+                b"Sec-WebSocket-Version: 13\r\n\r\n".replace(b"%d", b"%d" % port)
+            )
+            assert (await stream.receive()).startswith(b"HTTP/1.1 101")
+            await eventually(lambda: seen)
+        assert seen[0].params["path"] == "/game"
 
 
 def test_a_server_behind_a_broker_does_not_listen() -> None:

@@ -65,12 +65,11 @@ async def test_what_a_bus_has_asked_when_it_drains_may_have_run(who: str) -> Non
 
     server, client = (asked, asker) if who == "client" else (asker, asked)
     with anyio.fail_after(BOUND):
-        async with asked, asker:
-            async with server.serve("ubre+memory://leaving") as listener, connect(listener.url, bus=client):
-                to = asker if who == "client" else asker.peers[0]
-                reply = to.request("work", timeout=1000)
-                await begun.wait()
-                await asker.drain(timeout=1)
-                with pytest.raises(Disconnected) as caught:
-                    await reply
+        async with asked, asker, server.serve("ubre+memory://leaving") as listener, connect(listener.url, bus=client):
+            to = asker if who == "client" else asker.peers[0]
+            reply = to.request("work", timeout=1000)
+            await begun.wait()
+            await asker.drain(timeout=1)
+            with pytest.raises(Disconnected) as caught:
+                await reply
     assert caught.value.sent

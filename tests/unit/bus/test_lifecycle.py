@@ -699,18 +699,17 @@ async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None
             log.append(bus.ready)
             assert bus._services.executor is not None
 
-    async with anyio.create_task_group() as group:
-        async with bus:
-            reply = bus.request("slow")
-            await anyio.lowlevel.checkpoint()
-            group.start_soon(bus.drain)
-            await eventually(lambda: not bus.ready)
-            group.start_soon(enter)
-            await anyio.wait_all_tasks_blocked()
-            assert not log
-            go.set()
-            await reply
-            await eventually(lambda: log)
+    async with anyio.create_task_group() as group, bus:
+        reply = bus.request("slow")
+        await anyio.lowlevel.checkpoint()
+        group.start_soon(bus.drain)
+        await eventually(lambda: not bus.ready)
+        group.start_soon(enter)
+        await anyio.wait_all_tasks_blocked()
+        assert not log
+        go.set()
+        await reply
+        await eventually(lambda: log)
     assert log == [True]
     assert everything_ended(bus)
 

@@ -104,11 +104,10 @@ async def test_a_link_that_is_given_up_is_a_warning_with_the_number_of_attempts(
 async def test_a_link_that_is_refused_when_it_comes_back_is_given_up_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     user: str | None = "ann"
     bus = Bus(authenticate=lambda handshake: user)
-    async with bus.serve("ubre+memory://refused-again") as server, Bus() as client:
-        async with client.connect(server.url, backoff=AT_ONCE):
-            user = None
-            await bus.peers[0].aclose("again, please")
-            await eventually(lambda: not client.stats().links)
+    async with bus.serve("ubre+memory://refused-again") as server, Bus() as client, client.connect(server.url, backoff=AT_ONCE):
+        user = None
+        await bus.peers[0].aclose("again, please")
+        await eventually(lambda: not client.stats().links)
     level, last = said(caplog)[-1]
     assert level == logging.WARNING and "is given up: UNAUTHENTICATED" in last
 

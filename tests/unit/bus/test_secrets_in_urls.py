@@ -51,15 +51,14 @@ async def test_a_link_that_comes_and_goes_does_not_show_the_token(wire: str, cap
 
     with caplog.at_level(logging.DEBUG, logger="polybus"):
         bus, client = Bus(authenticate=authenticate), Bus()
-        async with bus.serve(wire) as server:
-            async with connect(f"{server.url}?token={TOKEN}", bus=client):
-                events: Any = client.events()
-                await eventually(lambda: bus.peers)
-                shown += [repr(bus.peers), repr(client.peers), bus.peers[0].address, repr(server)]
-                for peer in bus.peers:
-                    await peer.aclose("bye")
-                for _ in range(2):
-                    shown.append(repr(await anext(events)))
+        async with bus.serve(wire) as server, connect(f"{server.url}?token={TOKEN}", bus=client):
+            events: Any = client.events()
+            await eventually(lambda: bus.peers)
+            shown += [repr(bus.peers), repr(client.peers), bus.peers[0].address, repr(server)]
+            for peer in bus.peers:
+                await peer.aclose("bye")
+            for _ in range(2):
+                shown.append(repr(await anext(events)))
         assert seen[0].query["token"] == TOKEN
         shown.append(repr(seen[0]))
         assert bus.stats() and client.stats()
