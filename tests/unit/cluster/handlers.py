@@ -3,7 +3,7 @@
 from typing import Any
 
 import anyio
-from attrs import define
+from attrs import define, field
 
 from polybus import Bus, Retry
 
@@ -20,9 +20,11 @@ class Endless:
 
     begun: int = 0
     stopped: int = 0
+    entered: anyio.Event = field(factory=anyio.Event)
 
     async def run(self) -> None:
         self.begun += 1
+        self.entered.set()
         try:
             await anyio.sleep_forever()
         finally:

@@ -123,6 +123,30 @@ async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine:
             await reply
 
 
+async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    taken: Counter[str] = Counter()
+    now = "at once"
+    two.handle("double")(double)
+
+    @two.handle("triple")
+    async def triple(n: int) -> int:
+        await anyio.sleep(0.01)
+        return 3 * n
+
+    def count(sender: object, operation: object, block: bytes) -> None:
+        taken[now] += block.startswith(b"NATS/1.0 102")
+        route(sender, operation, block)  # type: ignore[arg-type]
+
+    route = engine.route
+    async with cluster(one, two, url=engine.url):
+        monkeypatch.setattr(engine, "route", count)
+        assert [await reply for reply in [one.request("double", n) for n in range(100)]] == [2 * n for n in range(100)]
+        now = "later"
+        assert [await reply for reply in [one.request("triple", n) for n in range(10)]] == [3 * n for n in range(10)]
+        assert taken == {"at once": 0, "later": 1}  # of all that came in one turn
+
+
 async def test_a_node_that_only_is_slow_keeps_its_requests(engine: NatsEngine) -> None:
     asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
 
