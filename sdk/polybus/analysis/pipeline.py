@@ -25,11 +25,10 @@ from .correlation import MatchTimeouts
 from .engine import Engine
 from .ingest import SAMPLES, IngestResult, RunCounts
 from .ranges import ReadPosition, ReadWindow, is_written, plan, reach
-from .report.comparison import Earlier, compare, is_of, read_earlier
 from .report.metrics import measure, shaped, write_tables
 from .report.names import Names
 from .report.sums import note_merged
-from .report.verdict import verdict
+from .report.verdict import Earlier, compare, is_of, read_earlier, verdict
 from .results import STAGING, STATE, Output, ResultFile, ResultsState, keep_logs, merge_small, run_prefix
 from .storage import BY_DATE, TableStorage, absolute
 

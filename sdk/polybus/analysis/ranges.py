@@ -66,11 +66,7 @@ class ReadWindow:
         return {name for name, bounds in given.items() if any(bound is not None for bound in bounds)}
 
     def _bounds(self, time: str) -> list[tuple[Any, str, Any]]:
-        bounds = (
-            (pc.greater_equal, time, self.start_ns),
-            (pc.less, time, self.end_ns),
-            (pc.equal, "conn_id", self.connection),
-        )
+        bounds = ((pc.greater_equal, time, self.start_ns), (pc.less, time, self.end_ns), (pc.equal, "conn_id", self.connection))
         return [bound for bound in bounds if bound[2] is not None]
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -281,11 +277,12 @@ class RangeReader:
                     pa.Table.from_batches(columns.read(table, [group]), schema=schema).combine_chunks()
                     for table, schema in (("events", EVENTS), ("quarantine", QUARANTINE))
                 )
-                events, quarantine = (next(iter(one.to_batches()), _none(one.schema)) for one in tables)
+                events, quarantine = (
+                    next(iter(one.to_batches()), pa.RecordBatch.from_pylist([], schema=one.schema)) for one in tables
+                )
                 yield Decoded(events, quarantine, group.empty, group.frames, group.refused)
 
     def _parts(self) -> list[Range | tuple[SegmentColumns, list[BatchGroup]]]:
-        """Return the parts of the range, each read from columns or from frames."""
         piece, columns = self._range, SegmentColumns.of(self._capture, self._segment)
         groups = columns.within(piece.start.batch, piece.stop) if columns is not None else []
         if columns is None or not groups:
@@ -314,7 +311,3 @@ class RangeReader:
 def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], Any]) -> pa.RecordBatch:
     seen(rows)
     return rows
-
-
-def _none(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema)

@@ -184,7 +184,9 @@ class Output:
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
         """Commit a run: add files, remove provisional and `merged` ones (returned); CaptureError if another run was first."""
         replaced = [*merged, *(file.name for file in self._files if file.provisional)]
-        made = {file.name: (file.rows, _parts_of(file)) for file in added}
+        parts: list[dict[str, str | None]]
+        parts = [{"table": file.table, "provisional": str(file.provisional).lower()} for file in added]
+        made = {file.name: (file.rows, of) for file, of in zip(added, parts, strict=True)}
         self._log.change(_FILES, made, replaced, {"version": _VERSION, **msgspec.to_builtins(state)})
         return replaced
 
@@ -279,10 +281,6 @@ class _Log:
             else:
                 given |= {"name": self._folder or "results", "configuration": _SETTINGS, "storage_options": self._options}
                 create_table_with_add_actions(self._place, add_actions=adds, **given)
-
-
-def _parts_of(file: ResultFile) -> dict[str, str | None]:
-    return {"table": file.table, "provisional": str(file.provisional).lower()}
 
 
 def _checked(name: str, row: dict[str, Any]) -> ResultFile:

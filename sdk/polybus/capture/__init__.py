@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from .record.redaction import redact_default
     from .replaying import Replayed, Selection, replay
     from .store.export import compact, export
-    from .store.inspection import Info, Verdict, info, verify
+    from .store.inspection import Info, Recovered, Verdict, info, recover, verify
     from .store.reader import Batch, Capture, Position
-    from .store.recovery import Recovered, recover
 
 __all__ = ["Batch", "Capture", "CaptureError", "CaptureRecorder", "Decoded", "DecodedCapture", "Info", "Position"]
 __all__ += ["RecorderStats", "Recording", "Recovered", "Replayed", "Selection", "Verdict", "compact", "decode", "export"]
@@ -37,9 +36,8 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".record.redaction": ("redact_default",),
         ".replaying": ("Replayed", "Selection", "replay"),
         ".store.export": ("compact", "export"),
-        ".store.inspection": ("Info", "Verdict", "info", "verify"),
+        ".store.inspection": ("Info", "Recovered", "Verdict", "info", "recover", "verify"),
         ".store.reader": ("Batch", "Capture", "Position"),
-        ".store.recovery": ("Recovered", "recover"),
     },
     ("pyarrow", "numpy"),
     "captures need {}: pip install 'polybus[capture]'",

@@ -274,7 +274,6 @@ class _Player:
         return client
 
     async def _end(self, conn_id: str) -> None:
-        """End a recorded connection, with all clients behind it."""
         self._leaving += [client for client in self._clients.pop(conn_id, {}).values() if client is not None]
         await self._leave()
 

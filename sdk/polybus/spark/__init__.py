@@ -10,20 +10,20 @@ from ..plugins.tools import lazy_names
 if TYPE_CHECKING:
     from ..analysis.pipeline import Done, check
     from ..analysis.ranges import nanoseconds
-    from .engine import Correlated, SparkEngine, correlate, load
+    from .engine import SparkEngine, load
     from .pipeline import Pipeline
     from .session import SparkUnavailable, check_java, start_session
     from .source import BusDataSource, scan
 
-__all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkEngine", "SparkUnavailable", "check", "check_java"]
-__all__ += ["correlate", "load", "nanoseconds", "scan", "start_session"]
+__all__ = ["BusDataSource", "Done", "Pipeline", "SparkEngine", "SparkUnavailable", "check", "check_java", "load"]
+__all__ += ["nanoseconds", "scan", "start_session"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
         "..analysis.ranges": ("nanoseconds",),
         "..analysis.pipeline": ("Done", "check"),
-        ".engine": ("Correlated", "SparkEngine", "correlate", "load"),
+        ".engine": ("SparkEngine", "load"),
         ".pipeline": ("Pipeline",),
         ".session": ("SparkUnavailable", "check_java", "start_session"),
         ".source": ("BusDataSource", "scan"),

@@ -1,4 +1,4 @@
-"""Spark as an engine: its workers decode, its SQL does the rest. Tables and correlation as DataFrames."""
+"""Spark as an engine: its workers decode, its SQL does the rest. Tables as DataFrames."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, Final
 
-import attrs
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from polybus.analysis.clocks import LAST_NS
-from polybus.analysis.correlation import MatchTimeouts, closes_of, exchanges_of, fold, orphans_of, turns_of
 from polybus.analysis.engine import Engine
 from polybus.analysis.ingest import IngestResult, take
 from polybus.analysis.ranges import Range, ReadWindow
@@ -137,30 +133,3 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
     if table not in TABLES:
         raise ValueError(f"unknown table of results {table!r}; known are {', '.join(TABLES)}")
     return SparkEngine(spark).read(output.storage, table, output.files(table), TABLES[table])
-
-
-@attrs.frozen
-class Correlated:
-    """Result of correlating events."""
-
-    exchanges: DataFrame
-    """One row per request, see `polybus.capture.schema.EXCHANGES`."""
-    orphans: DataFrame
-    """Responses without a request."""
-
-
-def correlate(events: DataFrame, timeouts: MatchTimeouts | None = None) -> Correlated:
-    """Pair the requests and responses of a table of events, in one run.
-
-    Args:
-        events: Rows as in `polybus.capture.schema.EVENTS`.
-        timeouts: 30 s for an answer when None.
-    """
-    engine, timeouts = SparkEngine(events.sparkSession), timeouts if timeouts is not None else MatchTimeouts()
-    # a table of events has no record of missing frames
-    now = {"silent_ns": F.lit(0), "ended": F.lit(True), "from_seq": F.lit(-LAST_NS), "until_seq": F.lit(LAST_NS)}
-    clocks = events.groupBy("capture_id").agg(F.max("mono_ns").alias("end_ns")).withColumns(now)
-    clocks = clocks.withColumn("hole_ns", F.lit(None).cast("bigint"))
-    folded = fold(engine, [turns_of(engine, events, timeouts)], timeouts, clocks, closes_of(engine, events))
-    lost = folded.where("request_seq is null")
-    return Correlated(exchanges_of(engine, folded), orphans_of(engine, events, lost))

@@ -29,6 +29,7 @@ from polybus.spark.engine import SparkEngine
 from tests.loops import FULL
 from tests.unit.analysis.delta_reading import same_by_delta
 from tests.unit.capture import rows as frames
+from tests.unit.capture.folders import open_segment
 from tests.unit.capture.generator import traffic
 from tests.unit.capture.test_strange_rows import strange_capture
 
@@ -109,13 +110,16 @@ def _same_results(one: tuple[Path, Done], other: tuple[Path, Done]) -> None:
     assert Path(one[1].report).read_text() == Path(other[1].report).read_text()
 
 
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize(("alike", "recordings"), [(True, 2), (False, 1)])
 def test_generated_traffic_gives_the_same_rows_in_every_table_and_the_same_report(
-    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path, alike: bool
+    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path, alike: bool, recordings: int
 ) -> None:
     seed = random.SystemRandom().randrange(10**6) if FULL else 7
     print(f"{seed=}")
     capture = traffic(3000, seed=seed, ids=16, alike=alike).write(tmp_path / "capture", rows=200, segment_batches=4)
+    if recordings > 1:
+        others, number = traffic(600, seed=seed, ids=16, capture_id="other").batches(200), len(list(capture.iterdir()))
+        open_segment(capture, *others, number=number, recording="other").seal()
     before = _results(duckdb, traffic(1000, seed=seed + 1, ids=16).write(tmp_path / "earlier"), tmp_path / "before")[0]
     engines: tuple[Engine, ...] = (duckdb, SparkEngine(spark))
     made = [_results(engine, capture, tmp_path / type(engine).__name__, before=before) for engine in engines]

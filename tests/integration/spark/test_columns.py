@@ -105,7 +105,7 @@ def test_what_lies_across_a_group_of_columns_is_decoded(spark: SparkSession, mar
     columns = SegmentColumns.of(capture, capture.segments()[0])
     assert columns is not None and len(columns.groups) > 1
     first = columns.groups[0]
-    batches = [message for message in capture.messages(capture.segments()[0]) if message.rows]
+    batches = [message for message in capture.reader(capture.segments()[0]).messages() if message.rows]
     inside = batches[1]
     begin, end = ReadPosition(0, 1, inside.offset), ReadPosition(0, columns.groups[1].after + 1)
     (piece,) = plan(capture, begin, end)
@@ -241,7 +241,7 @@ def test_a_stream_that_stops_within_a_group_goes_on_there(spark: SparkSession, r
 def test_segments_are_chosen_by_their_numbers(spark: SparkSession, recorded: Recorded) -> None:
     some = _source(spark, recorded.plain, segments="0, 2", table="raw").count()
     capture = Capture(recorded.plain)
-    assert some == sum(message.rows for number in (0, 2) for message in capture.messages(capture.segments()[number]))
+    assert some == sum(message.rows for number in (0, 2) for message in capture.reader(capture.segments()[number]).messages())
     with pytest.raises(Exception, match="numbers of segments, with commas"):
         _source(spark, recorded.plain, segments="first").count()
 

@@ -6,7 +6,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from attrs import field, frozen
-from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, MatchTimeouts
 from polybus.analysis.clocks import Watermarks
@@ -24,7 +23,6 @@ from polybus.analysis.correlation import (
 )
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
-from polybus.spark import correlate
 from polybus.spark.engine import SparkEngine
 
 from .stories import MS, START, Event, answers, asks, cancels, closes, ends, item, opens, recorded, stops, table
@@ -322,15 +320,6 @@ def test_what_a_hole_may_have_swallowed_is_unseen(engine: Engine) -> None:
         "went on": "lost",
         "silent since": "unseen",
     }
-
-
-def test_a_table_of_events_is_paired_at_once(spark: SparkSession) -> None:
-    done = correlate(spark.createDataFrame(table(*(story.rows for story in STORIES))))
-    exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
-    assert [(field.name, str(field.type)) for field in exchanges.schema] == [(one.name, str(one.type)) for one in EXCHANGES]
-    assert orphans.column_names == ORPHAN_ROWS.names
-    assert sum(row["attempts"] for row in exchanges.to_pylist()) == REQUESTS
-    assert orphans.num_rows == sum(len(story.orphans) for story in STORIES)
 
 
 def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(engine: Engine, pairs: tuple[Rows, Rows]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.analysis import DuckEngine, Pipeline
-from polybus.analysis.report.comparison import Earlier, Measured, compare, read_earlier
+from polybus.analysis.report.verdict import Earlier, Measured, compare, read_earlier
 from polybus.capture.errors import CaptureError
 from polybus.cli.app import run
 

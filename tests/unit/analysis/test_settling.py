@@ -95,7 +95,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/out'"):
         analyse(capture, tmp_path / "out")
     monkeypatch.setattr("polybus.capture.store.export._write_parquet", full)
-    monkeypatch.setattr("polybus.capture.store.recovery.SegmentWriter", full)
+    monkeypatch.setattr("polybus.capture.store.inspection.SegmentWriter", full)
     for write in (compact, recover):
         with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/{write.__name__}'"):
             write(Capture(capture) if write is compact else capture, tmp_path / write.__name__)  # type: ignore[arg-type]

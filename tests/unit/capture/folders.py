@@ -48,7 +48,7 @@ def events_in(folder: Path, *kinds: str) -> list[dict[str, Any]]:
 def damage_batches(folder: Path, *numbers: int) -> None:
     """Turn a bit in each of these batches of the first segment."""
     segment, *_ = Capture(folder).segments()
-    messages = list(Capture(folder).messages(segment))
+    messages = list(Capture(folder).reader(segment).messages())
     for number in numbers:
         middle = messages[number].offset + messages[number].size // 2
         damage(Path(segment.path), middle / Path(segment.path).stat().st_size)

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from polybus.capture.decoding import decode
 from polybus.capture.protocols import headers_only, nats
 from polybus.capture.record import redact_bytes, redact_search
-from polybus.capture.record.redact_bytes import blank
-from polybus.capture.record.redact_protobuf import _NAME, _Protobuf
+from polybus.capture.record.redact_bytes import _NAME, _Protobuf, blank
 from polybus.capture.record.redact_search import OF_NAMES, OF_VALUES, places, suspicious
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader

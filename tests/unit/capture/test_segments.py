@@ -108,7 +108,7 @@ def test_each_flipped_bit_is_found_and_costs_at_most_its_batch(tmp_path: Path) -
 
 def _cuts(folder: Path) -> dict[int, int]:
     """Places at which a segment may be cut short, with the batches before each: between batches, and within them."""
-    messages = list(Capture(folder).messages(Capture(folder).segments()[0]))
+    messages = list(Capture(folder).reader(Capture(folder).segments()[0]).messages())
     ends = [0, messages[0].offset, *(message.offset + message.size for message in messages)]
     cuts = {end + within: max(0, place - 1) for place, end in enumerate(ends) for within in (0, 1, 7, 100)}
     return {cut: batches for cut, batches in cuts.items() if cut < ends[-1] + 8}

@@ -322,20 +322,12 @@ def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Row
             wanted = here.hand(pa.Table.from_pylist([{name: row[name] for name in _LINK.names} for row in new], _LINK))
             messages = here.rows(here.sql(_LAST, events=events, wanted=wanted)).to_pylist()
         for message in messages:
-            message["body"] = _as_text(message.pop("data"))
+            data = message.pop("data")
+            message["body"] = data[:_BODY].decode(errors="replace") + "…" * (len(data) > _BODY) if data else None
         for row in new:
             row["messages"] = [one for one in messages if all(one[name] == row[name] for name in _LINK.names)]
     sums.now.followed = found
     return found
-
-
-def _as_text(data: bytes | None) -> str | None:
-    """Return the begin of a body, as text if it is text, else in hexadecimal."""
-    if not data:
-        return None
-    text = data[:_BODY].decode(errors="ignore")
-    whole = "\N{REPLACEMENT CHARACTER}" not in data.decode(errors="replace")[:-1] and text.replace("\n", " ").isprintable()
-    return (text if whole else data[:_BODY].hex(" ")) + ("…" if len(data) > _BODY else "")
 
 
 def _on_driver(engine: Engine) -> AbstractContextManager[Engine]:
@@ -481,7 +473,6 @@ def _answered(row: dict[str, Any]) -> tuple[Any, ...]:
 def _distinct(
     journeys: Iterable[tuple[str, dict[str, Any], list[Hop]]], shown: int
 ) -> list[tuple[str, dict[str, Any], list[Hop]]]:
-    """Return `shown` journeys of each kind, without exchanges that are hops of another journey."""
     kept: list[tuple[str, dict[str, Any], list[Hop]]] = []
     seen = set[tuple[Any, ...]]()
     for why, row, hops in journeys:

@@ -16,7 +16,7 @@ import attrs
 import jinja2
 
 from ..ingest import SAMPLES
-from . import comparison, plots
+from . import plots, verdict
 from .tables import FEW, MANY, broke_off
 from .words import duration, moment, shortened
 
@@ -109,7 +109,7 @@ def templates() -> jinja2.Environment:
         "way": _way,
         "offset": lambda ns: ("-" if ns < 0 else "+") + duration(abs(ns)),
     }
-    limits = {name: getattr(comparison, name) for name in ("ENOUGH", "TIMES", "LEAST_NS", "ERRORS", "EXPECTED")}
+    limits = {name: getattr(verdict, name) for name in ("ENOUGH_EACH", "TIMES", "LEAST_CHANGE_NS", "ERRORS", "EXPECTED")}
     made.globals |= limits | {"FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
     made.globals |= {"columns_of": _columns_of, "by_kind": _by_kind, "bars": _bars}
     made.globals |= {"connection": _connection, "drawing": _drawing, "who_asks_whom": _who_asks_whom}
@@ -253,7 +253,6 @@ def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, b
 
 
 def _bars(hops: Sequence[Row]) -> Iterator[tuple[Row, float, float]]:
-    """Yield the hops with left end and width of their bars in percent."""
     whole = max((hop["at_ns"] + (hop["latency_ns"] or 0) for hop in hops), default=0) or 1
     for hop in hops:
         left, latency = 100 * max(0, hop["at_ns"]) / whole, hop["latency_ns"]

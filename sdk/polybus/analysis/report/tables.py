@@ -165,13 +165,7 @@ METRICS: Final = {
             _column("views", _WHOLE, "Number of views of all of them."),
         ),
     ),
-    "latency_over_time": _table(
-        "Requests by time.",
-        _BEGIN,
-        _REQUESTS,
-        _NOT_OK,
-        *map(_share, (50, 95)),
-    ),
+    "latency_over_time": _table("Requests by time.", _BEGIN, _REQUESTS, _NOT_OK, *map(_share, (50, 95))),
     "latency_histogram": _table(
         "Answers by latency, in five buckets per power of ten; edges are right to 1 %.",
         _column("from_ns", pa.float64(), "Lower edge of the bucket, ns."),

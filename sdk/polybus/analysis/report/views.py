@@ -69,7 +69,7 @@ _VIEWS: Final = f"""
         ) as int) as view,
         cast(count(*) over alike as int) as views,
         case when count(latency_ns) over alike > 1 then latency_ns - min(latency_ns) over alike end as way_ns,
-        case when max(at_ns) over spells - at_ns > {CROWDED_NS} then at_ns + {CROWDED_NS}
+        case when (max(at_ns) over spells) - at_ns > {CROWDED_NS} then at_ns + {CROWDED_NS}
             else max(at_ns) over spells end as last_ns
     from (
         select *, case when direction = 1 and capture_id = max(case when direction = 0 then capture_id end) over (

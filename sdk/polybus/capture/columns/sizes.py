@@ -91,7 +91,6 @@ def _chunks(metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[
 
 
 def _pages(data: memoryview, chunk: Any) -> Iterator[tuple[int, int]]:
-    """Yield kind and unpacked size of each page of a column chunk."""
     at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
     end = at + chunk.total_compressed_size
     while at < end:

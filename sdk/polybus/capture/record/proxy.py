@@ -122,11 +122,7 @@ class RecordingProxy:
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         options = plugins.ListenOptions(
-            gate=self,
-            protocol=self._adapter.name,
-            private=self._private,
-            tls=self._listen_tls,
-            **self._common_options(),
+            gate=self, protocol=self._adapter.name, private=self._private, tls=self._listen_tls, **self._common_options()
         )
         try:
             await runtime.open()

@@ -93,7 +93,6 @@ class Folder:
         return [Path(columns_path(str(self.path), table, number)) for table in reversed(TABLES)]
 
     def _stat(self, number: int, path: Path) -> tuple[int, float]:
-        """Return bytes including the columns' files, and time of the last change."""
         size, changed = _stat(path)
         return size + sum(_stat(columns)[0] for columns in self._columns(number)), changed
 

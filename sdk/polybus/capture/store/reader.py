@@ -13,7 +13,7 @@ from attrs import frozen
 
 from ..errors import CaptureError
 from .filesystems import AnyPath, find_filesystem
-from .segments import ArrowMessage, SegmentReader, Stretch, segment_number
+from .segments import SegmentReader, Stretch, segment_number
 
 
 class Position(NamedTuple):
@@ -158,14 +158,6 @@ class Capture:
             self.ended = [one for one in self.ended if one != name]
             if name is not None and reader.ended:
                 self.ended.append(name)
-
-    def messages(self, segment: Segment) -> Iterator[ArrowMessage]:
-        """Yield numbers and sizes of the good batches of a segment, without decompressing them.
-
-        Raises:
-            CaptureError: The version of the segment is unknown.
-        """
-        return self.reader(segment).messages()
 
     def reader(self, segment: Segment, offset: int = 0, batch: int = 0) -> SegmentReader:
         """Return a reader of one segment, from its beginning or from the end of an earlier reader.
