@@ -203,18 +203,10 @@ def _requests(made: _Frames, conn: _Conn, direction: int, count: int) -> dict[st
     response = np.full(count, -1, np.int64)
     response[answered] = first_answer + np.arange(len(answered))
     return {
-        "conn": conn,
-        "direction": direction,
-        "times": times,
+        **{"conn": conn, "direction": direction, "times": times, "subjects": subjects, "response": response, "fates": fates},
+        **{"request": first + np.arange(count), "latency": latencies, "allowance": allowances, "said": ttls > 0},
         "over": np.where(fates == TWICE, latencies + 1_000_000, np.where(fates == LOST, np.int64(2) ** 60, latencies)),
-        "subjects": subjects,
         "keys": [variant.key(n, s) for n, s in enumerate(who)],
-        "request": first + np.arange(count),
-        "response": response,
-        "latency": latencies,
-        "allowance": allowances,
-        "said": ttls > 0,
-        "fates": fates,
     }
 
 
@@ -271,10 +263,8 @@ def _table(made: _Frames, conns: list[_Conn], capture_id: str, times: Any, order
     some = deadlines > 0
     offsets = np.concatenate(([0], np.cumsum(some))).astype(np.int32)
     columns = {
-        "capture_id": pa.repeat(pa.scalar(capture_id), count),
-        "seq": pa.array(np.arange(count)),
-        "ts_ns": pa.array(EPOCH_NS + times[order]),
-        "mono_ns": pa.array(MONO_NS + times[order]),
+        **{"capture_id": pa.repeat(pa.scalar(capture_id), count), "seq": pa.array(np.arange(count)), "flags": pa.array(flags)},
+        **{"ts_ns": pa.array(EPOCH_NS + times[order]), "mono_ns": pa.array(MONO_NS + times[order])},
         "direction": pa.array(np.concatenate(made.directions)[order]),
         "conn_id": pa.array([one.id for one in conns]).take(conn),
         "peer": pa.array([f"127.0.0.1:{9000 + one.number}" for one in conns]).take(conn),
@@ -285,7 +275,6 @@ def _table(made: _Frames, conns: list[_Conn], capture_id: str, times: Any, order
         "options": options,
         "role": pa.array(np.asarray([one.role for one in conns], np.int8)).take(conn),
         "deadlines_ns": pa.ListArray.from_arrays(pa.array(offsets), pa.array(deadlines[some])),
-        "flags": pa.array(flags),
     }
     return pa.Table.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
 
@@ -306,10 +295,9 @@ def _exchanges(part: dict[str, Any], place: Any, end: int, holes: list[int]) -> 
     outcome[lost] = np.where(waited, np.where(part["said"], "timeout", "unanswered"), "open-at-end")[lost]
     for hole in holes:
         outcome[lost & (part["times"] <= hole) & (hole <= part["times"] + part["allowance"])] = "unseen"
+    same = {"protocol": conn.variant.protocol, "conn_id": conn.id, "client": conn.variant.client}
     columns = {
-        "protocol": pa.repeat(pa.scalar(conn.variant.protocol), count),
-        "conn_id": pa.repeat(pa.scalar(conn.id), count),
-        "client": pa.repeat(pa.scalar(conn.variant.client), count),
+        **{name: pa.repeat(pa.scalar(value), count) for name, value in same.items()},
         "direction": pa.repeat(pa.scalar(part["direction"], pa.int8()), count),
         "subject": pa.array(conn.variant.subjects).take(pa.array(part["subjects"])),
         "correlation_id": pa.array(part["keys"]),

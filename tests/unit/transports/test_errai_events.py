@@ -9,20 +9,14 @@ from hypothesis import strategies as st
 from polybus.bindings.jrep_http.requests import EventReader, EventTooLarge
 
 TABLE = {
-    b"retry: 500\n\n": [],
-    b"data: []\n\n": [b"[]"],
+    **{stream: [] for stream in (b"retry: 500\n\n", b"data: [never", b"\n\n\n")},
+    **{stream: [] for stream in (b"\n\xef\xbb\xbfdata: []\n\n", b"\xef\xbbdata: []\n\n")},
+    **{stream: [b"[]"] for stream in (b"data: []\n\n", b"data: []\r\r", b"data: []\r\n\r", b"\xef\xbb\xbfdata: []\n\n")},
     b'data: [{"a":1}]\n\ndata:[2]\n\n': [b'[{"a":1}]', b"[2]"],
     b"data: [1\ndata: ,2]\n\n": [b"[1\n,2]"],
     b": a comment\nid: 5\nevent: x\ndata: []\n\n": [b"[]"],
     b"data: []\r\n\r\ndata: [1]\r\rdata: [2]\n\n": [b"[]", b"[1]", b"[2]"],
-    b"\xef\xbb\xbfdata: []\n\n": [b"[]"],
     b"data\n\ndata:  x\n\n": [b"", b" x"],
-    b"data: [never": [],
-    b"\n\n\n": [],
-    b"data: []\r\r": [b"[]"],
-    b"data: []\r\n\r": [b"[]"],
-    b"\n\xef\xbb\xbfdata: []\n\n": [],
-    b"\xef\xbbdata: []\n\n": [],
 }
 
 

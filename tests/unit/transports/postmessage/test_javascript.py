@@ -76,11 +76,7 @@ def _fails() -> bytes:
 
 
 GARBAGE = [
-    pytest.param(5, id="a number that fits a byte"),
-    pytest.param(300, id="a number that does not"),
-    pytest.param(-1.5, id="a float"),
-    pytest.param(True, id="a boolean"),
-    pytest.param(None, id="nothing"),
+    *(pytest.param(data, id=repr(data)) for data in (5, 300, -1.5, True, None)),
     pytest.param(JsProxy(), id="an object"),
     pytest.param(JsProxy(to_bytes=5), id="an object with a member to_bytes"),
     pytest.param(JsProxy(to_bytes=lambda: "text"), id="one whose bytes are text"),
