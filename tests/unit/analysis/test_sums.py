@@ -61,16 +61,16 @@ def _cut(rows: Sequence[dict[str, Any]], recording: str, pieces: int) -> list[tu
     return [(part[0]["mono_ns"], (pa.RecordBatch.from_pylist(part, FRAMES), recording)) for part in parts]
 
 
-def _ninths(protocols: tuple[str, ...], frames: int, **given: Any) -> list[Piece]:
-    """Some traffic in nine pieces."""
+def _pieces(count: int, protocols: tuple[str, ...], frames: int, **given: Any) -> list[Piece]:
+    """Some traffic in so many pieces."""
     table = traffic(frames, protocols=protocols, connections=2, **given).table
-    return [(batch, str(batch["capture_id"][0])) for batch in table.to_batches(max_chunksize=-(-len(table) // 9))]
+    return [(batch, str(batch["capture_id"][0])) for batch in table.to_batches(max_chunksize=-(-len(table) // count))]
 
 
 @pytest.mark.parametrize("seed", range(4 if FULL else 1))
 def test_runs_over_pieces_of_a_recording_add_up_to_a_single_run(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    pieces = _ninths(("ubre", "csb", "uprotocol"), 1500, seed=seed, rate=chance.choice([30.0, 400.0]))
+    pieces = _pieces(9, ("ubre", "csb", "uprotocol"), 1500, seed=seed, rate=chance.choice([30.0, 400.0]))
     single = _added(tmp_path / "one", pieces, [len(pieces)])
     assert single["rows"] and single["journeys"] and single["totals"]["exchanges"]
     assert _added(tmp_path / "several", pieces, _runs(chance, len(pieces))) == single
@@ -155,7 +155,7 @@ class Killed(BaseException): ...
 def test_small_files_of_many_runs_become_one_and_what_was_counted_counts_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
 ) -> None:
-    pieces = _ninths(("ubre", "csb"), 600, seed=1, rate=30.0)
+    pieces = _pieces(6, ("ubre", "csb"), 600, seed=1, rate=30.0)
     single, counted = _added(tmp_path / "one", pieces, [len(pieces)]), list[str]()
     run, add_messages = Pipeline.run, Sums._add_messages
 
