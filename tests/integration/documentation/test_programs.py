@@ -146,7 +146,7 @@ def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[str]
     found: dict[Path, list[str]] = {page: [] for page in pages}
     for number, files in enumerate(in_folders(pages, folder)):
         command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={TYPES_KNOWN}", *files]
-        ended = subprocess.run(command, cwd=folder / str(number), capture_output=True, text=True, timeout=100, check=False)
+        ended = subprocess.run(command, cwd=folder / str(number), capture_output=True, text=True, timeout=390, check=False)
         said = ended.stdout.splitlines()
         assert ended.stderr == ""
         assert said[-1].startswith("Found" if ended.returncode else "Success: "), ended.stdout
@@ -158,6 +158,7 @@ def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[str]
 
 @pytest.mark.full
 @pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.timeout(1200)  # the first one waits for mypy, which may have read no package before
 def test_the_programs_of_a_page_are_typed(page: Path, complaints: dict[Path, list[str]]) -> None:
     assert complaints[page] == []
 
