@@ -22,7 +22,7 @@ from tests.support import free_port
 from tests.unit.cli.support import COMMAND, Cli, next_line, publishing, serve_process, serving, started
 
 
-@pytest.mark.parametrize("body", ["null", "[1,2.5,{}]", '{"a":{"b":"ü"}}', "true", '"Ann"'])
+@pytest.mark.parametrize("body", ["null", "[1,2.5,{}]", '{"a":{"b":"ü"}}', "true", '""', '"Ann"'])
 def test_request_carries_any_json_there_and_back(body: str, url: str, cli: Cli) -> None:
     out = cli.out("request", url, "echo", body, "--json")
     assert out.count("\n") == 1

@@ -121,6 +121,7 @@ def test_what_is_not_known_or_means_nothing_is_named(protocol: Any, options: dic
         (Up, {"ttl": 0}, "within"),
         (Up, {"priorities": {"a": "CS9"}}, "CS9"),
         (Up, {"priorities": "CS4"}, "priorities='CS4': a table is needed, from patterns to CS0 ... CS6"),
+        (Up, {"priorities": ("door.*", "CS4")}, "a table is needed, from patterns to CS0 ... CS6"),
         (Up, {"permission_level": -1}, "permission_level"),
         (Up, {"per_authority": 0}, "per_authority"),
         (Up, {"max_clock_skew": -1}, "max_clock_skew"),

@@ -54,6 +54,7 @@ def result_for(code: Code, reason: Any, detail: Any) -> int:
 
 
 def error_payload(message: Message) -> tuple[int, bytes]:
+    """Result byte and JSON payload of an error or failed end. May raise `EncodeError`: the detail cannot be encoded."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     text, reason, detail = str(said.get("text") or ""), said.get("reason"), said.get("detail")

@@ -284,6 +284,7 @@ _NOTHING: Final = CsbExtras()
 
 
 def unwrap(frame: bytes) -> tuple[int, bytes]:
+    """Split a frame into client number and inner frame. May raise `RemoteProtocolError`: too short."""
     if len(frame) < 4:
         raise refuse(f"{len(frame)} of the 12 bytes of a header", "short_frame")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]

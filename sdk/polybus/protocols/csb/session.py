@@ -362,6 +362,7 @@ class CrowdedSession(CsbSession):
         return (wire.CLIENT.pack(BROKER) + head + _encode(self._introduction),)
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
+        """Handle one frame. Never raises: a malformed one becomes `Refused`, and is answered if possible."""
         if self._early is not None and frame[:4] != _OF_BROKER:
             return self._keep(self._early, frame)
         client, party = BROKER, None
@@ -408,6 +409,7 @@ class CrowdedSession(CsbSession):
         return (CloseWanted(1009, "clients sent too much before the broker answered the introduction"),)
 
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
+        """Handle the answer to the introduction. May raise `RemoteProtocolError`: another message."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("0 is not a client's number", "unknown_peer")
         if message.kind is Kind.RESPONSE:

@@ -229,6 +229,7 @@ class Federation:
 
 
 def verb_of(message: Message) -> str | None:
+    """The command of a message to a bus; None for any other message."""
     verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None
 
@@ -278,6 +279,7 @@ def remove(federation: Federation, subject: str) -> None:
 
 
 def announce(federation: Federation, message: Message) -> None:
+    """Announce or withdraw a subject, once per service. Raises as `check_local_subject`."""
     name = str(message.subject)
     if name == CLIENT_BUS_ERRORS and federation.role == "client":
         return  # known to the server
@@ -485,6 +487,7 @@ def _fall_back(federation: Federation, message: Message, now: float) -> None:
 
 
 def _note(federation: Federation, message: Message, now: float) -> None:
+    """CapabilitiesNotice. May raise `RemoteProtocolError`: ``missing_part``, ``invalid_part``, ``too_large``."""
     flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
     if flags is None and verb_of(message) == "CapabilitiesNotice":
         raise refuse("CapabilitiesFlags is required", "missing_part")

@@ -76,6 +76,7 @@ _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
+    """Check an incoming subject. May raise `RemoteProtocolError`, also for a local one."""
     fault = fault_in_subject(value, limit)
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
@@ -86,6 +87,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
 
 
 def check_local_subject(value: Any, limit: int) -> str:
+    """Check an outgoing subject. Raises as in `WireRules`, and `ReservedSubject`."""
     WIRE_RULES.check_local_subject(value, limit)
     if not value:
         raise LocalProtocolError("the subject is empty", protocol="jrep")
@@ -145,12 +147,14 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 
 
 def services_in(value: Any) -> list[str]:
+    """Split RemoteServices at commas. May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is not str:
         raise refuse(f"RemoteServices is a string, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
+    """Read polybus headers, a JSON object as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
     try:
         headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):
@@ -159,8 +163,10 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
+    """Read whole milliseconds as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
     return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
 
 
 def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
+    """Check a whole number, not below 0. May raise `RemoteProtocolError` with `reason`."""
     return WIRE_RULES.read_count(value, name, answer_id, reason)

@@ -125,6 +125,7 @@ class Measure:
         self._total = 0
 
     def add(self, value: Any, depth: int) -> None:
+        """Add a value. May raise `BadRequest`: too many values, or too deep."""
         self._total += self._size_of(value, depth)[0]
         self._check(self._total, 0, depth)
 

@@ -47,6 +47,7 @@ def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None
 
 
 def local_subject(name: Any, limit: int) -> str:
+    """Check a subject to send to. May raise `LocalProtocolError`; `Unsupported` for a number."""
     fault = _fault_of_ours(name, limit, pattern=False)
     if fault is None and has_wildcard(name):
         fault = f"the subject {name[:60]!r} is a pattern to a NATS server: only subscriptions take wildcards"

@@ -256,6 +256,7 @@ def _sid(message: Message) -> str:
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
+    """Payload and header fields of an error. May raise `EncodeError`: its detail cannot be encoded."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     reason, detail = said.get("reason"), said.get("detail")

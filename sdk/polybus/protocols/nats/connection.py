@@ -135,7 +135,7 @@ _PAYLOAD: Final = 1024 * 1024  # Default maximum payload of servers, in bytes
 class ServerInfo:
     """The members of INFO that matter to a client."""
 
-    id: str | None = None
+    id: str | None = None  # None before the first INFO
     version: str = ""
     max_payload: int = _PAYLOAD  # Largest size of headers and payload together, in bytes
     headers: bool = True
@@ -240,6 +240,7 @@ class NatsDialect:
         self.inbox: str = inbox  # Subject of all answers, subscribed first, as `operations.INBOX_SID`
 
     def named(self, subject: str) -> str | int:
+        """Return the bus's name of a wire subject. May raise `RemoteProtocolError`."""
         return subject
 
     def give_stored(

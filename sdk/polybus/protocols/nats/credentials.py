@@ -26,6 +26,7 @@ def _without_padding(data: bytes) -> str:
 
 
 def private_keys() -> type[Ed25519PrivateKey]:
+    """Import the class of private keys. May raise `ImportError`: `cryptography` is not installed."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
@@ -89,6 +90,7 @@ def is_seed(nkey: str) -> bool:
 
 
 def key_in(text: str) -> KeyPair:
+    """Make the key pair of the seed in a text. Raises as `KeyPair.of_seed`."""
     found = _SEED.search(text)
     if found is None:
         raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")
@@ -96,6 +98,7 @@ def key_in(text: str) -> KeyPair:
 
 
 def read_creds(text: str) -> Credentials:
+    """Read a credentials file. Raises as `KeyPair.of_seed`."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise ValueError("nats: creds= is not a credentials file, which has a USER JWT and a USER NKEY SEED")

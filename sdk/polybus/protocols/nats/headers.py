@@ -51,8 +51,8 @@ class HeaderBlock:
     status: int | None = None  # Status from the server, such as 503: no subscriber
     text: str = ""  # Text after the status, or the text of an error
     fields: Mapping[str, str] | None = None  # Headers of the application
-    ttl: float | None = None
-    error: str | None = None
+    ttl: float | None = None  # Time-out of the request in seconds
+    error: str | None = None  # Number of an error
     reason: str | None = None
     octets: bool = False  # The body is bytes even if it looks like JSON
     kind: str | None = None  # Kind of message, if the subject does not tell (cluster)
@@ -175,6 +175,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], limit: int) -> bytes:
+    """Write a header block. May raise `LocalProtocolError`: a header cannot be sent on this wire."""
     lines = [VERSION]
     if fields:
         check_fields(fields, limit)
@@ -187,6 +188,7 @@ def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], li
 
 
 def check_fields(fields: Mapping[str, str], limit: int) -> None:
+    """May raise `LocalProtocolError`: a header cannot be sent on this wire, or its name is reserved."""
     fault = fault_in_headers(fields, limit)
     if fault is None:
         for name, value in fields.items():

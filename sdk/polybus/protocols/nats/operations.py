@@ -154,6 +154,7 @@ class NatsCutter:
         return reached
 
     def _keep_line(self, rest: bytes) -> None:
+        """Keep an incomplete line. May raise `RemoteProtocolError`: too long."""
         if len(rest) > LINE:
             raise refuse(f"a line of more than {LINE} bytes: is this a NATS server?", "too_large", close_code=1009)
         self._head = rest
@@ -225,7 +226,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class NatsOperation:
     """One operation."""
 
-    verb: str
+    verb: str  # In upper case: ``MSG``, ``PUB``...; ``OK`` and ``ERR`` without their signs
     subject: str = ""
     sid: str = ""  # The client's id of a subscription
     reply: str | None = None
@@ -269,6 +270,7 @@ class OperationReader:
         return read(self, tokens, line)
 
     def delivery(self, frame: bytes) -> Delivery:
+        """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
         parts = line.split(b" ")
@@ -348,6 +350,7 @@ class OperationReader:
         return NatsOperation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
 
     def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
+        """Decode and check a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
         try:
             name = data.decode()
         except UnicodeDecodeError as error:
@@ -437,6 +440,7 @@ def write_unsubscription(sid: str, most: int | None = None) -> bytes:
 
 
 def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
+    """Write INFO or CONNECT. May raise `EncodeError`: a member cannot be encoded."""
     try:
         return b"%b %b\r\n" % (verb.encode(), _encode(members))
     except (TypeError, ValueError, RecursionError) as error:

@@ -56,7 +56,7 @@ class ToReader:
     number: int = 0  # Sequence number in the store
     consumer: str = ""
     place: int = 0  # Sequence number among the consumer's deliveries
-    status: int = 0
+    status: int = 0  # Of an engine message; 0 for a publication
     text: str = ""
     left: int | None = None  # Requested publications that will not come, if the engine gives a number
     only: str | None = None  # The one durable handler that it is for; None for all

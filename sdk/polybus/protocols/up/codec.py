@@ -92,6 +92,7 @@ def format_of(number: int) -> BodyFormat:
 
 
 def check_payload(payload: bytes, format: BodyFormat) -> None:
+    """Check an incoming payload that is not JSON. May raise `RemoteProtocolError`: not in its declared format."""
     if format is ANY and not check_any(payload):
         raise _no("google.protobuf.Any", "bad_protobuf")
     if format is TEXT:
@@ -102,6 +103,7 @@ def check_payload(payload: bytes, format: BodyFormat) -> None:
 
 
 def read_json(payload: bytes, depth: int) -> Any:
+    """Read an incoming JSON payload. May raise `RemoteProtocolError`: malformed, or too deep."""
     try:
         if len(payload) > 2 * depth or not payload.isascii():
             check_json(payload, depth)

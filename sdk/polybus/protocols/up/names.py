@@ -68,6 +68,7 @@ def _line_of(name: str, text: str) -> str:
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
+    """Check the table of an option. Raises `ValueError` if a name or number is invalid or a duplicate."""
     pairs = pairs_in(names)
     if pairs is None:
         text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
@@ -163,9 +164,11 @@ class UpNames:
         self.spellings.clear()
 
     def method(self, subject: str | int) -> UUri:
+        """Address for a request. May raise `Unsupported`: no address; `LocalProtocolError`."""
         return self._whole(_found(subject, "method", self._methods, self._topics, lambda: self.other))
 
     def topic(self, subject: str | int) -> UUri:
+        """Source address of a publication. May raise `Unsupported`: no address; `LocalProtocolError`."""
         return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
 
     def _whole(self, uri: UUri) -> UUri:
@@ -173,7 +176,7 @@ class UpNames:
         return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
 
     def destination(self, to: str | None) -> UUri:
-        """Address for a notification: the given entity, or the other side."""
+        """Address for a notification: the given entity, or the other side. May raise `LocalProtocolError`: not an entity."""
         return self.other.with_resource(0) if to is None else _entity(to)
 
     def _spellings(self, text: str) -> tuple[str, tuple[str, ...]]:

@@ -201,6 +201,7 @@ class Filters:
         self._heard: tuple[str, ...] = ()
 
     def add(self, pattern: str | int) -> None:
+        """Add a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
         self._wanted[pattern] = tuple(self._expression(source, None) for source in self._sources(pattern))
         self.declare()
 

@@ -362,6 +362,8 @@ def _topic(part: bytes) -> dict[str, Any]:
 
 
 def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
+    """Check a declared service. May raise `ValueError`, which names the place."""
+
     def wrong(line: int, text: str) -> ValueError:
         return ValueError(f"up: {place(line)}: {text}")
 

@@ -81,6 +81,7 @@ class UUri:
 
 @lru_cache(maxsize=1024)
 def parse_uuri(text: str) -> UUri:
+    """Parse an address. May raise `UUriError`, with the reason."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise UUriError(f"{text[:100]!r} is not an address: {_FORM}")

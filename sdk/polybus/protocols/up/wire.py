@@ -100,6 +100,7 @@ def uuid_text(id: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
+    """Parse an id with hyphens. May raise `ValueError`."""
     if id_version(text) != 7:
         raise ValueError(f"{text[:60]!r} is not a UUID of version 7: one has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return bytes.fromhex(text.replace("-", ""))
@@ -278,6 +279,7 @@ def write_uuid(id: bytes) -> bytes:
 
 
 def read_uuid(data: bytes) -> bytes:
+    """The id of a message UUID. May raise `ValueError`."""
     if len(data) == 18 and data[0] == 9 and data[9] == 17:
         return data[8:0:-1] + data[17:9:-1]
     if len(data) > _LONGEST_UUID:

@@ -142,6 +142,7 @@ class UProtocolCodec:
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
+        """May raise `LocalProtocolError`: the attributes break a rule of the document."""
         name = attributes.get("type", "")
         kind = TYPES.get(name, "extension" if name.startswith("polybus.") else "")
         if kind == "publish" and attributes.get("sink") is not None:

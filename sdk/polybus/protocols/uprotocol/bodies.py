@@ -21,6 +21,7 @@ FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
 def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
+    """The body of a message in a format of this wire. May raise `EncodeError`."""
     format = message.format
     if message.raw is not None and format in FORMATS:
         return message.encoded(FORMATS), format
@@ -101,6 +102,7 @@ def is_misplaced(value: Any, format: BodyFormat) -> bool:
 
 
 def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
+    """Check incoming data declared as JSON or text. May raise `RemoteProtocolError`: malformed."""
     try:
         if format is JSON:
             check_json(data, depth)

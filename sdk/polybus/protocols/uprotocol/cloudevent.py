@@ -140,6 +140,7 @@ def named(message: Message, entity: str) -> Message:
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, leniency: Leniency) -> Message:
+    """The message of attributes and data. May raise `RemoteProtocolError`: not an event of uProtocol."""
     content = attributes.get("datacontenttype")
     format = format_of(content if isinstance(content, str) else None)
     if raw is not None:

@@ -123,6 +123,7 @@ KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 
 def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits) -> Message:
+    """Read an extension's message. May raise `RemoteProtocolError`: missing or wrong member."""
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
@@ -184,6 +185,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | None:
+    """The headers of an event, or None. May raise `RemoteProtocolError`: ``invalid_headers``."""
     headers: dict[str, str] = {}
     text = attributes.pop(HEADERS, None)
     if text is not None:
@@ -199,6 +201,7 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
 
 
 def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
+    """Headers as attributes. May raise `LocalProtocolError`: not valid on this wire."""
     WIRE_RULES.check_local_headers(headers, limit)
     attributes: dict[str, str] = {}
     if is_traceparent(headers.get(TRACEPARENT, "")):

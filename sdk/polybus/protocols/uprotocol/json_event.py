@@ -144,6 +144,7 @@ class JsonEventReader:
         return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        """Attributes and data, unchecked. May raise `RemoteProtocolError`; `ValueError`: not JSON."""
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}", "bad_json")

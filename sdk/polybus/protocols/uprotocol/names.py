@@ -114,6 +114,7 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
+    """Parse an address. May raise `UriError`, with the place of the fault."""
     uri = read_uri(text)
     if uri.strange:
         raise UriError(uri.strange)
@@ -231,6 +232,7 @@ class UProtocolNames:
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
+        """Address for a request. May raise `LocalProtocolError`; `ReservedSubject`: it is for answers."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_method, "method: rpc.<name> of an entity with its version")
@@ -239,6 +241,7 @@ class UProtocolNames:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
+        """Source address of a publication. May raise `LocalProtocolError`: not a topic, or too long."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_topic, "topic: it has a resource and a #Message")
@@ -276,6 +279,7 @@ def entity_of(uri: str) -> str:
 
 
 def entity_key(entity: str) -> str:
+    """An entity in canonical form. May raise `ValueError`."""
     try:
         uri = parse_uri(entity)
     except UriError as error:
@@ -286,12 +290,14 @@ def entity_key(entity: str) -> str:
 
 
 def subject_text(subject: str | int) -> str:
+    """Check a subject. May raise `Unsupported`: a number."""
     if isinstance(subject, int):
         raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject
 
 
 def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
+    """Check a subject that is an address. May raise `LocalProtocolError`: not of the wanted kind."""
     try:
         uri = parse_uri(text)
     except UriError as error:

@@ -162,6 +162,7 @@ class ProtoReader:
         return self.parts(frame)[0].get("reqid")
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        """Attributes and data of an event, unchecked. May raise `RemoteProtocolError`: malformed."""
         from google.protobuf.message import DecodeError
 
         try:

@@ -55,7 +55,7 @@ class Facts:
     """A message to check."""
 
     attributes: dict[str, Any]  # Values by name, including ``specversion``
-    kind: str = ""
+    kind: str = ""  # ``publish``, ``notification``, ``request``, ``response``; ``extension`` for polybus messages
     has_data: bool = False  # True if there is a payload
     is_any: bool = True  # True if the content type means a ``google.protobuf.Any``
     local: frozenset[str] | None = frozenset()  # Known entities that may lack an authority; None for all
@@ -243,6 +243,7 @@ class Leniency(IntEnum):
 
     @classmethod
     def of(cls, mode: str) -> Leniency:
+        """The value of an option. May raise `ValueError`."""
         found = cls.__members__.get(mode.upper())
         if found is None:
             raise ValueError(f"mode={mode!r}: one of {', '.join(name.lower() for name in cls.__members__)}")

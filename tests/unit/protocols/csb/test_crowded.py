@@ -70,8 +70,10 @@ def test_with_an_id_it_introduces_itself_and_learns_who_its_clients_are() -> Non
 
 def test_clients_that_the_broker_has_assigned_before_it_answers_are_there_when_it_has() -> None:
     session = session_of(server="A")
-    for frame in ("00000007 d0000000", "00000007 10000001", "00000008 d0000000", "00000008 e0000000"):
-        assert said(session, frame + ("00000005" if "10000001" in frame else "00000000")) == []
+    for frame in ("00000007 d0000000 00000000", "00000007 10000001 00000005"):
+        assert said(session, frame) == []
+    for frame in ("00000008 d0000000 00000000", "00000008 e0000000 00000000"):
+        assert said(session, frame) == []
     assert said(session, "00000007 d2000000 00000000", b'{"address":"10.0.0.1:5","params":{"path":"/game"}}') == []
     ready, seven, asked, eight, gone = said(session, "00000000 22000000 ffff0000", b'{"v":1}')
     assert isinstance(ready, Ready)
@@ -156,9 +158,7 @@ def test_leaving_sends_everybody_away() -> None:
     assert sent(session) == []
 
 
-def test_what_a_client_had_sent_before_it_learned_that_it_must_go_is_no_mistake_of_the_broker_as_long_as_it_is_remembered() -> (
-    None
-):
+def test_what_a_client_had_sent_before_it_learned_that_it_must_go_is_no_mistake_while_it_is_remembered() -> None:
     session = with_clients(7, 8)
     session.close(4401, "no", 0.0, 7)
     for frame in ("00000007 12000001 00010001 31", "00000007 12000001 00010001 7b", "00000007 ff"):

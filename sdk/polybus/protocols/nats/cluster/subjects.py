@@ -61,6 +61,7 @@ def unescape_token(token: str) -> str:
 
 
 def escape_subject(subject: str | int) -> str:
+    """Encode a subject of the bus. May raise `LocalProtocolError`: empty token or lone surrogate."""
     if isinstance(subject, int):
         return f"{_NUMBER}{subject}"
     try:
@@ -102,6 +103,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def unescape_subject(text: str) -> str | int:
+    """Decode a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     if "%" not in text:
         return text
     if text.startswith(_NUMBER):
@@ -209,6 +211,7 @@ def is_node(name: Any) -> TypeGuard[str]:
 
 
 def split_key(rest: str) -> tuple[str, str]:
+    """Split the key of a user from the rest. May raise `RemoteProtocolError`."""
     key, dot, subject = rest.partition(".")
     if not dot:
         raise refuse(f"{rest[:60]!r} has no key, or no subject", "invalid_subject")
