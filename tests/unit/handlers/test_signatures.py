@@ -168,6 +168,24 @@ async def test_what_annotations_demand_of_a_body_is_checked(kind: Any, fits: lis
 
 
 @bounded
+async def test_bodies_within_generic_ones_are_objects_of_their_classes() -> None:
+    bus = Bus()
+
+    @bus.handle("generic")
+    async def generic(body: Page[Query]) -> Any:
+        return body.items[0].id
+
+    @bus.handle("models")
+    async def models(body: list[Model] | None) -> Any:
+        return None if body is None else [item.id for item in body]
+
+    async with pair(bus) as client:
+        assert await client.request("generic", {"items": [{"id": 7}]}) == 7
+        assert await client.request("models", [{"id": 7}, Model(id=8)]) == [7, 8]
+        assert await client.request("models") is None
+
+
+@bounded
 async def test_tokens_of_the_subject_are_converted_to_what_is_annotated() -> None:
     bus, heard = Bus(), []
 

@@ -158,9 +158,9 @@ _MESSAGES: Final = f"""
     )
 """
 _SETTLED: Final = "latency_ns is not null and code_name"
-# Clients have a new port each time: such ports are left out of the names of peers.
 _CLASS: Final = f"""latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > {DIGITS}
     then length(cast(latency_ns as string)) - {DIGITS} else 0 end) as bigint)"""
+# Clients have a new port each time: such ports are left out of the names of peers.
 _EXCHANGES: Final = f"""
     select case when grouping(outcome) = 0 then 'exchanges' when grouping(stored) = 0 then 'stores'
             when grouping(who) = 0 then 'asks' else 'paces' end as part,

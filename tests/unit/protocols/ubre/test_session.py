@@ -1,5 +1,6 @@
 """A UBRE connection: its options, ids, refusals and limits."""
 
+import json
 import random
 import re
 import subprocess
@@ -9,12 +10,15 @@ from typing import Any
 import pytest
 
 import polybus.protocols
+from polybus import Bus
 from polybus.errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Ready, Refused
 from polybus.protocols import Ubre
 from tests.doubles.driven import Driven
+from tests.support import bounded
+from tests.unit.broker.raw import raw_peer
 
 
 def opened(adapter: Ubre | None = None, limits: Limits | None = None) -> Driven:
@@ -185,3 +189,24 @@ def test_a_protocol_is_loaded_when_it_is_first_asked_for() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
     with pytest.raises(AttributeError, match="Nothing"):
         polybus.protocols.Nothing  # noqa: B018
+
+
+@pytest.mark.anyio
+@bounded
+async def test_in_the_dialect_of_the_document_a_body_without_a_subject_goes_to_the_handler_of_the_empty_one() -> None:
+    bus = Bus()
+    bus.handle("user.get")(lambda body: {"user": body["id"]})
+    bus.handle("")(lambda body: {"whatever": body})
+    asked = [
+        {"request": "1", "body": {"subject": "user.get", "body": {"id": 7}}},
+        {"request": "2", "body": [1, 2]},
+        {"request": "3"},
+    ]
+    async with bus.serve("ubre+tcp://127.0.0.1:0?dialect=spec") as listener, raw_peer(listener.url) as raw:
+        await raw.send(*(json.dumps(one).encode() for one in asked))
+        answers = [json.loads(bytes.fromhex(await raw.receive())) for _ in asked]
+    assert {answer["success"]: answer["body"] for answer in answers} == {
+        "1": {"user": 7},
+        "2": {"whatever": [1, 2]},
+        "3": {"whatever": None},
+    }
