@@ -209,10 +209,14 @@ class _BatchDecoder:
         try:
             mark = json.loads(decoder.options)[MARK]
             opens, source = mark["state"] == "open", mark.get("who")
-            fields = EventFields("open", source=source if isinstance(source, str) else None)
+            fields = EventFields("open", source=_whole_text(source) if isinstance(source, str) else None)
             if not opens:
                 data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
-                more: Any = {"datacontenttype": "application/json", "data": data, "code_name": str(mark.get("code"))}
+                more: Any = {
+                    "datacontenttype": "application/json",
+                    "data": data,
+                    "code_name": _whole_text(str(mark.get("code"))),
+                }
                 fields = EventFields("close", source=fields.source, **more)
         except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "the row has no frame, and is not about a gap or a connection", None))
@@ -239,6 +243,11 @@ class _BatchDecoder:
             columns["date"] = dates_of(columns["ts_ns"])
         found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
         return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)
+
+
+def _whole_text(text: str) -> str:
+    """Return a text of JSON without halves of surrogate pairs, which no column can hold."""
+    return text.encode(errors="replace").decode()
 
 
 # -- reasons --------------------------------------------------------------------------------------------------------------

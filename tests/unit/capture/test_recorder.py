@@ -21,13 +21,14 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import anyio
 import pyarrow as pa
 import pytest
 from attrs import evolve
 
-from polybus import Backoff, Bus, ConnectFailed, LocalProtocolError, connect, sync
+from polybus import Backoff, Bus, ConnectFailed, Identity, LocalProtocolError, connect, sync
 from polybus._core.link.link import Link
 from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, info, make_recorder
 from polybus.capture.record.recorder import BATCH_ROWS, RowBuffer
@@ -130,6 +131,30 @@ async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_
     assert len({row["conn_id"] for row in rows}) == 3
     assert {row["role"] for row in rows} == {1}
     assert {row["capture_id"] for row in rows} == {recording.capture_id}
+
+
+@bounded
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("ann", "ann"),
+        ("half \ud800", "half ?"),
+        ("x" * 1_000_000, "x" * 1000),
+        ("https://ann:hunter2@shop.example", "https://ann:*******@shop.example"),
+        (f"eyJhbGciOiJIUzI1NiJ9.{'a' * 2000}.c2ln", "*" * 1000),
+        (UUID(int=7), None),
+    ],
+    ids=["name", "half a pair", "long", "password", "token", "no text"],
+)
+async def test_the_key_of_an_identity_costs_no_connection_and_tells_no_secret(
+    key: Any, shown: str | None, tmp_path: Path
+) -> None:
+    bus = _server("ubre")
+    async with bus.record(tmp_path), pair(bus, identity=Identity(key=key)) as client:
+        await client.request("user.get", {"n": 1})
+    marks = [json.loads(row["options"])["link"] for row in rows_in(tmp_path) if row["frame"] is None]
+    assert [mark.get("who") for mark in marks] == [shown, shown]
+    assert len(events_in(tmp_path, "open")) == 1
 
 
 @bounded

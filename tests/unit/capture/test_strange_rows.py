@@ -17,6 +17,7 @@ OPTIONS = (
     None, "", "[", "[" * 100_000, "null", "1", "[]",
     '"x"', '{"link":1}', '{"link":{}}', '{"format":"nope"}', '{"format":{"a":1}}',
     '{"actions":5}', '{"actions":{"a":"b"}}', '{"actions":[["a",1]]}', '{"side":"broker-server"}', '{"a":"\\ud800"}',
+    '{"link":{"state":"open","who":"\\ud800"}}', '{"link":{"state":"close","code":"\\ud800","who":5}}',
     '{"gap":1}', '{"gap":"x","frames":"y"}', '{"gap":"x","frames":1e999}', '{"gap":[1],"frames":1}',
 )  # fmt: skip
 COLUMNS: dict[str, tuple[Any, ...]] = {

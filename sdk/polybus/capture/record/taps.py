@@ -16,6 +16,7 @@ from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import ProtocolFeatures
 from ..rows import DIRECTION_IN, DIRECTION_OUT, FIELDS, MOST, SMALL, RowHeader, Ttl
+from .redact_bytes import blank
 
 if TYPE_CHECKING:
     from ...plugins import Closed, Receiver
@@ -33,12 +34,22 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+_SEARCHED: Final = 100_000
+_LONGEST: Final = 1000
+"""Letters of a text about a connection that are searched for secrets, and those that are recorded."""
+
+
+def _shown(text: str) -> str:
+    """Return a text about a connection without its secrets, and without what UTF-8 cannot hold."""
+    return blank(text[:_SEARCHED].encode(errors="replace")).decode(errors="replace")[:_LONGEST]
+
+
 class ConnectionTap:
     def __init__(
         self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, opened: bool, who: str | None
     ) -> None:
         self.recorder: CaptureRecorder = recorder
-        self._who = who
+        self._who = _shown(who) if isinstance(who, str) else None  # a recording costs no connection, whatever the key is
         # Decoding needs these options; they contain no secrets.
         self._options: dict[str, Any] = dict(adapter.url_options)
         if actions := ProtocolFeatures.of(adapter).actions:
@@ -56,7 +67,7 @@ class ConnectionTap:
         self.recorder.take((evolve(self._outgoing, options=options), monotonic_ns(), None, None))
 
     def over(self, why: Closed) -> None:
-        self._say({"state": "close", "code": why.code, "reason": why.reason[:200]})
+        self._say({"state": "close", "code": why.code, "reason": _shown(why.reason)[:200]})
 
     def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
         """Return a recording session and transport for a link to use instead."""
