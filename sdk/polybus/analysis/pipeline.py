@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import attrs
+import msgspec
 import pyarrow as pa
 
 from polybus.capture.errors import CaptureError
@@ -426,7 +427,7 @@ class Pipeline:
         metrics["verdict"] = [attrs.asdict(finding) for finding in verdict(metrics)]
         output.storage.write(REPORT, render(metrics).encode())
         # Last: their presence shows that the report is complete.
-        output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
+        output.storage.write(METRICS, msgspec.json.format(msgspec.json.encode(metrics), indent=1))
         return metrics
 
 

@@ -66,8 +66,14 @@ def _most(table: pa.Table, keys: str, numbers: Mapping[str, str] = _COUNT) -> Ro
     return _first(grouped(table, keys.split(), numbers).to_pylist(), keys)
 
 
-def _first(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
-    names = keys.split()
+_TOPIC: Final = ("protocol", "subject", "capture_id", "direction", "n")
+
+
+def _first(found: Iterable[dict[str, Any]], keys: str) -> Rows:
+    names, rows = keys.split(), list(found)
+    if len(rows) > MANY:  # few keys are compared
+        least = sorted(row["n"] for row in rows)[-MANY]
+        rows = [row for row in rows if row["n"] >= least]
     return sorted(rows, key=lambda row: (-row["n"], *in_order(row, names)))[:MANY]
 
 
@@ -76,16 +82,12 @@ class _Tables:
         self._sums, self._parts, self._names = sums, dict(sums.shown), names
         self.broke: int = 0
         """Number of connections that broke off, including unlisted ones."""
-        for name in ("subjects", "windows", "orphans"):
-            self._parts[name] = self._named(self._parts[name])
-
-    def _named(self, table: pa.Table) -> pa.Table:
-        subjects = table["subject"].combine_chunks()
-        found = self._names.renamed(one for one in pc.unique(subjects).to_pylist() if one is not None)
-        if not found:
-            return table
-        named = pa.array([None if one is None else found.get(one, one) for one in subjects.to_pylist()], pa.string())
-        return table.set_column(table.schema.get_field_index("subject"), "subject", named)
+        tables = {name: self._parts[name] for name in ("subjects", "windows", "orphans")}
+        subjects = {one for table in tables.values() for one in pc.unique(table["subject"]).to_pylist()}
+        if found := names.renamed(subjects - {None}):
+            for name, table in tables.items():
+                named = pa.array([found.get(one, one) for one in table["subject"].to_pylist()], pa.string())
+                self._parts[name] = table.set_column(table.schema.get_field_index("subject"), "subject", named)
 
     def all(self) -> dict[str, Rows]:
         links, topics = self._parts["links"], self._of("subjects", topic="publish")
@@ -191,26 +193,31 @@ class _Tables:
     def _asks(self) -> Rows:
         """Return who asks whom by subject; the recorded program is `here`."""
         table, keys = self._of("asks", kind="request"), "capture_id direction who protocol subject".split()
-        classes, alone, found = _classes(table, *keys), len(pc.unique(table["capture_id"])) == 1, []
-        for row in grouped(table, keys, {"n": "sum", "not_ok": "sum"}).to_pylist():
+        rows, alone = _most(table, " ".join(keys), {"n": "sum", "not_ok": "sum"}), len(pc.unique(table["capture_id"])) == 1
+        few = pa.Table.from_pylist([{name: row[name] for name in keys} for row in rows], table.select(keys).schema)
+        classes = _classes(table.join(few, keys, join_type="left semi", use_threads=False), *keys)
+        for row in rows:
             here = "here" if alone else (row["capture_id"] or "")[-8:]
-            ends = [row["who"] or "unknown peer", here][:: 1 if row["direction"] else -1]
-            p95 = _percentiles(classes.get(tuple(row[name] for name in keys), ()))["p95_ns"]
-            found.append({**row, "asker": ends[0], "answerer": ends[1], "p95_ns": p95})
-        return _first(found, "asker answerer protocol subject")
+            row["asker"], row["answerer"] = [row["who"] or "unknown peer", here][:: 1 if row["direction"] else -1]
+            row["p95_ns"] = _percentiles(classes.get(tuple(row[name] for name in keys), ()))["p95_ns"]
+        return _first(rows, "asker answerer protocol subject")
 
     def _unheard(self, topics: pa.Table) -> Rows:
         """Return publications that arrived without a subscription, and were not forwarded; recordings may share them."""
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
-        found = []
-        for (protocol, subject), rows in _alike(topics, "protocol subject"):
-            came = Counter[Any]()
-            for row in rows:
-                came[row["capture_id"]] += row["n"] * (row["direction"] == 1)
-            passed = sum(row["n"] for row in rows if row["direction"] == 0 and came[row["capture_id"]])
-            if came.total() and not passed and not any(is_for(pattern, subject or "") for pattern in patterns):
-                found.append({"protocol": protocol, "subject": subject, "n": max(came.values())})
+        came, sent = dict[tuple[Any, ...], Counter[Any]](), set[tuple[Any, ...]]()
+        for *topic, name, way, n in zip(*(topics[one].to_pylist() for one in _TOPIC), strict=True):
+            if way == 1:
+                came.setdefault(tuple(topic), Counter())[name] += n
+            elif way == 0:
+                sent.add((*topic, name))
+        found = [
+            {"protocol": protocol, "subject": subject, "n": max(by.values())}
+            for (protocol, subject), by in came.items()
+            if not any((protocol, subject, name) in sent for name in by)
+            and not any(is_for(pattern, subject or "") for pattern in patterns)
+        ]
         return _first(found, "protocol subject")
 
     def _clocks(self) -> Rows:
