@@ -158,14 +158,14 @@ _MESSAGES: Final = f"""
     )
 """
 _SETTLED: Final = "latency_ns is not null and code_name"
-_CLASS: Final = f"""latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > {DIGITS}
-    then length(cast(latency_ns as string)) - {DIGITS} else 0 end) as bigint)"""
+_CLASS: Final = """latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > DIGITS
+    then length(cast(latency_ns as string)) - DIGITS else 0 end) as bigint)"""
 # Clients have a new port each time: such ports are left out of the names of peers.
 _EXCHANGES: Final = f"""
     select case when grouping(outcome) = 0 then 'exchanges' when grouping(stored) = 0 then 'stores'
             when grouping(who) = 0 then 'asks' else 'paces' end as part,
-        settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class, window_ns, timed,
-        capture_id, who, stored, store, durable, reason, letter,
+        settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views,
+        coalesce(class, rough) as class, window_ns, timed, capture_id, who, stored, store, durable, reason, letter,
         count(*) as n, cast(sum(cast(latency_ns as decimal(20, 0))) as decimal(38, 0)) as summed, max(latency_ns) as value,
         sum(duplicates) as duplicates, sum(attempts - 1) as repeats,
         cast(sum(cast(way_ns as decimal(20, 0))) as decimal(38, 0)) as way, count(way_ns) as ways, sum(items) as items,
@@ -175,7 +175,8 @@ _EXCHANGES: Final = f"""
         count_if({_SETTLED} = 'OK') as handled, count_if({_SETTLED} = 'NAK') as again, count_if({_SETTLED} = 'TERM') as ended
     from (
         select *, kind = 'request' as timed, case when kind = 'request' then at_ns - at_ns % {{width}} end as window_ns,
-            case when stored = '{DEAD_LETTER}' then store_seq end as letter, {_CLASS} as class,
+            case when stored = '{DEAD_LETTER}' then store_seq end as letter,
+            {_CLASS.replace("DIGITS", str(DIGITS))} as class, {_CLASS.replace("DIGITS", "1")} as rough,
             case when direction = 1 and identity_key != peer then identity_key when first_who is not null then first_who
                 else regexp_replace(peer, ':(3[2-9]|[4-6][0-9])[0-9][0-9][0-9]$', '') end as who
         from (
@@ -186,7 +187,7 @@ _EXCHANGES: Final = f"""
     group by grouping sets (
         (settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class),
         (settled, timed, window_ns, class), (settled, stored, store, durable, reason, letter),
-        (settled, capture_id, direction, who, kind, protocol, subject, class)
+        (settled, capture_id, direction, who, kind, protocol, subject, rough)
     )
 """
 _ORDER: Final = f"latency_ns desc nulls first, request_time_ns, {TIES}"

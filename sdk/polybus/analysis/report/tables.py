@@ -73,6 +73,7 @@ _CODE_NAME = _column("code_name", _TEXT, "Name of the code.")
 _MESSAGES = _column("n", _WHOLE, "Number of messages.")
 _REQUESTS = _column("n", _WHOLE, "Number of requests.")
 _NOT_OK = _column("not_ok", _WHOLE, "Number with another outcome than ok.")
+_ROUGH = _ns("p95_ns", "Latency, ns, not exceeded by 95 % of the answers; less than twice the exact one.")
 _DUPLICATES = _column("duplicates", _WHOLE, "Number of further answers.")
 _NBYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
 _BEGIN = _ns("window_ns", "Begin of the time window, ns since 1970 UTC; metrics.json has the length as window_ns.")
@@ -209,7 +210,7 @@ METRICS: Final = {
         "Requests by who asks whom and subject; the 1000 most frequent.",
         _column("asker", _TEXT, "Name or address of who asks: `here` is the recording program; of several, the recording."),
         _column("answerer", _TEXT, "Name or address of who is asked."),
-        *(_PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _share(95)),
+        *(_PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
     ),
     "topics": _table(
         "Publications by subject; the 1000 most frequent.",
