@@ -98,10 +98,10 @@ def test_groups_of_rows_say_which_batches_they_hold_and_what_is_to_be_counted(fo
         most = max(most, len(columns.groups))
         assert columns.groups[0].first == 0
         assert [group.after for group in columns.groups[:-1]] == [group.first for group in columns.groups[1:]]
-        assert columns.groups[-1].after == max(message.batch for message in capture.messages(segment)) + 1
+        assert columns.groups[-1].after == max(message.batch for message in capture.reader(segment).messages()) + 1
         for group in columns.groups:
             rows = [one.rows for one in capture.batches((segment.number, group.first), (segment.number, group.after))]
-            message = next(one for one in capture.messages(segment) if one.batch == group.first)
+            message = next(one for one in capture.reader(segment).messages() if one.batch == group.first)
             assert message.offset == group.offset
             assert columns.following(group) == next((one for one in columns.groups if one.first == group.after), None)
             made_of = list(decoded(rows))

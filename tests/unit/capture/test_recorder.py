@@ -682,7 +682,7 @@ def test_a_program_that_ends_without_leaving_and_its_forked_child_lose_nothing(t
     assert (done.stderr, done.returncode) == ("", 0)
     assert [row["seq"] for row in rows_in(tmp_path)] == list(range(904))
     capture = Capture(tmp_path)
-    messages = [message for segment in capture.segments() for message in capture.messages(segment)]
+    messages = [message for segment in capture.segments() for message in capture.reader(segment).messages()]
     assert sum(not message.rows for message in messages) == 1, "one of the two says that the recording is over"
 
 
