@@ -152,6 +152,17 @@ def test_the_map_tells_who_asks_whom_by_name_and_without_the_ports_of_clients(tm
     ]
 
 
+def test_the_map_counts_more_subjects_than_its_table_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.analysis.report.metrics.MANY", 3)
+    day = Day()
+    for number in range(5):
+        day.ask(0, f"tank.{number}", GOOD)
+    done = day.analysed(tmp_path)
+    assert len(done.metrics["asks"]) == 3
+    assert [row["n"] for row in done.metrics["pairs"]] == [5]
+    assert ">5</text>" in Path(done.report).read_text()
+
+
 def test_the_last_messages_of_a_broken_connection_are_there_with_their_bodies_cut(tmp_path: Path) -> None:
     day = Day()
     day.ask(0, "tank.get", GOOD)

@@ -109,7 +109,8 @@ class _Tables:
             **self._exchanges(requests),
             "orphans": _most(self._parts["orphans"], "protocol subject"),
             "sessions": self._sessions(),
-            "asks": self._asks(),
+            "asks": self._asks("protocol", "subject"),
+            "pairs": self._asks(),
             "topics": _most(topics, "protocol subject direction", sizes),
             "unheard": self._unheard(topics),
             "clocks": self._clocks(),
@@ -190,9 +191,9 @@ class _Tables:
         self.broke = sum(map(broke_off, found))
         return found[:MANY]
 
-    def _asks(self) -> Rows:
-        """Return who asks whom by subject; the recorded program is `here`."""
-        table, keys = self._of("asks", kind="request"), "capture_id direction who protocol subject".split()
+    def _asks(self, *by: str) -> Rows:
+        """Return who asks whom by some columns; the recorded program is `here`."""
+        table, keys = self._of("asks", kind="request"), ["capture_id", "direction", "who", *by]
         rows, alone = _most(table, " ".join(keys), {"n": "sum", "not_ok": "sum"}), len(pc.unique(table["capture_id"])) == 1
         few = pa.Table.from_pylist([{name: row[name] for name in keys} for row in rows], table.select(keys).schema)
         classes = _classes(table.join(few, keys, join_type="left semi", use_threads=False), *keys)
@@ -200,7 +201,7 @@ class _Tables:
             here = "here" if alone else (row["capture_id"] or "")[-8:]
             row["asker"], row["answerer"] = [row["who"] or "unknown peer", here][:: 1 if row["direction"] else -1]
             row["p95_ns"] = _percentiles(classes.get(tuple(row[name] for name in keys), ()))["p95_ns"]
-        return _first(rows, "asker answerer protocol subject")
+        return _first(rows, " ".join(("asker", "answerer", *by)))
 
     def _unheard(self, topics: pa.Table) -> Rows:
         """Return publications that arrived without a subscription, and were not forwarded; recordings may share them."""

@@ -74,6 +74,8 @@ _MESSAGES = _column("n", _WHOLE, "Number of messages.")
 _REQUESTS = _column("n", _WHOLE, "Number of requests.")
 _NOT_OK = _column("not_ok", _WHOLE, "Number with another outcome than ok.")
 _ROUGH = _ns("p95_ns", "Latency, ns, not exceeded by 95 % of the answers; less than twice the exact one.")
+_ASKER = _column("asker", _TEXT, "Name or address of who asks: `here` is the recording program; of several, the recording.")
+_ANSWERER = _column("answerer", _TEXT, "Name or address of who is asked.")
 _DUPLICATES = _column("duplicates", _WHOLE, "Number of further answers.")
 _NBYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
 _BEGIN = _ns("window_ns", "Begin of the time window, ns since 1970 UTC; metrics.json has the length as window_ns.")
@@ -208,9 +210,11 @@ METRICS: Final = {
     ),
     "asks": _table(
         "Requests by who asks whom and subject; the 1000 most frequent.",
-        _column("asker", _TEXT, "Name or address of who asks: `here` is the recording program; of several, the recording."),
-        _column("answerer", _TEXT, "Name or address of who is asked."),
-        *(_PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
+        *(_ASKER, _ANSWERER, _PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
+    ),
+    "pairs": _table(
+        "Requests by who asks whom, of all subjects; the 1000 most frequent.",
+        *(_ASKER, _ANSWERER, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
     ),
     "topics": _table(
         "Publications by subject; the 1000 most frequent.",
