@@ -226,7 +226,7 @@ def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
             y = round(height * (nth + 0.5) / len(side))
             numbers = list(zip(*links.values(), strict=True))
             n, bad, p95 = sum(numbers[0]), sum(numbers[1]), max(numbers[2])
-            said = f"{n:,}" + (f", {bad:,} not ok" if bad else ""), f"p95 {duration(p95)}" if p95 else ""
+            said = f"{n:,}" + (f", {bad:,} not ok" if bad else ""), f"p95 up to {duration(p95)}" if p95 else ""
             peers.append((name, *said, y, right))
             for here, sums in links.items():
                 lines.append((y, middle[here], right, 1 + 5 * sums[0] / most, sums[1] * 20 >= sums[0]))

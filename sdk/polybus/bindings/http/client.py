@@ -206,7 +206,7 @@ class HttpClient:
             if event == "connection.connect_tcp.complete":
                 opened = info["return_value"]
             elif event == "connection.start_tls.failed":  # httpcore does not close the socket of a cancelled handshake
-                with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(self._host.limits.close_timeout, shield=True):
                     await opened.aclose()
             elif trace is not None:
                 await trace(event, info)
