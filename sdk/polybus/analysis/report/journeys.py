@@ -276,7 +276,7 @@ def choose(rows: Iterable[Row]) -> Rows:
     """Return candidates of each kind: the first of each subject and code, then the second..."""
     found: dict[str, Rows] = {}
     for row in rows:
-        if row["outcome"] not in ("cancelled", "unseen", "open-at-end"):
+        if row["outcome"] not in ("cancelled", "unseen", "open-at-end") and row["request_time_ns"] is not None:
             why = "failed" if row["outcome"] == "error" else "unanswered" if row["latency_ns"] is None else "slowest"
             found.setdefault(why, []).append({**row, "why": why})
     chosen: Rows = []
