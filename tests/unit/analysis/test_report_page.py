@@ -152,6 +152,16 @@ def test_the_map_tells_who_asks_whom_by_name_and_without_the_ports_of_clients(tm
     ]
 
 
+def test_the_map_has_latencies_of_peers_without_an_address(tmp_path: Path) -> None:
+    day = Day()
+    day.say('{"request":"tank.get","id":"1"}', 0, peer=None)
+    day.wait(0.01)
+    day.say('{"success":"1"}', 1, peer=None)
+    assert [(row["answerer"], row["p95_ns"]) for row in day.analysed(tmp_path).metrics["asks"]] == [
+        ("unknown peer", 10_000_000)
+    ]
+
+
 def test_the_map_counts_more_subjects_than_its_table_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polybus.analysis.report.metrics.MANY", 3)
     day = Day()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from math import floor, log10
 from typing import Any, Final
 
@@ -196,7 +197,9 @@ class _Tables:
         table, keys = self._of("asks", kind="request"), ["capture_id", "direction", "who", *by]
         rows, alone = _most(table, " ".join(keys), {"n": "sum", "not_ok": "sum"}), len(pc.unique(table["capture_id"])) == 1
         few = pa.Table.from_pylist([{name: row[name] for name in keys} for row in rows], table.select(keys).schema)
-        classes = _classes(table.join(few, keys, join_type="left semi", use_threads=False), *keys)
+        of_few = table.join(few, keys, join_type="left semi", use_threads=False)
+        of_some = table.filter(pc.invert(reduce(pc.and_, (pc.is_valid(table[name]) for name in keys))))  # nulls join nothing
+        classes = _classes(pa.concat_tables([of_few, of_some]), *keys)
         for row in rows:
             here = "here" if alone else (row["capture_id"] or "")[-8:]
             row["asker"], row["answerer"] = [row["who"] or "unknown peer", here][:: 1 if row["direction"] else -1]
