@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 from attrs import field, frozen
 from msgspec import Struct
 
+from .._validation import shown
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..secrets import shown_members
@@ -245,11 +246,20 @@ class Identity(Struct, frozen=True, weakref=True):
         key: A key for the user, which is the same for all connections of the user, for `Bus.peers_of`.
         expires_at: An aware datetime at which the link ends (WebSocket close code 4401), unless the peer presents a new token
             before that.
+
+    Raises:
+        TypeError: The key is not a string.
     """
 
     value: Any = None
     key: str | None = None
     expires_at: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str | None):
+            raise TypeError(
+                f"Identity(key={shown(self.key)}): text, for example key=str(user.id), not {type(self.key).__name__}"
+            )
 
     def ends(self, now: float) -> float | None:
         """Return the time at which the identity expires, on the clock of `now`; None if it never expires."""

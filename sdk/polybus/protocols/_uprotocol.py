@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final, Self, TypeAlias
 
 from attrs import field, frozen
 
-from ..body import BodyFormat
 from ..errors import Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import RELAYED, Kind, Message
@@ -212,19 +211,7 @@ class LazyMessage(Message, ABC):
     """A message that converts its attributes to a dict only when they are read, which few handlers do."""
 
     __slots__ = ()
-    # Declared in `Message`; repeated for type checkers, because subclasses set them one by one.
-    kind: Kind
-    subject: str | int
-    id: Any
-    format: BodyFormat
-    ttl: float | None
-    headers: dict[str, str] | None
-    code: Code | None
-    reply_to: str | None
-    peer: Any
-    expires: float | None
-    answer_headers: dict[str, str] | None
-    checked: bytes | None
+    extras: dict[str, Any] | None  # declared in `Message`; repeated for type checkers
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))

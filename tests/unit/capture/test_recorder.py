@@ -21,7 +21,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import anyio
 import pyarrow as pa
@@ -142,13 +141,10 @@ async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_
         ("x" * 1_000_000, "x" * 1000),
         ("https://ann:hunter2@shop.example", "https://ann:*******@shop.example"),
         (f"eyJhbGciOiJIUzI1NiJ9.{'a' * 2000}.c2ln", "*" * 1000),
-        (UUID(int=7), None),
     ],
-    ids=["name", "half a pair", "long", "password", "token", "no text"],
+    ids=["name", "half a pair", "long", "password", "token"],
 )
-async def test_the_key_of_an_identity_costs_no_connection_and_tells_no_secret(
-    key: Any, shown: str | None, tmp_path: Path
-) -> None:
+async def test_the_key_of_an_identity_costs_no_connection_and_tells_no_secret(key: str, shown: str, tmp_path: Path) -> None:
     bus = _server("ubre")
     async with bus.record(tmp_path), pair(bus, identity=Identity(key=key)) as client:
         await client.request("user.get", {"n": 1})

@@ -1,7 +1,9 @@
-"""What happens when an identity expires while its link is up."""
+"""Identities: their keys, and what happens when one expires while its link is up."""
 
 import datetime
 from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -68,3 +70,9 @@ async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> N
             with pytest.raises(Unauthorized, match="expired"):
                 await bus.request("who")
             assert bus.stats().reconnects == 0
+
+
+@pytest.mark.parametrize("key", [7, ["a"], UUID(int=7), b"ann"])
+def test_a_key_that_is_not_a_string_is_refused_with_what_to_write(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"^Identity\(key=.*\): text, for example key=str\(user\.id\), not "):
+        Identity("ann", key=key)

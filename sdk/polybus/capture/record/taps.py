@@ -49,7 +49,7 @@ class ConnectionTap:
         self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, opened: bool, who: str | None
     ) -> None:
         self.recorder: CaptureRecorder = recorder
-        self._who = _shown(who) if isinstance(who, str) else None  # a recording costs no connection, whatever the key is
+        self._who = None if who is None else _shown(who)
         # Decoding needs these options; they contain no secrets.
         self._options: dict[str, Any] = dict(adapter.url_options)
         if actions := ProtocolFeatures.of(adapter).actions:
