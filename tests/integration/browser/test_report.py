@@ -53,6 +53,10 @@ def metrics(size: int, word: str) -> dict[str, Any]:
             {**wide, "asker": word, "answerer": "here", "direction": 1, "n": size, "not_ok": size, "p95_ns": size},
             {**wide, "asker": "here", "answerer": word, "direction": 0, "n": size, "not_ok": 0, "p95_ns": None},
         ],
+        "pairs": [
+            {"asker": word, "answerer": "here", "direction": 1, "n": size, "not_ok": size, "p95_ns": size},
+            {"asker": "here", "answerer": word, "direction": 0, "n": size, "not_ok": 0, "p95_ns": None},
+        ],
         "followed": [{**wide, "peer": word, "who": word, "closed": word, "messages": [{**message, "body": word}, message]}],
         "topics": [{**wide, "direction": 0, "n": size, "nbytes": size}],
         "unheard": [{**wide, "n": size}],

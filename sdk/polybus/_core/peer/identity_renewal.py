@@ -25,7 +25,8 @@ _LONGEST_TIME: Final = 10**15
 _SOONEST: Final = 1.0
 """Minimal seconds before a client shows a new token."""
 _PAUSE: Final = 0.5
-"""Seconds after `authenticate` in which a server ignores the next token of the same connection."""
+_BURST: Final = 4
+"""A server checks a token of a connection each half second on average, and up to four at once; it ignores others."""
 
 
 class Renewal(Struct, eq=False):
@@ -35,7 +36,7 @@ class Renewal(Struct, eq=False):
     busy: bool = False
     """True while the client waits to show a new token, or `authenticate` checks one of the peer."""
     _next: float = 0.0
-    """Time from which the server takes the next token."""
+    """Time from which the server takes tokens at the average rate, without a burst."""
 
     def plan(self, expires_in: Any, dialer: LinkDialer, send: Callable[[dict[str, Any]], Any]) -> None:
         """Show the next token in time. `expires_in` comes from the server, in milliseconds."""
@@ -52,9 +53,9 @@ class Renewal(Struct, eq=False):
             send(facts)
 
     def token(self, given: Any) -> str | None:
-        """Return a new token for `check`; None without one, while `authenticate` checks another one, or soon after that."""
+        """Return a new token for `check`; None without one, while `authenticate` checks another one, or after too many."""
         runtime = self._peer.link.runtime
-        if self.busy or not isinstance(given, str) or runtime.time() < self._next:
+        if self.busy or not isinstance(given, str) or runtime.time() < self._next - _BURST * _PAUSE:
             return None
         fits = len(given) <= runtime.limits.headers and _TOKEN.fullmatch(given)
         return given if fits else None
@@ -67,7 +68,7 @@ class Renewal(Struct, eq=False):
             outcome = await link.services.access.renew(link.admission, token)
         finally:
             self.busy = False
-            self._next = link.runtime.time() + _PAUSE
+            self._next = max(self._next, link.runtime.time()) + _PAUSE
         if not peer.connected:
             return False
         if isinstance(outcome, (Unauthorized, Forbidden)):
