@@ -53,17 +53,13 @@ def _check_priorities(adapter: Any, attribute: Any, value: Any) -> None:
             raise ValueError(f"{adapter.name}: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
 
 
-_LARGEST: Final = {"up": 2**32 - 1, "uprotocol": 2**31 - 1}
-"""Largest number of milliseconds in a ttl, and largest permission level."""
-
-
 def _check_token(adapter: Any, attribute: Any, value: Any) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
         raise ValueError(f"{adapter.name}: token is a string, a function that returns one, or None")  # never the value
 
 
 def _check_level(adapter: Any, attribute: Any, value: Any) -> None:
-    most = _LARGEST[adapter.name]
+    most = adapter.largest
     if value is not None and not (type(value) is int and 0 <= value <= most):
         raise ValueError(f"{adapter.name}: permission_level={value!r} is not a number from 0 to {most}")
 
@@ -74,7 +70,7 @@ def _check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
 
 
 def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
-    most = _LARGEST[adapter.name] / 1000
+    most = adapter.largest / 1000
     if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most):
         raise ValueError(f"{adapter.name}: ttl={value!r} is not within 0.001 and {int(most)} seconds")
 
@@ -82,6 +78,9 @@ def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
 @frozen(kw_only=True)
 class EntityOptions(UrlOptions):
     """The options that both generations have."""
+
+    largest: ClassVar[int]
+    """Largest number of milliseconds in a ttl, and largest permission level."""
 
     ttl: float | None = field(default=None, validator=_check_lifetime)
     priorities: Pairs = field(default=(), converter=_pairs, validator=_check_priorities)

@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -37,7 +38,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-async def foreign(engine: NatsServer) -> AsyncIterator[object]:
+async def foreign(engine: NatsServer) -> AsyncIterator[Any]:
     nats = pytest.importorskip("nats")
     client = await nats.connect(engine.address)
     yield client
@@ -45,26 +46,25 @@ async def foreign(engine: NatsServer) -> AsyncIterator[object]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_foreign_program_is_asked_and_asks_in_the_cluster(engine: NatsServer, foreign: object) -> None:
+async def test_a_foreign_program_is_asked_and_asks_in_the_cluster(engine: NatsServer, foreign: Any) -> None:
     bus = Bus(cluster=Cluster(engine.url + "/shop"))
-    client: object = foreign
 
     @bus.handle("double")
     async def double(n: int) -> int:
         return 2 * n
 
-    async def answer(message: object) -> None:
-        await message.respond(b"43")  # type: ignore[attr-defined]
+    async def answer(message: Any) -> None:
+        await message.respond(b"43")
 
     async with bus:
-        reply = await client.request("shop.r.double", b"21", timeout=BOUND)  # type: ignore[attr-defined]
+        reply = await foreign.request("shop.r.double", b"21", timeout=BOUND)
         assert json.loads(reply.data) == 42
-        await client.subscribe("shop.r.theirs", queue="h", cb=answer)  # type: ignore[attr-defined]
-        own = await client.request("shop.r.theirs", b"1", timeout=BOUND)  # type: ignore[attr-defined]
+        await foreign.subscribe("shop.r.theirs", queue="h", cb=answer)
+        own = await foreign.request("shop.r.theirs", b"1", timeout=BOUND)
         assert own.data == b"43"  # `flush` of this client may overtake the subscription
         assert await bus.request("theirs", 1) == 43
         async with bus.subscribe("news.*") as news:
-            await client.publish("shop.p.news.today", b'{"n": 1}')  # type: ignore[attr-defined]
+            await foreign.publish("shop.p.news.today", b'{"n": 1}')
             assert (await news.receive(BOUND)).body == {"n": 1}
 
 

@@ -173,3 +173,13 @@ def test_adapters_that_write_alike_share_a_codec(one: Any, equal: Any, other: An
     assert one.codec(LIMITS) is equal.codec(LIMITS)
     assert one.codec(LIMITS) is not other.codec(LIMITS)
     assert one.codec(LIMITS) is not one.codec(Limits(message=5))
+
+
+@pytest.mark.parametrize("adapter", [Up, UProtocol])
+def test_an_adapter_with_another_name_checks_its_options_too(adapter: type[Up | UProtocol]) -> None:
+    class Other(adapter):  # type: ignore[misc, valid-type]  # a parameter
+        name = "other"
+
+    assert Other(ttl=1.0, permission_level=3).permission_level == 3
+    with pytest.raises(ValueError, match=r"^other: ttl=-1 is not within"):
+        Other(ttl=-1)

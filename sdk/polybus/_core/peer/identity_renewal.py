@@ -25,8 +25,9 @@ _LONGEST_TIME: Final = 10**15
 _SOONEST: Final = 1.0
 """Minimal seconds before a client shows a new token."""
 _PAUSE: Final = 0.5
+"""Average seconds between two tokens of a connection that a server checks. It ignores other tokens."""
 _BURST: Final = 4
-"""A server checks a token of a connection each half second on average, and up to four at once; it ignores others."""
+"""Tokens that a server checks without a pause."""
 
 
 class Renewal(Struct, eq=False):
@@ -55,7 +56,7 @@ class Renewal(Struct, eq=False):
     def token(self, given: Any) -> str | None:
         """Return a new token for `check`; None without one, while `authenticate` checks another one, or after too many."""
         runtime = self._peer.link.runtime
-        if self.busy or not isinstance(given, str) or runtime.time() < self._next - _BURST * _PAUSE:
+        if self.busy or not isinstance(given, str) or runtime.time() < self._next - (_BURST - 1) * _PAUSE:
             return None
         fits = len(given) <= runtime.limits.headers and _TOKEN.fullmatch(given)
         return given if fits else None

@@ -113,7 +113,7 @@ class RemoteInterface:
         return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
     def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
-        """Call the method whose parameter types are those of the arguments. Use `method` to name other types.
+        """Call the method that has the parameter types of these arguments. Use `method` to name other types.
 
         Args:
             bus: A bus, or a peer.

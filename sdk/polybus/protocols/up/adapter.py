@@ -77,6 +77,7 @@ class Up(EntityOptions):
 
     name = "up"
     option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "strings", "dialect")
+    largest: ClassVar[int] = 2**32 - 1
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)

@@ -207,6 +207,7 @@ class UProtocol(EntityOptions):
 
     name = "uprotocol"
     option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "format", "mode", "profile", "notification", "content")
+    largest: ClassVar[int] = 2**31 - 1
     inspect_options: ClassVar[Mapping[str, str]] = {"mode": "lenient"}
     """Captured events are read as far as possible."""
 

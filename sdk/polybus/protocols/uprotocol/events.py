@@ -247,7 +247,7 @@ def _made_item(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMes
     found = item_id(id)
     if found is None or not source:
         return None
-    event = UsualEvent("1.0", id, source, ITEM)  # type: ignore[arg-type]  # of ours
+    event = UsualEvent("1.0", id, source, ITEM)  # type: ignore[arg-type]  # an extension of polybus
     message = EventMessage(Kind.ITEM, "", found[1], raw, format, None, event)
     message.checked = None  # not parsed: a number may exceed every reader's range
     return message
