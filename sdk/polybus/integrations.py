@@ -18,20 +18,18 @@ from ._core.bus.bus_parts import BusParts
 from ._core.bus.dialer import Headers
 from ._core.bus.lifecycle import raised_by_lifespan
 from ._core.bus.runner import serve_until_signal, tell_of_threads_left
-from ._core.handlers.handler import Handler
+from ._core.handlers.handler import Handler, SubscriberSpec
 from ._core.handlers.providers import provider_finder
 from ._core.handlers.signature import injected_as
-from ._core.handlers.subscriber import SubscriberSpec
 from ._core.link.link import Link
 from ._core.peer.party import PeerParty
 from ._core.peer.subscription import IteratedQueue
 from ._core.runtime.access import AccessControl, Admissions, Authenticate
-from ._core.runtime.context import current_call
+from ._core.runtime.context import State_co, current_call
 from ._core.runtime.executor import HandlerExecutor
 from ._core.runtime.runtime import Runtime, runs_here
 from ._core.runtime.services import Services
 from ._core.runtime.threads import CallThreads, waiting_in_thread
-from ._type_variables import State_co
 from .subjects import RESERVED_PREFIX
 
 if TYPE_CHECKING:

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol
 
 from attrs import define, field
 
-from ._type_variables import T_co
 from .body import JSON, OCTETS, BodyFormat, read_body
 from .errors import Code, LocalProtocolError
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
+    from typing_extensions import TypeVar
 
     from ._core.peer.peer import Peer
+
+    T_co = TypeVar("T_co", default=Any, covariant=True)
+else:
+    from typing import TypeVar  # without a default, which needs Python 3.13
+
+    T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["Kind", "Message"]
 

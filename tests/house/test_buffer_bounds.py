@@ -210,7 +210,7 @@ BOUNDS = {
     "the headers that the application gives": "bindings.jrep_http.requests._given",
     "the last sample of 64 threads, then it is emptied": "transports.zenoh.node._latest",
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
-        tunnel.connection._queue
+        tunnel._queue
     """,
     "the patterns of _announced": "protocols.nats.cluster.nodes._present",
     "the reasons that there are": "broker.events.dropped",
@@ -232,7 +232,7 @@ BOUNDS = {
     "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged": """
         _util.priority_queue._levels
     """,
-    "what one chunk holds, for the time in which it is looked at": "tunnel.connection._arrived",
+    "what one chunk holds, for the time in which it is looked at": "tunnel._arrived",
     "the targets of one publication": """
         pubsub.publisher.catching_up pubsub.publisher.failed pubsub.publisher.peers pubsub.publisher.queues
         pubsub.publisher.unconfirmed pubsub.publisher.undecided

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypeVa
 import attrs
 import msgspec
 
-from .._plain_forms import scalar_form
+from ..body import scalar_form
 
 
 def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get
 
 import msgspec
 
-from .._plain_forms import is_of_pydantic
+from ..body import is_of_pydantic
 from .class_shapes import ClassField, Shape, opened
 
 _PACKAGES: Final = ("pydantic", "pydantic_core", "annotated_types", "pydantic_extra_types", "fastapi")

@@ -18,9 +18,8 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
-from .._plain_forms import plain_form
 from .._validation import shown
-from ..body import JSON
+from ..body import JSON, plain_form
 from ..errors import BadRequest
 from ..message import Message
 from .class_shapes import opened

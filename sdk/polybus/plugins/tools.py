@@ -1,7 +1,6 @@
 """Small tools for authors of protocols, transports and integrations: argument checks, redaction, fields and rate limits for
 logs, time and randomness that a simulation can replace, and work that must be finished."""
 
-from .._plain_forms import plain_form, scalar_form, writes_aliases
 from .._util.broadcast import EventHub
 from .._util.cancel_scopes import receive, to_the_end
 from .._util.certificates import EXPIRES_SOON, warn_of_certificate
@@ -33,6 +32,7 @@ from .._validation import (
     shown,
     texts,
 )
+from ..body import plain_form, scalar_form, writes_aliases
 from ..secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
 
 __all__ = [

@@ -15,8 +15,8 @@ from .._core.bus.bus import Bus, Recording
 from .._core.bus.dialer import Headers
 from .._core.bus.lifecycle import DRAIN
 from .._core.bus.remote_peer import Caller, RemotePeer, User
+from .._core.handlers.handler import WhenFull
 from .._core.handlers.signature import ContextPart
-from .._core.handlers.subscriber import WhenFull
 from .._core.peer.peer import Peer
 from ..backoff import Backoff
 from ..events import BusEvent

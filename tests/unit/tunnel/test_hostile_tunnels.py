@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, RequestError, connect
-from polybus._core.tunnel.connection import WINDOW, FrameChannel
+from polybus._core.tunnel import WINDOW, FrameChannel
 from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins import Closed

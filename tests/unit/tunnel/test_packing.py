@@ -2,7 +2,7 @@
 
 import pytest
 
-from polybus._core.tunnel.connection import Packing, frame_of
+from polybus._core.tunnel import Packing, frame_of
 from polybus.body import JSON, OCTETS, BodyFormat
 from polybus.message import Kind, Message
 

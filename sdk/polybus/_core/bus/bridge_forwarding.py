@@ -35,8 +35,7 @@ from ...headers import VIA
 from ...message import MISSING, RELAYED, Kind, Message
 from ...plugins import Closed
 from ...subjects import is_pattern, matches
-from ..handlers.handler import Handler
-from ..handlers.subscriber import SubscriberSpec
+from ..handlers.handler import Handler, SubscriberSpec
 from ..pubsub.handler_subscription import HandlerSubscription
 from ..pubsub.publisher import OF_PEERS
 from ..rpc.call import Call, ChannelCall
@@ -44,7 +43,7 @@ from ..rpc.channel import Channel, ChannelContext
 from ..rpc.loopback import HandlerParty
 from ..runtime.loop_prevention import TRACE, ViaHeader, depth_of_sender, too_far
 from ..runtime.memory_budgets import AnswerSizes
-from ..tunnel.connection import WINDOW, FrameChannel, too_large
+from ..tunnel import WINDOW, FrameChannel, too_large
 from .bridge_routes import Route
 from .tunnel_listener import TunnelListener, hops_of, tunnel_call
 

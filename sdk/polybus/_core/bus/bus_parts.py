@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ...backoff import Backoff
     from ...plugins import Connector, ProtocolAdapter
     from ...plugins.extensions import LinkReader, Mesh, PublicationQueue, Storage
+    from ..handlers.handler import SubscriberSpec
     from ..handlers.lookup import HandlerLookup
-    from ..handlers.subscriber import SubscriberSpec
     from ..link.link import Link
     from ..peer.party import PeerParty
     from ..runtime.services import Services

@@ -26,9 +26,8 @@ from ..runtime.runtime import ALL_ANSWERED, Runtime, inside
 
 if TYPE_CHECKING:
     from ..._util.broadcast import EventStream
-    from ..handlers.handler import Handler
+    from ..handlers.handler import Handler, SubscriberSpec
     from ..handlers.lookup import HandlerLookup
-    from ..handlers.subscriber import SubscriberSpec
     from ..pubsub.pubsub import PubSub
     from ..rpc.loopback import Loopback
     from ..runtime.services import Services

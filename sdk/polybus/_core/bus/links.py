@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from ..tunnel.connection import TunnelConnector
+    from ..tunnel import TunnelConnector
 
 
 class LinkRegistry:
@@ -124,7 +124,7 @@ class LinkRegistry:
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
         """Make a connector through a peer, or through the peer for requests to this name."""
-        from ..tunnel.connection import TunnelConnector  # few programs have one
+        from ..tunnel import TunnelConnector  # few programs have one
 
         if not isinstance(name, str):
             raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")

@@ -12,9 +12,8 @@ from ..._validation import check_count, check_given, shown
 from ...nodes import Start
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, warn_of_literal_wildcards
-from ..handlers.handler import Handler, plan
+from ..handlers.handler import Handler, SubscriberSpec, WhenFull, check_group, check_peers, check_queue, plan, reading_of
 from ..handlers.lookup import HandlerLookup, declared
-from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_peers, check_queue, reading_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

@@ -17,7 +17,7 @@ from ...plugins.extensions import party_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
 from ..runtime.loop_prevention import depth_of_sender
-from ..tunnel.connection import FrameChannel, TunnelTransport, too_deep
+from ..tunnel import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
     from ...message import Message
@@ -36,7 +36,7 @@ class _Opening(Struct, frozen=True):
 
 
 def _read(message: Message) -> _Opening:
-    """Parse the body of an open. Raises BadRequest if `connection.tunnel_facts` has not made it."""
+    """Parse the body of an open. Raises BadRequest if `tunnel.tunnel_facts` has not made it."""
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
         raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")

@@ -15,7 +15,7 @@ from ...message import Kind
 from ...nodes import Start, check_publication_id
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, resolve, warn_of_literal_wildcards
-from ..handlers.subscriber import WhenFull, reading_of
+from ..handlers.handler import WhenFull, reading_of
 from ..peer.party_verbs import notification, opening
 from ..peer.peer import Peer
 from ..peer.subscription import Subscription

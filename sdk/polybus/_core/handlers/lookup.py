@@ -12,8 +12,7 @@ from ...subjects import Subject, canonical, is_pattern, matches, wire_pattern
 
 if TYPE_CHECKING:
     from ...message import Message
-    from .handler import Handler
-    from .subscriber import SubscriberSpec
+    from .handler import Handler, SubscriberSpec
 
 
 class Publication(Struct, frozen=True):

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from ...subjects import AnySubject, Subject
+from ..handlers.handler import reading_of
 from ..handlers.signature import ContextPart, injected_as
-from ..handlers.subscriber import reading_of
 from .party_verbs import PartyVerbs, notification
 
 if TYPE_CHECKING:
     from ...nodes import Start
     from ...plugins import Connector
     from ...retry import Retry
-    from ..handlers.subscriber import WhenFull
+    from ..handlers.handler import WhenFull
     from .party import PeerParty
     from .subscription import Subscription
 

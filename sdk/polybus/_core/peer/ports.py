@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ...plugins import Connector
     from ...plugins.extensions import Reading, Resumption
     from ...subjects import AnySubject
+    from ..handlers.handler import WhenFull
     from ..handlers.lookup import HandlerLookup
-    from ..handlers.subscriber import WhenFull
     from .party import PeerParty
     from .subscription import IteratedQueue, Subscription
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
-from ..._type_variables import T_co
 from ..._util.cancel_scopes import receive
 from ..._util.log_fields import log_fields
 from ..._util.misuse import never_without_async
@@ -20,12 +19,12 @@ from ..._util.typed_body import misfit, typed_body
 from ..._validation import type_name
 from ...errors import BusError, Code, LocalProtocolError, SlowConsumer
 from ...events import SubscriptionSlow
-from ...message import Message
+from ...message import Message, T_co
 from ..runtime.memory_budgets import OVERHEAD, MemoryBudget
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Reading
-    from ..handlers.subscriber import WhenFull
+    from ..handlers.handler import WhenFull
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
     from .party import PeerParty

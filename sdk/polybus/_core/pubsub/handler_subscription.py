@@ -20,7 +20,7 @@ from ..runtime.workers import context_changed
 if TYPE_CHECKING:
     from ...message import Message
     from ...plugins.extensions import PublicationQueue
-    from ..handlers.subscriber import SubscriberSpec
+    from ..handlers.handler import SubscriberSpec
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
 

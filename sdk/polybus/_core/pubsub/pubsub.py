@@ -16,7 +16,7 @@ from ...errors import BusError, Code, Unsupported, another
 from ...headers import VIA
 from ...message import MISSING, RELAYED, Kind, Message
 from ...subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
-from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
+from ..handlers.handler import SubscriberSpec, WhenFull, check_group, check_queue
 from ..peer.subscription import IteratedQueue, Subscription
 from ..runtime.loop_prevention import Deduplicator, ViaHeader, depth_of, speaker, too_far, vouched
 from .announcer import SubscriptionAnnouncer, interest_in

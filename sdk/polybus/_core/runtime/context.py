@@ -7,15 +7,22 @@ import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from ..._type_variables import State_co
 from ..._util.log_fields import log_fields
 from ...plugins import Identity
 from ...plugins.extensions import party_of
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from ...message import Message
     from ..peer.peer import Peer
     from .ports import RunningCall
+
+    State_co = TypeVar("State_co", default=Any, covariant=True)
+else:
+    from typing import TypeVar  # without a default, which needs Python 3.13
+
+    State_co = TypeVar("State_co", covariant=True)
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 

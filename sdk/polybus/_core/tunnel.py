@@ -16,8 +16,8 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from ...body import JSON, OCTETS, BodyFormat, check_json
-from ...errors import (
+from ..body import JSON, OCTETS, BodyFormat, check_json
+from ..errors import (
     AmbiguousRoute,
     BusError,
     Code,
@@ -30,17 +30,17 @@ from ...errors import (
     TooLarge,
     Unauthorized,
 )
-from ...message import Kind, Message
-from ...plugins import Closed, CodecFeatures
-from ...plugins.close_codes import closed_by_peer, sayable
-from ..rpc.channel import CREDIT_BYTES, Channel
-from ..runtime.memory_budgets import cost
+from ..message import Kind, Message
+from ..plugins import Closed, CodecFeatures
+from ..plugins.close_codes import closed_by_peer, sayable
+from .rpc.channel import CREDIT_BYTES, Channel
+from .runtime.memory_budgets import cost
 
 if TYPE_CHECKING:
-    from ...plugins import DialOptions, Host, Receiver
-    from ..link.link import Link
-    from ..peer.party import PeerParty
-    from ..peer.streams import Streams
+    from ..plugins import DialOptions, Host, Receiver
+    from .link.link import Link
+    from .peer.party import PeerParty
+    from .peer.streams import Streams
 
 _MARGIN: Final = 512
 """Bytes of the outer frame around the inner one, at most, without the name."""

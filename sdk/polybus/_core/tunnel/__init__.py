@@ -1,1 +1,0 @@
-"""Connections inside another connection."""
