@@ -1,12 +1,12 @@
 """Interfaces for third-party protocols and transports.
 
-All of them are `typing.Protocol` classes, so a plugin does not have to inherit from them. A distribution registers entry points
-in the groups ``polybus.protocols`` and ``polybus.transports``. The name of the entry point is the word in the URL.
+They are `typing.Protocol` classes, so plugins don't need to inherit from them. Register a plugin as an entry point in the group
+``polybus.protocols`` or ``polybus.transports``; the entry point's name is the word used in URLs.
 
-A **codec** converts between a frame and messages. It is pure, without role, state or clock, so that recorded traffic, the
-command line and relays can use it without a connection. A **session** uses a codec and represents one connection with its
-handshake, requests and pending ids. It does no I/O either: the link passes frames and the time to it, and receives frames and
-events from it. A **transport** is a connection that carries whole frames, which it passes to its **receiver**.
+A **codec** converts between frames and messages. It has no role, state or clock, so recorded traffic, relays and the command
+line can use it without a connection. A **session** wraps a codec and implements a single connection: the handshake, requests
+and pending ids. It does no I/O either; the link calls it with frames and the current time, and gets back frames and events. A
+**transport** carries whole frames over a connection and delivers incoming ones to its **receiver**.
 """
 
 from .features import (

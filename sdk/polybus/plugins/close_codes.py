@@ -1,4 +1,4 @@
-"""Close codes for the end of a connection, the same on every transport (RFC 6455, section 7.4)."""
+"""WebSocket close codes (RFC 6455, section 7.4), which all transports use."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from ..errors import BusError, Forbidden, Unauthorized
 from . import Closed
 
 MAX_REASON: Final = 123
-"""Bytes of a closing reason: RFC 6455, section 5.5 allows 125 in a control frame, and the code takes two."""
+"""Maximum length of a close reason in bytes. Control frames carry 125 bytes (RFC 6455, section 5.5), including the code."""
 
 
 def code_for(error: BusError) -> int:
-    """Close code that tells a client why it is rejected."""
+    """Return the close code for rejecting a client with an error."""
     return 4401 if isinstance(error, Unauthorized) else 4403 if isinstance(error, Forbidden) else 1013
 
 
 def text_of(error: BusError) -> str:
-    """Error text for a rejected client."""
+    """Return the error message for a rejected client."""
     return getattr(error, "text", None) or str(error)
 
 
 def closed_by_peer(code: int, reason: str) -> Closed:
-    """End of a connection by the peer with this close code."""
+    """Return the `Closed` for a close code received from the peer."""
     error = Unauthorized if code == 4401 else Forbidden if code == 4403 else None
     return Closed(code, reason, None if error is None else error(reason))
 
 
 def cut_reason(reason: str) -> bytes:
-    """Reason in UTF-8, cut between two characters to fit a closing frame."""
+    """Encode a close reason in UTF-8, truncating it to `MAX_REASON` bytes at a character boundary."""
     data = reason.encode("utf-8", "replace")
     return data if len(data) <= MAX_REASON else data[:MAX_REASON].decode("utf-8", "ignore").encode()
 
 
 def sayable(code: int) -> int:
-    """Replace codes that must not be sent because they only describe an event (RFC 6455, section 7.4.1)."""
+    """Return a close code that may be sent: 1000 in place of reserved codes (RFC 6455, section 7.4.1)."""
     if 3000 <= code < 5000 or (1000 <= code < 1015 and code not in (1004, 1005, 1006)):
         return code
     return 1000

@@ -1,4 +1,4 @@
-"""Shared parts of transports over a connection: states, water marks, the slowest pace, and a timer."""
+"""Building blocks for transports: connection states, water marks, a minimum transfer rate, and a timer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import anyio
 from .transports import Host
 
 HIGH_WATER: Final = 32 * 1024
-"""Unsent bytes above which writers are asked to pause."""
+"""Number of unsent bytes above which a transport calls `Receiver.pause_writing`."""
 LOW_WATER: Final = 8 * 1024
-"""Unsent bytes below which writers may resume."""
+"""Number of unsent bytes below which it calls `Receiver.resume_writing`."""
 
 SLOWEST: Final = 512
-"""Bytes per second, averaged over `Limits.frame_timeout`: half of the slowest line in use (GPRS, 8 kbit/s). A slower sender
-makes us keep its partial frame at next to no cost of its own."""
+"""Minimum bytes per second, averaged over `Limits.frame_timeout`: half the rate of a GPRS line (8 kbit/s). Without a minimum, a
+client could make a server buffer partial frames at almost no cost to itself."""
 
 
 class TransportState(enum.Enum):
@@ -26,16 +26,16 @@ class TransportState(enum.Enum):
 
     OPEN = 1
     CLOSING = 2
-    """The close is sent; further input is discarded."""
+    """The close message has been sent, and further input is discarded."""
     LOST = 3
 
 
 class Pace:
-    """Progress of one frame or body that has begun to arrive; must stay above a minimum for any size.
+    """Checks that a frame or body of any size arrives at the minimum rate.
 
     Args:
-        now: When its beginning was seen.
-        arrived: Bytes that had arrived by then.
+        now: Time at which the first bytes arrived.
+        arrived: Number of bytes received by then.
     """
 
     __slots__ = ("_arrived", "_since", "began")
@@ -46,7 +46,10 @@ class Pace:
         self._arrived = arrived
 
     def deadline(self, now: float, arrived: int, seconds: float) -> float:
-        """Time at which it is too slow without further bytes: `seconds` after it last gained `SLOWEST` times `seconds`."""
+        """Return the time at which the sender is too slow unless more bytes arrive.
+
+        It is `seconds` after the last time that another ``SLOWEST * seconds`` bytes were complete.
+        """
         if arrived < self._arrived:
             self.began = self._since = now
             self._arrived = arrived
@@ -57,7 +60,7 @@ class Pace:
 
 
 def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callable[[], None]:
-    """Call `function` after `delay` seconds; call the returned function to cancel."""
+    """Call a function after `delay` seconds. Returns a function that cancels the call."""
     if host.backend == "asyncio":
         return asyncio.get_running_loop().call_later(delay, function).cancel
     scope = anyio.CancelScope()

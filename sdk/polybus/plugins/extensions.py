@@ -1,7 +1,7 @@
-"""Extensions of a bus: parts added by a wing, which follow its life, its links and its clients; and recorders of links.
+"""Interfaces for optional parts of a bus, such as the mesh of a cluster and durable storage, and for recorders.
 
-A bus passes its `polybus.integrations.BusParts` to an extension when it creates it. In the methods below a link is a
-`polybus.integrations.Link`, a peer a `polybus.integrations.PeerParty`.
+The bus creates an extension with its `polybus.integrations.BusParts`. In the methods below, links are
+`polybus.integrations.Link` objects and peers are `polybus.integrations.PeerParty` objects.
 """
 
 from __future__ import annotations
@@ -25,113 +25,114 @@ if TYPE_CHECKING:
 
 
 party_of: Callable[[Any], Any] = attrgetter("_party")
-"""Internal object behind a `Peer`, a `RemotePeer` or a `User`: of a peer, the link's. Runs no Python code."""
+"""Returns the internal object behind a `Peer`, a `RemotePeer` or a `User`, without running Python code."""
 
 
 class Extension:
-    """Part of a bus that is notified about its life, its links and its clients. The defaults do nothing."""
+    """Base class for a part that follows the life cycle of a bus, its links and its clients. By default, methods do nothing."""
 
     @property
     def busy(self) -> bool:
-        """True while a drain has to wait for this part."""
+        """True while a graceful shutdown must wait for this extension."""
         return False
 
     async def begin(self) -> None:
-        """The bus takes requests, for the first time or after a drain."""
+        """Called when the bus starts to accept requests, also again after a drain."""
 
     def withdraw(self) -> None:
-        """The bus drains: take nothing new."""
+        """Called when a drain begins: don't accept new work."""
 
     def last_turn(self) -> None:
-        """All requests are answered; called just before the links say goodbye, in the same event loop iteration."""
+        """Called when all requests are answered, in the event loop iteration in which the links are closed."""
 
     async def finish(self, until: float) -> None:
-        """The links have ended: finish the rest, until that time at most."""
+        """Called when the links are closed: finish the remaining work before the time `until`."""
 
     def give_back(self) -> None:
-        """The bus closes: give up unfinished work."""
+        """Called when the bus closes: abandon unfinished work."""
 
     def clear(self) -> None:
-        """The bus was left: forget all."""
+        """Called after the bus has exited: clear all state."""
 
     def why_not_ready(self) -> str:
-        """Reason why a load balancer should send nothing here now; empty if ready."""
+        """Return the reason why a load balancer shouldn't send traffic now; empty if ready."""
         return ""
 
     def link_up(self, link: Any) -> None:
-        """A link that the bus opened is connected or reconnected."""
+        """Called when a link opened by this bus connects or reconnects."""
 
     def link_moved(self, link: Any) -> None:
-        """A link continues over another connection."""
+        """Called when a link continues over another connection."""
 
     def link_down(self, link: Any) -> None:
-        """A link lost its connection, which may come back."""
+        """Called when a link loses its connection but may reconnect."""
 
     async def leave(self, link: Any, patience: float) -> None:
-        """Finish the use of a link within `patience` seconds: it is about to be closed, or has been."""
+        """Stop using a link within `patience` seconds, because it is closing or already closed."""
 
     def link_gone(self, link: Any, error: BusError | None) -> None:
-        """A link does not come back; `error` is None if it was closed."""
+        """Called when a link is gone for good. `error` is None if it was closed normally."""
 
     def client_up(self, peer: Any) -> None:
-        """A client connected here."""
+        """Called when a client connects."""
 
     def client_gone(self, peer: Any) -> None:
-        """A client's connection is gone."""
+        """Called when a client disconnects."""
 
 
 class LinkReader(Protocol):
-    """Receives messages that a session addresses to others than its one peer, in `Message.peer`."""
+    """Handles messages with an address in `Message.peer`, from a session between the nodes of a mesh."""
 
     def named(self, node: str) -> None:
-        """The next connection gives this bus another name."""
+        """Called when a new connection gives this bus another node name."""
 
     def receive(self, message: Message, now: float) -> None:
         """Handle a message."""
 
     def node_event(self, event: NodeJoined | NodeLeft) -> None:
-        """A node joined or left."""
+        """Called when a node joins or leaves."""
 
 
 class Mesh(Protocol):
-    """The `Extension` that joins several buses into one, over a link of each."""
+    """An `Extension` that joins several buses into a cluster, over one link per bus."""
 
     @property
     def resumption(self) -> Resumption | None:
-        """The part that lets a client's session continue at another bus; None if none can."""
+        """Support for moving client sessions to another bus, or None."""
         ...
 
     @property
     def peer(self) -> Any:
-        """All other buses together, as the peer of that link; None before its first connect."""
+        """Peer of the link, which stands for all other buses; None before the first connect."""
         ...
 
     @property
     def entered(self) -> bool:
-        """True once the others were reached and everything that this bus needs exists."""
+        """True once the other buses have been reached and everything that this bus requires exists."""
         ...
 
     def around(self, lifespan: Any) -> Any:
-        """Lifespan that connects before the given one begins and leaves after it ends."""
+        """Wrap a lifespan so that the bus joins the mesh before it starts and leaves after it ends."""
         ...
 
     def forward(self, pattern: str | int) -> None:
-        """Forward clients' requests that this bus does not handle to the others."""
+        """Forward clients' requests to other buses if this bus has no handler for them."""
 
     async def nodes(self) -> Survey[Node]:
-        """Ask all buses for their nodes."""
+        """Return the nodes of all buses."""
         ...
 
     async def present(self, pattern: str | int) -> Survey[Any]:
-        """Ask all buses for their clients with a subscription to a pattern."""
+        """Return the clients of all buses that subscribe to a pattern."""
         ...
 
     async def peers_of(self, key: str) -> Survey[Any]:
-        """Ask all buses for the clients of a user."""
+        """Return the clients of all buses that belong to a user."""
         ...
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Name of this bus, and the metrics of the others on this machine: texts by name, None for a silent one."""
+        """Return the name of this bus, and the metrics of the other buses on this machine by name, or None without an
+        answer."""
         ...
 
 
@@ -139,30 +140,30 @@ class Keeper(Protocol):
     """A store that confirms publications."""
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Return when the publication is stored; repeat until it is confirmed."""
+        """Publish a message, with retries, and return when the store has confirmed it."""
 
 
 class Reading(Protocol):
-    """Options for reading a store, from `on` or `subscribe`."""
+    """Options for reading from a store, passed to `on` or `subscribe`."""
 
     @property
     def name(self) -> str:
-        """Name under which the position is stored; empty for a reader without one."""
+        """Name under which the store keeps the position; empty if it doesn't."""
         ...
 
     @property
     def unread(self) -> int:
-        """Default for the number of unread publications."""
+        """Default maximum number of unread publications."""
         ...
 
     @property
     def settled(self) -> bool:
-        """True if the reader settles each publication."""
+        """True if the reader acknowledges each publication."""
         ...
 
 
 class PublicationQueue(Protocol):
-    """Queue of a subscription, which is offered the publications that match a pattern."""
+    """Queue of a subscription."""
 
     @property
     def pattern(self) -> str | int: ...
@@ -175,61 +176,65 @@ class PublicationQueue(Protocol):
 
     @property
     def local(self) -> bool:
-        """True if it takes publications of this bus."""
+        """True if the subscription includes publications of this bus."""
         ...
 
     @property
     def peers(self) -> bool:
-        """True if it takes publications of peers."""
+        """True if the subscription includes publications of peers."""
         ...
 
     @property
     def leads_on(self) -> bool:
-        """True if it leads to another bus."""
+        """True if publications are forwarded to another bus."""
         ...
 
     @property
     def full(self) -> bool: ...
     async def room(self, deadline: float) -> bool:
-        """Wait for room; False at the deadline."""
+        """Wait until the queue has room. Returns False at the deadline."""
         ...
 
     def offer(self, message: Message) -> None:
-        """Take a publication."""
+        """Add a publication."""
 
     def offer_shared(self, message: Message) -> None:
-        """Take a publication that other queues share."""
+        """Add a publication that is also in other queues."""
 
 
 class Storage(Protocol):
-    """The `Extension` that stores publications and reads stores."""
+    """An `Extension` that stores publications and reads them from stores."""
 
     expected: bool
-    """True if a link that may lead to a store was opened or is being opened."""
+    """True if the bus has opened or is opening a link that may lead to a store."""
 
     @property
     def progress(self) -> Collection[DurableStats]:
-        """State of durable handlers."""
+        """Statistics of the durable handlers."""
         ...
 
     def check_handlers(self) -> None:
-        """Raise `LocalProtocolError` if a durable handler has no store."""
+        """Check that each durable handler has a store.
+
+        Raises:
+            LocalProtocolError: If one doesn't.
+        """
 
     async def attach(self, link: Any) -> None:
         """Let durable handlers without a store read from the store behind a new link."""
 
     async def subscribe(self, subscription: Any, reading: Any) -> None:
-        """Pass stored publications to a subscription, according to its `Reading`, until `unsubscribe`."""
+        """Pass stored publications to a subscription as its `Reading` says, until `unsubscribe`."""
 
     def unsubscribe(self, subscription: Any) -> None:
-        """Stop passing publications to a subscription; ignores an unknown one."""
+        """Stop passing publications to a subscription. Unknown subscriptions are ignored."""
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Find the store of a publication, and the peer that gets it by that.
+        """Return the store for a publication, and the peer that receives the publication through the store.
 
         Args:
             subject: Subject of the publication.
-            peers: The only receivers; None for all.
+            peers: Recipients; None for all.
             id: Id for deduplication.
             kept: True if the mesh stores the subject.
         """
@@ -237,84 +242,88 @@ class Storage(Protocol):
 
 
 class Resumption(Protocol):
-    """Continuation of clients' sessions at another bus, with the publications between goodbye and hello."""
+    """Lets clients resume their session at another bus, including the publications sent while they reconnect."""
 
     def token(self, peer: Any) -> str | None:
-        """Token that a client presents when it comes back; None if nothing will be kept for it."""
+        """Return the token with which a client can resume its session, or None if its publications won't be kept."""
         ...
 
     def greeted(self, peer: Any, token: str | None) -> None:
-        """A client sent its hello; its first message shows the token of an earlier connection."""
+        """Called when a client's hello arrives, with the token from its previous connection."""
 
     def resumed(self, peer: Any) -> None:
-        """A client has announced all its subscriptions."""
+        """Called when a client has announced all its subscriptions."""
 
 
 class RecorderStats(Struct, frozen=True, weakref=True):
-    """Figures of a recorder."""
+    """Statistics of a recorder."""
 
     frames: int
-    """Frames written, including rows for the start and end of connections."""
+    """Number of frames written, including rows for the start and end of connections."""
     bytes: int
-    """Bytes written."""
+    """Number of bytes written."""
     dropped: int
-    """Frames lost because the writer was too slow, or the disk failed."""
+    """Number of frames lost because the writer was too slow or the disk failed."""
     redacted: int
-    """Frames with redacted parts."""
+    """Number of frames with redacted parts."""
     waiting: int
-    """Frames not yet written."""
+    """Number of frames not written yet."""
 
 
 class Recorder(Protocol):
-    """Records the frames of connections. `open` and `close` may block: do not call them in event loops."""
+    """Records the frames of connections. `open` and `close` may block, so don't call them in an event loop."""
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Folder of the capture."""
         ...
 
     @property
     def capture_id(self) -> str:
-        """Name of the capture."""
+        """Id of the capture."""
         ...
 
     def claim(self) -> None:
-        """Reserve it for one use.
+        """Reserve the recorder for a single use.
 
         Raises:
-            LocalProtocolError: It was used before.
+            LocalProtocolError: If it was used before.
         """
 
     def open(self) -> None:
         """Start writing."""
 
     def close(self) -> None:
-        """Write the rest and stop."""
+        """Write everything that is still queued, and stop."""
 
     def stats(self) -> RecorderStats:
-        """Figures so far."""
+        """Return the current statistics."""
         ...
 
     def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None = None) -> Tap:
-        """Start recording a connection of a protocol. `opened` is true if this side opened it, `who` is the key of the other
-        end's identity."""
+        """Start recording a connection.
+
+        Args:
+            adapter: Protocol of the connection.
+            transport: The connection.
+            opened: True if this side opened the connection.
+            who: Key of the peer's identity.
+        """
         ...
 
 
 class Tap(Protocol):
-    """A recorded connection."""
+    """A connection that is being recorded."""
 
     @property
-    def recorder(self) -> Recorder:
-        """Its recorder."""
-        ...
+    def recorder(self) -> Recorder: ...
 
     def around(self, session: Any, transport: Any) -> tuple[Any, Any]:
-        """Wrap a session and a transport so that each frame is recorded."""
+        """Return wrappers of a session and a transport that record each frame."""
         ...
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
-        """Wrap a transport, without a session; returns also a function that wraps its receiver."""
+        """Return a wrapper of a transport, and a function that wraps its receiver, to record without a session."""
         ...
 
     def over(self, why: Closed) -> None:

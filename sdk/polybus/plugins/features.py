@@ -1,9 +1,11 @@
-"""Optional abilities of plugins, with the defaults for objects that lack them.
+"""Optional features of plugins, with their defaults.
 
-A plugin offers an ability by an attribute or method of that name, without inheritance or declaration. One of them is a
-fabric: a network that delivers a message by its key to all nodes interested in the key. Its peers cannot be told apart. A
-transport to a fabric has a method `TransportFeatures.hear`, which the `Fabric` of a protocol passes to its sessions, so that
-they can say which keys to receive.
+A plugin provides a feature by defining an attribute or method with that name. It doesn't need to inherit from or declare
+anything.
+
+Fabrics are one such feature. A fabric is a network that delivers each message by its key to all interested nodes, and its nodes
+cannot be told apart. A transport for a fabric defines `TransportFeatures.hear`, which the protocol's `Fabric` passes to its
+sessions so that they can choose which keys to receive.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ if TYPE_CHECKING:
     from .transports import HttpBinding, WebEndpoint
 
 Hear: TypeAlias = Callable[[Sequence[str]], None]
-"""Sets the expressions of all keys to receive from now on, in place of earlier ones. In an expression ``*`` matches one
-segment. A message that matches several expressions is received once."""
+"""Replaces the key expressions to receive. ``*`` matches one segment. A message that matches several expressions arrives
+once."""
 LEVELS: Final = 7
-"""Priorities of a fabric, from 0, the lowest, to 6."""
+"""Number of priorities on a fabric, from 0 (lowest) to 6."""
 
 
 class Sample(Struct, frozen=True, weakref=True):
-    """One message on a fabric.
+    """A message on a fabric.
 
     Attributes:
-        key: Its name for receivers: segments between slashes.
-        attachment: Data beside the payload; None without any.
-        payload: The content.
-        level: Its priority, 0 to 6.
+        key: Key by which the message is delivered, in segments separated by slashes.
+        attachment: Data sent along with the payload, or None.
+        payload: Content of the message.
+        level: Priority from 0 to 6.
     """
 
     key: str
@@ -50,37 +52,38 @@ class Sample(Struct, frozen=True, weakref=True):
 
     @property
     def size(self) -> int:
-        """Bytes of all its parts while it waits."""
+        """Total size in bytes."""
         return len(self.key) + len(self.attachment or b"") + len(self.payload)
 
 
 class Fabric(Protocol):
-    """Protocol on a fabric: frames as samples, and sessions that choose what to receive."""
+    """A protocol's support for fabrics: converts between frames and samples, and creates sessions that choose keys."""
 
     def session(self, role: Role, limits: Limits, rng: random.Random | None, hear: Hear) -> Session:
-        """Session on a fabric, as `ProtocolAdapter.session`.
+        """Create a session on a fabric, like `ProtocolAdapter.session`.
 
         Args:
-            role: Both ends of a fabric usually behave alike.
+            role: Rarely makes a difference on a fabric.
             limits: Limits of the bus.
             rng: Source of ids.
-            hear: The session calls it at its start, and to change the keys to receive.
+            hear: Called by the session when it starts, and whenever the keys to receive change.
         """
         ...
 
     def sample(self, frame: bytes) -> Sample:
-        """Sample for a frame of a session."""
+        """Convert a frame of a session to a sample."""
         ...
 
     def sender(self, key: str) -> str:
-        """Sender of a sample as far as the key tells: the transport limits its backlog per sender. Called from any thread."""
+        """Return the part of a key that identifies the sender, by which the transport limits its backlog. Called in any
+        thread."""
         ...
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:
-        """Frame of a sample; None for a sample of other programs on the same fabric, which is ignored silently.
+        """Convert a sample to a frame, or return None to ignore a sample from an unrelated program on the same fabric.
 
         Raises:
-            RemoteProtocolError: Invalid: too large, cut off, or its key does not match its content.
+            RemoteProtocolError: If the sample is too large or truncated, or its key doesn't match its content.
         """
         ...
 
@@ -89,13 +92,13 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 def _nothing(*_: object) -> None:
-    """No-op default."""
+    pass
 
 
 class _Features(Struct, frozen=True, weakref=True):
     @classmethod
     def of(cls, plugin: object) -> Self:
-        """Current abilities of an object."""
+        """Return the features of an object."""
         given: dict[str, Any] = {}
         for name in cls.__struct_fields__:
             if (ability := getattr(plugin, name, _Features)) is not _Features:
@@ -104,173 +107,177 @@ class _Features(Struct, frozen=True, weakref=True):
 
 
 class TransportFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `Transport`."""
+    """Optional features of a `Transport`."""
 
     initiates: bool = True
-    """This end may begin requests and publications. If it may only answer, they are `Unsupported`."""
+    """False if this side can only answer. Starting requests or publications then raises `Unsupported`."""
     admitted: bool = True
-    """The server has admitted the client. If the connection can precede admission, without a later signal, and the protocol
-    has no handshake either, a first connect waits briefly for a refusal."""
+    """False if the server hasn't admitted the client yet and won't report when it does. With a protocol that has no handshake
+    either, the first connect then waits briefly for a rejection."""
     framed: Callable[[bytes], bytes | None] | None = None
-    """``framed(frame)`` returns the bytes of a frame if they are the same on every connection, so that fan-out makes them
-    once; None if this connection differs."""
+    """``framed(frame)`` returns a frame as it is written, so that fan-out prepares it once for all connections. It returns None
+    if this connection writes frames differently."""
     send_framed: Callable[[bytes, int], None] | None = None
-    """``send_framed(data, turn)`` sends such bytes. `turn` counts the iterations of the event loop, so that the first write
-    of an iteration can leave at once."""
+    """``send_framed(data, turn)`` sends the result of `framed`. `turn` counts event loop iterations, so that the first write of
+    an iteration can be flushed immediately."""
     send_alone: Callable[[bytes], None] | None = None
-    """Send and flush now: no other frame follows in this iteration of the event loop."""
+    """``send_alone(frame)`` sends and flushes a frame that no other follows in this event loop iteration."""
     keep_short: Callable[[], None] = _nothing
-    """Called before ``start`` on wires with priorities: keep queues of the operating system short, because urgent messages
-    cannot overtake there."""
+    """Called before ``start`` if the protocol has priorities. The transport should then keep socket buffers small, because
+    urgent messages cannot overtake others there."""
     pause_reading: Callable[[], None] = _nothing
-    """Stop reading from a peer because its receiver is slow. Without it the bus keeps input up to a limit, then ends the
-    connection."""
+    """Stops reading because messages arrive faster than they are handled. Without this feature, the bus buffers input up to a
+    limit and then closes the connection."""
     resume_reading: Callable[[], None] = _nothing
-    """Resume reading."""
+    """Starts reading again."""
     written: Callable[[], Awaitable[None]] | None = None
-    """Returns when all sent data has left, where writing takes a while."""
+    """Waits until everything has been written, on transports with slow writes."""
     slow_arrival: Callable[[], int] | None = None
-    """Bytes of frames that arrive slowly: frames unfinished since the last `tick`, or not yet passed on. Charged to
-    `Limits.total_bytes`."""
+    """Returns the number of bytes in frames that haven't been delivered, or haven't been complete since the last `tick`. The
+    bus counts them in `Limits.total_bytes`."""
     idle: Callable[[], float] | None = None
-    """Seconds since the peer's last request; 0 while it waits for something. On transports without a connection of their own:
-    if there are too many peers, one that is idle for ten seconds gives way."""
+    """Returns the seconds since the peer's last request, or 0 if it is waiting for something, on transports without permanent
+    connections. If there are too many peers, the bus drops one that has been idle for ten seconds."""
     hear: Hear | None = None
-    """Sets the keys to receive: this transport leads to a fabric and receives nothing else. `ProtocolFeatures.fabric` makes
-    its sessions."""
+    """Sets the keys to receive from a fabric. Sessions of such a transport come from `ProtocolFeatures.fabric`."""
 
 
 class ReceiverFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `Receiver`."""
+    """Optional features of a `Receiver`."""
 
     closing: Callable[[Closed], None] = _nothing
-    """Called when nothing more is sent or received but the end takes a while, for example until the peer has read the reason.
-    Unanswered requests end now; `closed` follows."""
+    """Called before `closed` if closing takes a while, for example until the peer has read the reason. Nothing more is sent or
+    received, so pending requests fail now."""
     lost: Callable[[int, str], None] = _nothing
-    """``lost(count, why)`` reports messages that this end dropped, in either direction, and the reason; an empty one is not
-    logged."""
+    """``lost(count, why)`` reports messages that this side dropped, in either direction. It logs the reason unless it is
+    empty."""
     malformed: Callable[[RemoteProtocolError], None] = _nothing
     """``malformed(error)`` reports input that is not a frame."""
 
 
 class EndpointFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `Connector`, of a `TransportAdapter`, and (`load` only) of an `HttpBinding`."""
+    """Optional features of a `Connector` or a `TransportAdapter`, and (`load` only) of an `HttpBinding`."""
 
     spent: bool = False
-    """The connector cannot be used again: ``connect(..., wait=)`` does not wait for another attempt."""
+    """True if the connector cannot connect again, so that ``connect(..., wait=)`` doesn't retry."""
     other_servers: Callable[[Sequence[str], bool], None] = _nothing
-    """``other_servers(addresses, leaving)`` gives a connector more addresses (``host:port``) of its service, to try in turn
-    if one does not answer. With `leaving` the current server is about to stop."""
+    """``other_servers(addresses, leaving)`` adds addresses (``host:port``) of the same service, to try in turn if a server goes
+    down. `leaving` is True if the current server is about to stop."""
     carries_query: bool = False
-    """The handshake shows the server a query: members of a URL's query that are not options of the protocol stay in the
+    """True if the transport sends the query to the server. Parameters that aren't options of the protocol then stay in the
     address."""
     bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
     """``await bind(url)`` binds the address and returns sockets for ``ListenOptions.sockets``, so that several processes can
-    serve at sockets bound by one of them. May raise `OSError`."""
+    serve the same address. May raise `OSError`."""
     keeps_sessions: bool = False
-    """A client uses several connections in succession, which must all reach the same process."""
+    """True if a client uses a series of connections that must all reach the same process."""
     load: Callable[[bool], None] = _nothing
-    """``load(serves)`` imports the modules for listeners, or for connections. Called when a URL names the transport, if
-    possible before the event loop starts, so that no import blocks it."""
+    """``load(serves)`` imports the modules for listening or connecting. Called when a URL names the transport, usually before
+    the event loop starts, so that imports don't block it."""
 
 
 class FramingFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `Framing`."""
+    """Optional features of a `Framing`."""
 
     gathers: bool = False
-    """The peer only relays: frames of one event loop iteration leave together, without waking the peer for parts of them."""
+    """True to write all frames of an event loop iteration together, for peers that only relay messages."""
 
 
 class CodecFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `Codec`."""
+    """Optional features of a `Codec`."""
 
     item_formats: tuple[BodyFormat, ...] | None = None
-    """Body formats of items (of streams, channels and tunnels) if they differ from other bodies. In a tunnel frames travel
-    untouched as `body.OCTETS` if listed, on a wire of text also as `body.JSON`; otherwise as a value of the wire."""
+    """Body formats of stream, channel and tunnel items, if they differ from those of other messages. Tunnels pass frames
+    through unchanged as `body.OCTETS` or, in text protocols, `body.JSON`, if listed, and otherwise as a value in the default
+    format."""
     one_format: bool = False
-    """True if every value is written in the first of `Codec.formats`, so that `Codec.format_for` need not be called."""
+    """True if every value uses the first of `Codec.formats`, so that the bus need not call `Codec.format_for`."""
     urgency: Callable[[Message], int] | None = None
-    """``urgency(message)`` returns its urgency on wires with priorities; higher goes first."""
+    """``urgency(message)`` returns the priority of a message; higher ones are sent first."""
 
 
 class SessionMoves(Protocol):
-    """Abilities of a session for a server that can announce its end and other servers in `OtherServers`: the link dials one
-    of these, and has both connections for a while."""
+    """Methods of a session that can move to another server.
+
+    When a server announces in `OtherServers` that it is about to stop, the link connects to another one and uses both
+    connections until the first has finished.
+    """
 
     def beside(self, other: Any) -> None:
-        """Register the session on the other connection; its messages are also of this bus. Called on both, before the
-        handshake."""
+        """Introduce the session of the other connection, which belongs to the same bus. Called on both before the handshake."""
 
     def retire(self) -> Frames:
-        """Withdraw all subscriptions, since the other connection has them. Messages sent before the other end knows are
-        delivered as before; `CloseWanted` follows when all is answered."""
+        """Withdraw all subscriptions, because the other connection has them now.
+
+        Messages that are already on the way are delivered. The session returns `CloseWanted` after the last answer.
+        """
         ...
 
     def holds(self, key: Any) -> bool:
-        """True if this connection has a request or channel with that id or key."""
+        """Return True if a request or channel with this id or key belongs to this connection."""
         ...
 
     def asked(self) -> list[Any]:
-        """Keys of this side's unanswered requests."""
+        """Return the keys of this side's unanswered requests."""
         ...
 
 
 class SessionFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `Session`."""
+    """Optional features of a `Session`."""
 
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
-    """``pieces(frame)`` splits a frame with very many messages into several frames that each take a few
-    milliseconds. The bus runs other work in between."""
+    """``pieces(frame)`` splits a frame with a large number of messages into frames that take a few milliseconds each. The bus
+    does other work in between."""
     confirm: Callable[[float], tuple[Any, Frames]] | None = None
-    """``confirm(now)`` returns a key and a request. Its answer, `Confirmed` with that key, shows that the other end has handled
-    all earlier messages. Where it exists, entering a subscription waits for it."""
+    """``confirm(now)`` returns a key and the frames of a request. The session returns `Confirmed` with that key when the peer
+    has handled all earlier messages. Entering a subscription waits for it."""
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = None
-    """``ask(subject, raw, ttl)`` replaces `Session.send` for the usual request: a time to live below 10^12 seconds, no
-    headers, and its body (if any) in the first of `Codec.formats`. With the codec's `one_format` no `Message` is created."""
+    """``ask(subject, raw, ttl)`` is a faster `Session.send` for requests without headers, with a body (if any) in the first of
+    `Codec.formats` and a timeout below 10^12 seconds. If the codec sets `one_format`, the bus doesn't create a `Message`."""
     tell: Callable[[Any, bytes | None], bytes] | None = None
-    """``tell(id, raw)`` does the same for the frame of a response."""
+    """``tell(id, raw)`` returns the frame of a response in the same way."""
     moves: SessionMoves | None = None
-    """For sessions that can move to another connection."""
+    """Set if the session can move to another connection."""
 
 
 class ProtocolFeatures(_Features, frozen=True, kw_only=True):
-    """Optional abilities of a `ProtocolAdapter`."""
+    """Optional features of a `ProtocolAdapter`."""
 
     connections: Callable[[], Sequence[ProtocolAdapter]] | None = None
-    """Adapters of the connections, for a protocol that needs several to one place."""
+    """Returns an adapter for each connection, if the protocol needs several connections to the same address."""
     dials: bool = False
-    """Servers connect instead of listening, because their clients come through a broker."""
+    """True if servers connect to a broker instead of listening."""
     keeps: bool = False
-    """Its links may lead to a store for handlers and subscriptions."""
+    """True if the peer may be a store that handlers and subscriptions can read from."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
-    """``web_endpoint(path)`` returns the endpoint for `polybus.fastapi.attach` and servers of ``http``; see `WebEndpoint`."""
+    """``web_endpoint(path)`` returns the endpoint for `polybus.fastapi.attach` and ``http`` servers; see `WebEndpoint`."""
     http_binding: type[HttpBinding] | None = None
-    """The protocol over HTTP, at both ends; its `web_endpoint` is the fallback for the adapter's."""
+    """The protocol over HTTP, for clients and servers. `web_endpoint` of the adapter takes precedence over the binding's."""
     option_names: Collection[str] | None = None
-    """Members of a URL's query that are options; default: the attrs fields of the adapter."""
+    """Query parameters that are options of the protocol. Defaults to the attrs fields of the adapter."""
     actions: Sequence[tuple[str, int]] = ()
-    """Numbers of named subjects, which no URL can contain; captures keep them."""
+    """Subjects and their numbers, for captures, because URLs cannot contain them."""
     dissect: Callable[[bytes], Sequence[FrameField]] | None = None
-    """Fields of a frame for people; see `Dissector`."""
+    """Returns the fields of a frame; see `Dissector`."""
     framing: Framing | None = None
-    """Its own framing on byte streams and WebSockets, instead of the transport's."""
+    """The protocol's own framing on byte streams and WebSockets."""
     fabric: Fabric | None = None
-    """The protocol on fabrics such as Zenoh; unsupported there without it."""
+    """Support for fabrics such as Zenoh."""
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
-    """``user_options(user, password)`` turns the user and password of a URL into options: the protocol sends them to the
-    server if the transport cannot."""
+    """``user_options(user, password)`` converts the user and password of a URL to options, which the protocol sends to the
+    server on transports that cannot."""
     files: Mapping[str, str] = _NOTHING
-    """Paths of files that each connection needs the current text of, such as keys that are replaced while the program runs,
-    with a name for people. The bus reads them before it connects, and passes them to `with_files`."""
+    """Paths of files that are read again before each connection, such as keys that are rotated, with a description of each. The
+    bus reads them and calls `with_files`."""
     with_files: Callable[[Mapping[str, str]], ProtocolAdapter] | None = None
-    """``with_files(texts)`` returns the adapter of one connection for the text of each path; raises `ValueError` for an
-    invalid file. A lost connection is retried as long as files cannot be read, or a server rejects their contents."""
+    """``with_files(texts)`` returns the adapter for one connection, given the content of each path. It raises `ValueError` for
+    an invalid file. Reconnecting goes on while files are unreadable or the server rejects their contents."""
     default_port: int | None = None
-    """Default port of ``tcp`` and ``tls``. WebSockets and HTTP use the web's."""
+    """Default port for ``tcp`` and ``tls``. WebSockets and HTTP use 80 and 443."""
     spellings: Callable[[str | int], tuple[str, ...]] | None = None
-    """``spellings(subject)`` returns other names of a publication of this side, on wires with names and addresses: the
-    address of a name, and the name of an address."""
+    """``spellings(subject)`` returns the other names of a publication of this side: the address for a name, or the name for an
+    address."""
     unhandled: str | None = None
-    """Subject without a handler for `polybus doctor`, on wires where not every name is a subject."""
+    """A subject without a handler, for `polybus doctor`, if not every name is a valid subject."""
     inspect_options: Mapping[str, str] | None = None
-    """Options for frames that are only inspected; see `Dissector`."""
+    """Options for inspecting frames; see `Dissector`."""

@@ -1,8 +1,8 @@
-"""Nodes of a mesh as a session between them names them: addresses, arrivals and departures, and lost requests.
+"""Addresses and events of sessions between the nodes of a mesh.
 
-A session of such a wire has one peer, which stands for all nodes. `Message.peer` of an incoming message is its address: one
-of the classes here, or None for a message that any node may take. Outgoing messages have the address in ``to`` of
-`Message.attributes`.
+Such a session has a single peer, which stands for all nodes. `Message.peer` of an incoming message is its address: one of the
+``To...`` classes, or None if any node may handle the message. Outgoing messages have the address in ``to`` of their
+`attributes`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from msgspec import Struct
 
 
 class ToAll(Struct, frozen=True, weakref=True):
-    """A publication for every node: for its own and its clients' subscriptions.
+    """Addresses a publication to the subscriptions of all nodes and their clients.
 
     Attributes:
-        source: The sending node; empty if it is not one of ours.
+        source: Name of the sending node; empty if the sender is not part of the mesh.
     """
 
     source: str = ""
 
 
 class ToGroup(Struct, frozen=True, weakref=True):
-    """A publication for one member of a queue group.
+    """Addresses a publication to one member of a queue group.
 
     Attributes:
         group: Name of the group.
-        pattern: Pattern of the subscription as sent to the wire.
+        pattern: Pattern of the subscription, as the protocol encodes it.
     """
 
     group: str
@@ -36,30 +36,30 @@ class ToGroup(Struct, frozen=True, weakref=True):
 
 
 class ToUser(Struct, frozen=True, weakref=True):
-    """A message for a user: publications reach all connections of the user, requests one."""
+    """Addresses a publication to all connections of a user, or a request to one of them."""
 
     key: str
 
 
 class ToNode(Struct, frozen=True, weakref=True):
-    """A message for a node itself."""
+    """Addresses a message to a node itself."""
 
     node: str
 
 
 class ToClient(Struct, frozen=True, weakref=True):
-    """A message for a client that is connected to the node."""
+    """Addresses a message to a client of a node."""
 
     node: str
     id: str
 
 
 class NodeJoined(Struct, frozen=True, weakref=True):
-    """A node announced itself, or answered the announcement of this one.
+    """A node announced itself, or answered this node's announcement.
 
     Attributes:
-        node: Its name on this wire, new for each connection.
-        facts: Its own description: ``bus``, a permanent id, and ``name`` for people.
+        node: Name of the node, new for each of its connections.
+        facts: Description of the node, with a permanent id in ``bus`` and a human-readable ``name``.
     """
 
     node: str
@@ -70,7 +70,8 @@ class NodeLeft(Struct, frozen=True, weakref=True):
     """A node left.
 
     Attributes:
-        orderly: True if it announced its exit; False if its connection is gone.
+        node: Name of the node.
+        orderly: True if the node said goodbye; False if its connection was lost.
     """
 
     node: str
@@ -78,11 +79,12 @@ class NodeLeft(Struct, frozen=True, weakref=True):
 
 
 class Lost(Struct, frozen=True, weakref=True):
-    """Requests and channels that will not end because the node at their other end is gone.
+    """Requests and channels failed because the remote node is gone.
 
     Attributes:
         ids: Keys from `Session.send`, and ids of incoming messages.
-        sent: False if no node received them.
+        reason: Text for the error.
+        sent: False if no node received the requests.
     """
 
     ids: Collection[Any]
@@ -91,9 +93,9 @@ class Lost(Struct, frozen=True, weakref=True):
 
 
 class Due(Struct, frozen=True, weakref=True):
-    """Request of a session for a call of `Session.tick` at that time, sooner than the usual second.
+    """Asks the bus to call `Session.tick` at a given time instead of waiting for the next second.
 
-    A time in the past means the end of the next event loop iteration: answers that can be given at once are sent by then.
+    If the time is in the past, the bus calls it at the end of the next event loop iteration.
     """
 
     at: float

@@ -1,4 +1,4 @@
-"""The parts of the protocol buffers wire format that polybus reads and writes by hand: lengths and fields of bytes."""
+"""The parts of the Protocol Buffers wire format that polybus encodes by hand: varints and length-delimited fields."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 LENGTHS: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(16384))
-"""Varints below 2^14, the most frequent ones."""
+"""Encoded varints below 2^14."""
 
 
 def varint(number: int) -> bytes:
-    """Varint of a whole number, at least 0."""
+    """Encode a non-negative integer as a varint."""
     if number < 16384:
         return LENGTHS[number]
     parts = bytearray()
@@ -22,18 +22,23 @@ def varint(number: int) -> bytes:
 
 
 def length(data: bytes) -> bytes:
-    """Length of data as a varint."""
+    """Encode the length of data as a varint."""
     size = len(data)
     return LENGTHS[size] if size < 16384 else varint(size)
 
 
 def field(tag: bytes, data: bytes) -> bytes:
-    """Field of bytes: tag, length, data."""
+    """Encode a length-delimited field."""
     return tag + length(data) + data
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and the position after it. Raises `ValueError` over 64 bits, `IndexError` if the data ends in it."""
+    """Decode a varint, and return the number and the position after it.
+
+    Raises:
+        ValueError: If the varint is longer than ten bytes.
+        IndexError: If the data ends within the varint.
+    """
     number = shift = 0
     while shift < 70:
         byte = data[at]
@@ -48,12 +53,15 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 _FIXED: Final = {1: 8, 5: 4}
 _LARGEST_NUMBER: Final = 2**29 - 1
 MOST_FIELDS: Final = 4096
-"""Fields of one message: our messages have a few. Each takes more memory than a hundred bytes in a body."""
+"""Maximum number of fields in a message. Valid ones have a few, and each takes up more memory than a hundred bytes of body."""
 
 
 def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | bytes]]:
-    """Fields of a message: number, and a varint or bytes. Raises `ValueError` for an invalid message, groups, or too many
-    fields."""
+    """Decode a message, and return its fields as pairs of a field number and either an integer or bytes.
+
+    Raises:
+        ValueError: If the message is invalid, contains groups, or has more than `most` fields.
+    """
     fields: list[tuple[int, int | bytes]] = []
     at, end = 0, len(data)
     try:
@@ -82,8 +90,11 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
 
 
 def walk_fields(frame: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int | bytes, int | None, str]]:
-    """Fields of any bytes, for people: start, end, number (0 without one), value, start of the value's bytes, and fault. The
-    last field tells where the bytes are cut off."""
+    """Yield the fields of arbitrary bytes, for display.
+
+    Each is a tuple of start, end, field number (0 if invalid), value, start of a length-delimited value or None, and error. If
+    the bytes are invalid or truncated, the last field has the error.
+    """
     while at < end:
         start = at
         try:

@@ -1,4 +1,4 @@
-"""The interfaces of a protocol: the codec, the session with its events, and the adapter that creates both."""
+"""Interfaces for protocols: codec, session, session events, and the adapter that creates them."""
 
 from __future__ import annotations
 
@@ -15,125 +15,127 @@ from ..message import Message
 from .mesh import Due, Lost, NodeJoined, NodeLeft
 
 Role: TypeAlias = Literal["client", "server"]
-"""``client`` opened the connection, ``server`` accepted it."""
+"""``client`` for the side that opened the connection, ``server`` for the side that accepted it."""
 
 
 class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
-    """The abilities of the wire of a session, without the extensions between polybus peers."""
+    """What a protocol can carry without the extensions that polybus peers use.
+
+    A *bare* peer is a program that doesn't run polybus.
+    """
 
     publish: bool = True
-    """The wire can carry publications."""
+    """True if the protocol has publications."""
     subscribe: bool = True
-    """The wire can carry subscriptions. Otherwise a peer that does not run polybus receives every publication."""
+    """True if the protocol has subscriptions. Otherwise bare peers receive every publication."""
     filters: bool = False
-    """The session itself filters, by telling its transport what to receive. The other end does not know the subscriptions and
-    receives every publication."""
+    """True if the session filters messages by telling its transport what to receive. The remote side then doesn't know the
+    subscriptions and is sent every publication."""
     many_senders: bool = False
-    """Many unidentified programs send over this connection (through a message broker or a fabric). Malformed messages are
-    dropped and counted, but never end the connection."""
+    """True if many unidentified programs send over one connection, as through a message broker or a fabric. Malformed messages
+    are then dropped and counted, but never end the connection."""
     patterns: bool = False
-    """A peer that does not run polybus understands wildcard patterns."""
+    """True if bare peers understand wildcard patterns."""
     numbers: bool = False
-    """Subjects may be ``int``."""
+    """True if subjects can be integers."""
     headers: bool = True
     bare_headers: bool = True
-    """A peer that does not run polybus reads headers, because the specification of the wire defines them. Otherwise headers
-    that the bus and its outgoing hooks add are sent only to polybus peers."""
+    """True if the specification of the protocol defines headers, so that bare peers can read them. Otherwise the bus sends its
+    own headers and those of outgoing hooks to polybus peers only."""
     own_headers: frozenset[str] = frozenset()
-    """The headers, in lower case, that have fixed places on a wire without general headers. Outgoing hooks may add only these.
-    A session may refuse other headers that an application sets."""
+    """Lower-case names of the headers with a fixed place, in a protocol without general headers. Outgoing hooks can add only
+    these, and the session may reject others that an application sets."""
     destinations: bool = False
-    """The peer represents many programs, each with an address. A notification is sent to the address in ``to`` of its
-    `attributes`."""
+    """True if the peer stands for many programs, each with its own address. Notifications are sent to the address in ``to`` of
+    the message's `attributes`."""
     answer_headers: bool = True
-    """Answers carry headers. Otherwise the headers that a handler sets are omitted."""
+    """True if answers carry headers. Otherwise headers set by a handler are dropped."""
     deadlines: bool = True
-    """A request carries its caller's timeout."""
+    """True if requests carry the caller's timeout."""
     extensions: bool = True
-    """The session can send cancel, open, item, credit and end messages to a polybus peer."""
+    """True if the session can send cancel, open, item, credit and end messages to a polybus peer."""
     built_in: bool = False
-    """The extensions are part of the protocol itself, so the bus does not ask whether the peer runs polybus."""
+    """True if the protocol itself defines the extensions, so the bus doesn't need to find out whether the peer runs polybus."""
     announce: Literal["client", "both"] = "client"
-    """The side that announces its subscriptions: the one that opened the link, or both."""
+    """Which side announces its subscriptions: the one that opened the link, or both."""
     handlers: bool = False
-    """The peer sends requests only for announced subjects, so handlers are announced like subscriptions."""
+    """True if peers send requests only for announced subjects. The bus then announces handlers like subscriptions."""
     groups: bool = False
-    """Handlers of a subject share its requests. They are announced separately from subscriptions to the same subject, by a
-    subscribe or unsubscribe message with ``handler`` in its `attributes`. Requires `handlers`."""
+    """True if the handlers of a subject share its requests. Requires `handlers`. The bus announces them separately from
+    subscriptions, in subscribe and unsubscribe messages with ``handler`` in their `attributes`."""
     many_peers: bool = False
-    """One connection carries several peers (`PeerOpened`, `PeerClosed`). Otherwise it carries one, which is opened at `Ready`.
-    """
+    """True if a connection carries several peers, reported by `PeerOpened` and `PeerClosed`. Otherwise its only peer is opened
+    at `Ready`."""
     shared_publish: bool = False
-    """The frame of a publication is the same on every session of this codec, so fan-out encodes it once."""
+    """True if a publication has the same frame on all sessions of this codec, so that fan-out encodes it only once."""
     asks_before_publishing: bool = False
-    """Publications and subscriptions are extensions too, and are `Unsupported` with a peer that does not run polybus. The bus
-    asks with `_polybus.hello` before the first one."""
+    """True if publications and subscriptions are extensions as well. The bus sends `_polybus.hello` before the first one, and
+    raises `Unsupported` for bare peers."""
     asks_before_headers: bool = False
-    """Headers are an extension too. A peer that does not run polybus does not understand a request with headers, so a bridge
-    does not add its own headers."""
+    """True if headers are an extension that makes requests unreadable for bare peers. Bridges then don't add their own."""
     scarce_ids: bool = False
-    """Ids are reused. Even a cancelled request is answered, so that its id can be used again at once."""
+    """True if ids are reused. Cancelled requests are then answered as well, to free their ids immediately."""
     answers_duplicates: bool = False
-    """A request whose id is already in flight is answered with an error under that id. Otherwise it is only counted, because
-    the peer would mistake the error for the answer to the first request."""
+    """True if a request with an id that is still in flight can be answered with an error. Otherwise it is only counted, because
+    the peer would take the error for the answer to the first request."""
     initiates: bool = True
-    """This side may send requests and publications. If that depends on the connection (a plain HTTP server can only answer),
-    see `TransportFeatures`."""
+    """True if this side may send requests and publications. If that depends on the connection, as with a plain HTTP server, use
+    `TransportFeatures.initiates` instead."""
 
 
 class Codec(Protocol):
-    """Converts frames to messages and back. A codec is pure: it has options, but no role and no state.
+    """Converts between frames and messages, without role or state.
 
-    Optional abilities: `CodecFeatures`.
+    Optional features are listed in `CodecFeatures`.
     """
 
     @property
     def formats(self) -> tuple[BodyFormat, ...]:
-        """The body formats that this wire can carry; the first one is the default."""
+        """Supported body formats, starting with the default."""
         ...
 
     @property
     def reads(self) -> frozenset[Literal["text", "binary"]]:
-        """The kinds of frames that `decode` accepts, for transports that distinguish them."""
+        """Kinds of frames that `decode` accepts, for transports that distinguish text and binary."""
         ...
 
     @property
     def writes(self) -> Literal["text", "binary"]:
-        """The kind of frames that `encode` returns. Text frames are also bytes, in UTF-8."""
+        """Kind of frames that `encode` returns. Text frames are bytes in UTF-8."""
         ...
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Return the format for a value that is sent to a subject."""
+        """Return the body format to use for a value."""
         ...
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """Return the messages in a frame. If one message among valid ones is refused, an error in the list replaces it.
+        """Return the messages in a frame, with an error in place of each message that is invalid.
 
-        A body in JSON is exactly one JSON value and has already been checked. A message with an invalid body is refused.
+        The codec checks bodies: a JSON body in the result is exactly one valid JSON value.
 
         Raises:
-            RemoteProtocolError: The frame does not belong to this protocol. No bytes cause any other error.
+            RemoteProtocolError: If the whole frame is invalid. No input raises any other exception.
         """
         ...
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """Return a frame with these messages. Only wires that can join messages accept more than one.
+        """Return a frame with these messages. Most protocols support only one message per frame.
 
         Raises:
-            EncodeError: The wire cannot carry a body.
-            Unsupported: The wire cannot represent this kind of message, or that many messages.
-            LocalProtocolError: The wire cannot carry a subject, a header or the id, or a message violates the protocol.
-            ReservedSubject: A subject is reserved for the protocol.
+            EncodeError: If a body cannot be encoded.
+            Unsupported: If the protocol doesn't have this kind of message, or cannot join several messages.
+            LocalProtocolError: If a subject, header or id cannot be encoded, or a message violates the protocol.
+            ReservedSubject: If a subject is reserved for the protocol.
         """
         ...
 
 
 class Ready(Struct, frozen=True, weakref=True):
-    """The handshake is complete, and the link may carry traffic.
+    """The handshake is complete, and the link can be used.
 
     Attributes:
-        bare: The handshake showed that the peer does not run polybus, so the bus does not ask for the extensions.
-        node: The name of this node, on a wire between the nodes of a mesh.
+        bare: True if the handshake showed that the peer doesn't run polybus. The bus then doesn't send a hello.
+        node: Name of this node, in a protocol between the nodes of a mesh.
     """
 
     bare: bool = False
@@ -141,9 +143,12 @@ class Ready(Struct, frozen=True, weakref=True):
 
 
 class PeerOpened(Struct, frozen=True, weakref=True):
-    """A peer appeared, after `Ready`, on a connection that carries many peers. `key` is its name in `Message.peer`.
+    """A peer appeared on a connection that carries many. Sent only after `Ready`.
 
-    The peer is not yet admitted. `Bus(authenticate=...)` decides about that, with `params` in the handshake.
+    The bus then authenticates the peer, with `params` in the handshake.
+
+    Attributes:
+        key: Identifies the peer in `Message.peer`.
     """
 
     key: Any
@@ -152,18 +157,18 @@ class PeerOpened(Struct, frozen=True, weakref=True):
 
 
 class PeerClosed(Struct, frozen=True, weakref=True):
-    """A peer left a connection that carries many peers."""
+    """A peer left a connection that carries many."""
 
     key: Any
     reason: str = ""
 
 
 class Refused(Struct, frozen=True, weakref=True):
-    """The session received something malformed. If an answer is possible, the session sends it or leaves that to the bus.
+    """The session received something malformed. It may have sent an error answer itself.
 
     Attributes:
-        answer: An answer for the bus to send, unless a request or channel of the peer with the same id is in flight. For wires
-            where the peer would take it for the answer to that request.
+        answer: Error answer for the bus to send, unless the peer has another request or channel with the same id in flight and
+            would take this for its answer.
     """
 
     error: RemoteProtocolError
@@ -172,42 +177,40 @@ class Refused(Struct, frozen=True, weakref=True):
 
 
 class Undelivered(Struct, frozen=True, weakref=True):
-    """A valid message must not be delivered, because it has expired. The session has informed the peer if necessary."""
+    """A valid message must not be delivered, for example because it expired. The session has answered it if necessary."""
 
     message: Message
     code: Code
     reason: str
-    """A short word: ``expired``."""
+    """A short identifier, such as ``expired``."""
     text: str = ""
 
 
 class CloseWanted(Struct, frozen=True, weakref=True):
-    """The session requests that the connection is closed, with a WebSocket close code and a reason.
-
-    A link that this side opened then reconnects, unless `error` is a refusal.
-    """
+    """The session asks the link to close the connection."""
 
     code: int
+    """WebSocket close code."""
     reason: str
     error: BusError | None = None
-    """The error to raise on this side. After `Unauthorized` or `Forbidden` the link does not reconnect."""
+    """Error to raise in local callers. A client's link reconnects unless this is `Unauthorized` or `Forbidden`."""
 
 
 class Confirmed(Struct, frozen=True, weakref=True):
-    """The other end has handled everything that was sent before a request of `SessionFeatures.confirm`."""
+    """The peer has handled everything that was sent before the request of `SessionFeatures.confirm`."""
 
     key: Any
     refused: Collection[str | int] = ()
-    """The patterns of subscriptions that the other end has refused on this connection."""
+    """Patterns that the peer refused to subscribe to on this connection."""
 
 
 class OtherServers(Struct, frozen=True, weakref=True):
-    """Other addresses of the same service. The link tries them if this one does not answer and the transport supports it."""
+    """Other addresses of the same service, to try if the current server goes down. Not all transports support this."""
 
     addresses: Sequence[str]
-    """The addresses in the form ``host:port``."""
+    """Addresses in the form ``host:port``."""
     leaving: bool = False
-    """The current server is about to leave, so another one is preferred for the next connection."""
+    """True if the current server is about to stop, so that the next connection should go to another one."""
 
 
 SessionEvent: TypeAlias = (
@@ -227,164 +230,160 @@ SessionEvent: TypeAlias = (
 
 
 Frames: TypeAlias = bytes | Sequence[bytes]
-"""Frames for the transport: usually one, otherwise a sequence in order, which may be empty."""
+"""Frames for the transport: a single frame, or a sequence that may be empty."""
 
 SessionOutput: TypeAlias = Message | Iterable[Message | SessionEvent | bytes]
-"""The result of an incoming frame or a tick: usually one message, otherwise several messages, events and frames for the
-transport. The bus handles each of them before it asks for the next one, so an iterator may depend on messages that the bus
-sends in between. Any other value is a fault of the protocol, which is logged and ends the link."""
+"""Result of an incoming frame or a tick: one message, or an iterable of messages, events and frames for the transport. The bus
+handles each item before it requests the next one, so a generator can depend on messages that the bus sends in between. If a
+session returns anything else, the bus logs an error and closes the link."""
 
 
 class Session(Protocol):
-    """One connection of a protocol, without I/O. The time is always an argument, in monotonic seconds.
+    """A connection of a protocol, without I/O. Times are passed as arguments, in monotonic seconds.
 
-    If a connection carries many peers, `Message.peer` is the key of the peer. Optional abilities: `SessionFeatures`.
+    On connections that carry many peers, `Message.peer` is the peer's key. Optional features are listed in `SessionFeatures`.
     """
 
     @property
-    def codec(self) -> Codec:
-        """The codec of the session."""
-        ...
+    def codec(self) -> Codec: ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of this wire. They may change only before `Ready`."""
+        """Capabilities of the protocol. They must not change after `Ready`."""
         ...
 
     def start(self, now: float) -> SessionOutput:
-        """Begin the session. Returns the first frames of the handshake, or `Ready` if there is no handshake."""
+        """Start the session. Returns the first frames of the handshake, or `Ready` if the protocol has none."""
         ...
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle an incoming frame. This method never raises: faults are reported as `Refused` or `CloseWanted`.
+        """Handle an incoming frame. Never raises; errors are reported as `Refused` or `CloseWanted`.
 
-        The `Message.id` of an answer is the key that `send` returned for the request. An incoming request or open has an id,
-        which the answer must repeat in its `Message.id`.
+        The `Message.id` of an answer is the key that `send` returned for the request. For incoming requests and opens, the
+        session sets an id that the bus repeats in the answer's `Message.id`.
         """
         ...
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
-        """Return the key and the frames for a message. Answers to a request or an open arrive under this key; for other
-        messages it is None.
+        """Return a key and the frames for a message. For requests and opens, the key identifies answers; otherwise it is None.
 
-        A message that belongs to an earlier one (response, error, cancel, item, credit, end) needs the id of that request or
-        open in its `Message.id`, or the key that `send` returned for it.
+        Responses, errors, cancels, items, credits and ends have in `Message.id` either the id of the peer's request or open, or
+        the key that `send` returned for this side's.
 
-        Keys are hashable, differ from the ids of the peer, and are never reused: a cancel may use a key after `forget`, when
-        the id on the wire already belongs to another request. The message is not changed, since it may also be sent to other
-        peers.
+        Keys are hashable and differ from all ids of the peer. They must never be reused, even if ids on the wire are, because
+        the bus may cancel a request by its key after `forget`. Don't modify the message: it may be sent to other peers as well.
 
         Raises:
-            EncodeError: The wire cannot carry the body.
-            Unsupported: The wire cannot represent this kind of message.
-            LocalProtocolError: The wire cannot carry the subject, a header or the id, or a required deadline is missing.
-            ReservedSubject: The subject is reserved for the protocol.
-            TooLarge: The frame would exceed `Limits.message`.
-            QueueFull: No id is free.
-            Disconnected: The peer with `peer_key` has left.
+            EncodeError: If the body cannot be encoded.
+            Unsupported: If the protocol doesn't have this kind of message.
+            LocalProtocolError: If the subject, a header or the id cannot be encoded, or a required deadline is missing.
+            ReservedSubject: If the subject is reserved for the protocol.
+            TooLarge: If the frame would exceed `Limits.message`.
+            QueueFull: If all ids are in use.
+            Disconnected: If the peer with `peer_key` has left.
         """
         ...
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Forget a request after its deadline or cancellation, or a finished channel, by its key or id.
+        """Forget a timed-out or cancelled request, or a finished channel, by its key or id.
 
-        The session may keep the id unused for a while. The returned frames are sent to the peer.
+        Returns frames to send to the peer. The session may delay the reuse of the id.
         """
         ...
 
     def next_tick(self) -> float | None:
-        """The time of the next `tick` (for a heartbeat or the deadline of the handshake), or None."""
+        """Return the time at which `tick` must be called next, for example for a heartbeat, or None."""
         ...
 
     def tick(self, now: float) -> SessionOutput:
-        """Do what is due at this time."""
+        """Do everything that is due at this time."""
         ...
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Return the frames to send at the end, or with `peer_key` the frames that disconnect one of many peers.
+        """Return the frames that say goodbye on the connection or, with `peer_key`, disconnect one of many peers.
 
-        The bus regards a disconnected peer as gone at once; `PeerClosed` may follow, but does not have to.
+        The bus treats such a peer as gone immediately, whether or not `PeerClosed` follows.
         """
         ...
 
     def connection_lost(self, reason: str) -> None:
-        """Handle the loss of the connection. Nothing more can be sent."""
+        """Handle the loss of the connection. Nothing can be sent any more."""
 
 
 _READY: Final = (Ready(),)
 
 
 class QuietSession:
-    """Base class for sessions of protocols that have no handshake, heartbeat or goodbye and do not reuse ids.
+    """Base class for sessions without a handshake, heartbeat, goodbye or reuse of ids.
 
-    Subclasses add `codec`, `capabilities`, `receive` and `send`.
+    Subclasses implement `codec`, `capabilities`, `receive` and `send`.
     """
 
     __slots__ = ()
 
     def start(self, now: float) -> SessionOutput:
-        """Return `Ready` at once, because there is no handshake."""
+        """Return `Ready`."""
         return _READY
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Do nothing, because there is nothing to forget."""
+        """Do nothing."""
         return ()
 
     def next_tick(self) -> float | None:
-        """Always None, because nothing depends on the time."""
+        """Return None."""
         return None
 
     def tick(self, now: float) -> SessionOutput:
-        """Do nothing, because nothing depends on the time."""
+        """Do nothing."""
         return ()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Return no frames, because there is no goodbye. The transport closes the connection."""
+        """Return no frames. The transport closes the connection."""
         return ()
 
     def connection_lost(self, reason: str) -> None:
-        """Do nothing, because there is nothing to clean up."""
+        """Do nothing."""
 
 
 class ProtocolAdapter(Protocol):
-    """A protocol with its options, for example `polybus.protocols.Ubre(format="binary")`. It is immutable.
+    """An immutable object for a protocol and its options, such as `polybus.protocols.Ubre(format="binary")`.
 
-    Optional abilities: `ProtocolFeatures`.
+    Optional features are listed in `ProtocolFeatures`.
     """
 
     @property
     def name(self) -> str:
-        """The word in the URL."""
+        """Name of the protocol in URLs."""
         ...
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from their defaults, as in the query of a URL."""
+        """Options that differ from their defaults, as query parameters."""
         ...
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Create an adapter from the query of a URL.
+        """Create an adapter from the query parameters of a URL.
 
-        If the handshake of the transport shows the query to the server, `options` contains only the names in ``option_names``
-        of the class (any collection of names), by default its attrs fields.
+        Transports that send the query to the server pass only the parameters listed in ``option_names`` of the class, which
+        defaults to its attrs fields.
 
         Raises:
-            ValueError: An option or its value is unknown. The text lists the known ones.
+            ValueError: If an option or its value is not known. The message lists the known ones.
         """
         ...
 
     def codec(self, limits: Limits = ...) -> Codec:
-        """Return the codec. It is the same object for equal adapters and limits."""
+        """Return the codec, which must be the same object for equal adapters and limits."""
         ...
 
     def session(self, role: Role, limits: Limits = ..., rng: random.Random | None = None) -> Session:
-        """Create the session for one connection. `rng` generates ids; the default is `random.SystemRandom`."""
+        """Create the session for a connection. `rng` generates ids and defaults to `random.SystemRandom`."""
         ...
 
 
 class FrameField(Struct, frozen=True, weakref=True):
-    """A part of a frame, shown to people with its position, its name in the specification and its value."""
+    """A field of a frame, for display."""
 
     offset: int
     """Offset in bytes from the start of the frame."""
@@ -392,26 +391,25 @@ class FrameField(Struct, frozen=True, weakref=True):
     """Length in bytes."""
     name: str
     value: str
-    """The value in readable form."""
+    """Human-readable value."""
     note: str = ""
-    """The meaning of the field, or what is wrong with it."""
+    """What the field means, or what is wrong with it."""
 
 
 class Dissector(Protocol):
-    """Optional ability of an adapter to show frames field by field, in `polybus inspect` and similar tools.
+    """Optional feature of an adapter: shows the fields of frames in `polybus inspect` and similar tools.
 
-    It needs only the bytes, so it also shows frames that cannot be decoded.
+    It works on bytes, so it can show frames that fail to decode.
     """
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Return the fields of a frame in order; none for a format without fields (JSON).
+        """Return the fields of a frame in order, or none for formats without fields, such as JSON.
 
-        This method never raises. For a frame that is cut off or wrong, it returns the fields up to the fault, which the note of
-        the last field describes.
+        Never raises. For an invalid or truncated frame, the note of the last field describes the error.
         """
         ...
 
     @property
     def inspect_options(self) -> Mapping[str, str]:
-        """The default options for inspecting frames, which are the most tolerant ones."""
+        """Default options for inspecting frames. Choose the most tolerant ones."""
         ...

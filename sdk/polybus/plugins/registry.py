@@ -1,4 +1,4 @@
-"""URLs, ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and the plugins that they name."""
+"""Parses URLs, ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and finds the plugins that they name."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from .extensions import Recorder
 
 _OVER_HTTP = frozenset({"http", "https"})
-"""Transports that carry a protocol's `HttpBinding` instead of frames."""
+"""Transports that use a protocol's `HttpBinding` instead of frames."""
 _WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
-"""Built-in transports with a query in their handshake; others set ``carries_query = True``."""
+"""Built-in transports that send the query to the server. Third-party ones set ``carries_query = True``."""
 _WITHOUT_PORTS = frozenset({"tcp", "tls"})
-"""Transports without a default port; a protocol may have one (`ProtocolFeatures.default_port`)."""
+"""Transports without a default port of their own. The protocol may define one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
-"""Transports with headers, into which an application puts credentials instead of a URL's user."""
+"""Transports on which credentials belong in a header instead of the URL."""
 _BRACKETS = "write an IPv6 address in brackets, for example [::1]:8000"
 
 
 class SplitUrl(Struct, frozen=True, weakref=True):
-    """Parts of a URL: the address keeps its scheme (``ws://host/path``), the query is separate."""
+    """Parts of a URL. The address includes the scheme (``ws://host/path``) but not the query."""
 
     protocol: str
     transport: str
@@ -51,10 +51,10 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
 
     Args:
         url: ``<protocol>+<transport>://<address>``
-        takes_user: The protocol uses the URL's user.
+        takes_user: True if the protocol accepts a user and password in the URL.
 
     Raises:
-        ValueError: No protocol, no transport, or no ``://``; the text shows the right form.
+        ValueError: If the URL is malformed. The message shows the correct form.
     """
     scheme, found, rest = url.partition("://")
     shown = shown_url(url)
@@ -97,18 +97,18 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
 def resolve_url(
     url: str, protocol: str | ProtocolAdapter | None = None, *, serves: bool = False
 ) -> tuple[ProtocolAdapter, TransportAdapter, str]:
-    """Protocol, transport, and the transport's address for a URL.
+    """Return the protocol, the transport, and the transport's address for a URL.
 
-    Members of the query that are not options of the protocol stay in the address if the transport shows them to the server
-    (`Handshake.query`): WebSocket, HTTP, memory.
+    Query parameters that are not options of the protocol stay in the address if the transport sends the query to the server
+    (`Handshake.query`), as WebSocket, HTTP and memory do.
 
     Args:
         url: ``<protocol>+<transport>://<address>``
-        protocol: Replaces the one in the URL, for example an adapter with options that a URL cannot contain.
-        serves: The URL is for a server; no peer would see its query.
+        protocol: Overrides the protocol in the URL, for example with an adapter whose options a URL cannot contain.
+        serves: True if the URL is for listening, so that it cannot have such parameters.
 
     Raises:
-        ValueError: Malformed; a protocol or transport that is not installed; an unknown option.
+        ValueError: If the URL is malformed, the protocol or transport is not installed, or an option is not known.
     """
     user_options = _user_options(protocol or url.partition("+")[0].lower())
     parts = split_url(url, takes_user=user_options is not None)
@@ -134,12 +134,9 @@ def resolve_url(
 
 
 def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) -> str:
-    """Find members of a URL's query that go to the server but closely resemble an option.
+    """Return a warning about query parameters that go to the server but look like misspelled options, or an empty string.
 
-    Args: as `resolve_url`.
-
-    Returns:
-        A warning; empty without such members.
+    The arguments are those of `resolve_url`.
     """
     parts = split_url(url, takes_user=True)
     if parts.transport not in _WITH_QUERY or not parts.options:
@@ -163,7 +160,6 @@ def _user_options(protocol: str | ProtocolAdapter) -> Callable[[str, str | None]
 def _without_user(
     parts: SplitUrl, user_options: Callable[[str, str | None], Mapping[str, str]]
 ) -> tuple[SplitUrl, Mapping[str, str]]:
-    """URL without its user, and the options from it."""
     url = urlsplit(parts.address)
     if url.username is None:
         return parts, {}
@@ -173,7 +169,7 @@ def _without_user(
 
 
 def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
-    """URL with this port if it has a host without a port."""
+    """Add a port to an address that has a host but no port."""
     url = urlsplit(parts.address)
     if url.hostname is None or url.port is not None:
         return parts
@@ -182,23 +178,24 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
-    """Members of a query that belong to a protocol: its `option_names`, else its attrs fields, else all (None)."""
+    """Return a protocol's `option_names`, which default to its attrs fields. None means that it accepts all parameters."""
     kind: Any = _load("protocols", protocol) if isinstance(protocol, str) else type(protocol)
     names = ProtocolFeatures.of(kind).option_names
     return tuple(fields_dict(kind)) if names is None and has(kind) else names
 
 
 def join_url(protocol: ProtocolAdapter, address: str) -> str:
-    """URL of a protocol at an address, with the options that differ from their defaults."""
+    """Return the URL for a protocol at an address, with the options that differ from their defaults."""
     query = urlencode(protocol.url_options)
     return f"{protocol.name}+{address}{'&' if '?' in address else '?'}{query}" if query else f"{protocol.name}+{address}"
 
 
 def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -> ProtocolAdapter:
-    """Adapter of a protocol with options.
+    """Return the adapter for a protocol with options.
 
     Raises:
-        ValueError: The protocol is not installed, or an option is unknown.
+        TypeError: If `protocol` is neither a name nor a protocol object.
+        ValueError: If the protocol is not installed, an option is not known, or a protocol object is given with options.
     """
     if not isinstance(protocol, str):
         if options:
@@ -210,26 +207,26 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
 
 
 def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
-    """Adapter for frames to inspect: the given options, else the most tolerant ones.
+    """Return an adapter for inspecting frames. Options that you don't pass are as tolerant as possible.
 
     Raises:
-        ValueError: As `find_protocol`.
+        ValueError: If the protocol is not installed, or an option is not known.
     """
     most = ProtocolFeatures.of(find_protocol(protocol, options)).inspect_options or {}
     return find_protocol(protocol, {**most, **options})
 
 
 def find_transport(name: str) -> TransportAdapter:
-    """Transport with a name.
+    """Return the transport with a name.
 
     Raises:
-        ValueError: Not installed.
+        ValueError: If it is not installed.
     """
     return cast("TransportAdapter", _load("transports", name)())
 
 
 def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
-    """Binding of a protocol to HTTP, if any."""
+    """Return a protocol's HTTP binding, or None."""
     own = ProtocolFeatures.of(adapter).http_binding
     return (
         cast("type[HttpBinding]", _load("bindings", adapter.name))
@@ -239,7 +236,7 @@ def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
 
 
 def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None:
-    """Web endpoint of a protocol, if it has its own."""
+    """Return a protocol's own web endpoint for a path, or None."""
     make = ProtocolFeatures.of(adapter).web_endpoint
     if make is None and (binding := find_http_binding(adapter)) is not None:
         make = binding.from_options({}).web_endpoint
@@ -247,46 +244,46 @@ def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None
 
 
 def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
-    """Recorder for a folder, not opened yet.
+    """Create a recorder for a folder without opening it.
 
     Raises:
-        ImportError: pyarrow is not installed.
-        TypeError, ValueError: An argument is invalid.
+        ImportError: If pyarrow is not installed.
+        TypeError, ValueError: If an argument is invalid.
     """
     return cast("Recorder", _load("recorders", "folder")(path, **options))
 
 
 def make_extension(name: str, *parts: Any) -> Any:
-    """Create an `Extension` of a bus from parts of the bus: ``mesh`` is a `Mesh`, ``storage`` a `Storage`.
+    """Create the extension with a name from parts of the bus: a `Mesh` for ``mesh``, a `Storage` for ``storage``.
 
-    ``reading`` creates a `Reading` for a storage instead.
+    ``reading`` creates the `Reading` of a subscription instead.
     """
     return _load("extensions", name)(*parts)
 
 
 def supervise(**options: Any) -> int:
-    """Run several workers until they end; returns the exit status."""
+    """Run several worker processes until they exit. Returns the exit status."""
     return cast("int", _load("supervisors", "workers")(**options))
 
 
 def worker_here() -> Any:
-    """This process as one of several workers; None if it is not.
+    """Return the worker object if this process is one of several workers, otherwise None.
 
     Raises:
-        LocalProtocolError: It was already used as one.
+        LocalProtocolError: If the worker was already returned.
     """
     return _load("supervisors", "worker").here()
 
 
 def metrics_maker(name: str, option: str) -> Callable[..., Any]:
-    """Function that renders a ``/metrics`` page.
+    """Return a function that renders a ``/metrics`` page.
 
     Args:
-        name: ``scrape`` for a bus, ``workers`` for the parent process of workers, ``broker``.
-        option: The option that needs it, for the error text.
+        name: ``scrape`` for a bus, ``workers`` for the parent process of workers, or ``broker``.
+        option: Option that requires the page, for the error message.
 
     Raises:
-        ImportError: prometheus-client is not installed.
+        ImportError: If prometheus-client is not installed.
     """
     try:
         return cast("Callable[..., Any]", _load("metrics", name))
@@ -297,7 +294,7 @@ def metrics_maker(name: str, option: str) -> Callable[..., Any]:
 
 @cache
 def _own_entry_points() -> Mapping[str, Mapping[str, str]]:
-    """Built-in plugins: ``module:attribute`` by group and name."""
+    """Return ``module:attribute`` of the built-in plugins, by group and name."""
     found: dict[str, dict[str, str]] = {}
     group: dict[str, str] = {}
     for line in (get_data("polybus", "entry_points.txt") or b"").decode().splitlines():
@@ -332,10 +329,11 @@ _SECURE = ("tls", "wss", "https")
 def resolve_target(
     target: str | Connector, protocol: str | ProtocolAdapter | None, verb: str = "connect"
 ) -> tuple[ProtocolAdapter, Connector]:
-    """Protocol and connector for the target of `connect`, or with the verb ``listen`` of `Bus.serve`.
+    """Return the protocol and connector for the target of `connect` or, with the verb ``listen``, of `Bus.serve`.
 
     Raises:
-        ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
+        TypeError: If the target is neither a URL nor a transport object.
+        ValueError: If the URL is malformed or names something unknown, or `protocol` is missing.
     """
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
@@ -355,7 +353,11 @@ def resolve_target(
 
 
 def check_transport(target: object, verb: str) -> None:
-    """Raise TypeError unless `target` is a URL or a transport object."""
+    """Check that a target that isn't a string has a method called `verb`.
+
+    Raises:
+        TypeError: If it doesn't.
+    """
     if not callable(getattr(target, verb, None)):
         hint = ""
         if isinstance(target, (list, tuple)):
@@ -369,18 +371,23 @@ def check_transport(target: object, verb: str) -> None:
 
 
 def has_tls(url: str) -> bool:
-    """True if an address uses TLS."""
+    """Return True if a URL uses TLS."""
     return split_url(url).transport in _SECURE
 
 
 def with_tls(urls: Iterable[str]) -> list[str]:
-    """URLs that a TLS context is meant for: all with TLS, or else all URLs, which then refuse the context."""
+    """Return the URLs to use a TLS context for: those with TLS or, if there are none, all, which then reject it."""
     all_of_them = list(urls)
     return [url for url in all_of_them if has_tls(url)] or all_of_them
 
 
 def check_serves(serves: object) -> tuple[str | int, ...]:
-    """Patterns of ``serves=``; raises TypeError for anything else."""
+    """Check the ``serves=`` argument, and return its patterns.
+
+    Raises:
+        TypeError: If it is neither a pattern nor an iterable of patterns.
+        LocalProtocolError: If a pattern is invalid.
+    """
     if isinstance(serves, (str, int)):
         serves = (serves,)
     if not isinstance(serves, Iterable):

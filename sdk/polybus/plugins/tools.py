@@ -1,5 +1,8 @@
-"""Small tools for authors of protocols, transports and integrations: argument checks, redaction, fields and rate limits for
-logs, time and randomness that a simulation can replace, and work that must be finished."""
+"""Utilities for authors of protocols, transports and integrations.
+
+They check arguments, redact secrets, format and rate-limit log records, provide clocks and randomness that a simulation can
+replace, and shield work from cancellation.
+"""
 
 from .._util.broadcast import EventHub
 from .._util.cancel_scopes import receive, to_the_end

@@ -1,8 +1,8 @@
-"""The interfaces of transports: connections, framings, dialling and listening, admission, and protocols over HTTP.
+"""Interfaces for transports: connections, framing, dialling and listening, admission, and protocols over HTTP.
 
-Without a framing, a transport over a byte stream writes the length before each frame, and a WebSocket carries each frame as a
-message. If a protocol frames its messages in its own way on TCP, for example with line ends, its adapter has an attribute
-``framing`` (see `ProtocolFeatures`).
+By default, byte stream transports prefix each frame with its length, and WebSockets carry one frame per message. A protocol
+that delimits its messages differently on TCP, for example by line ends, sets ``framing`` on its adapter (see
+`ProtocolFeatures`).
 """
 
 from __future__ import annotations
@@ -27,166 +27,170 @@ if TYPE_CHECKING:
 
 
 class FrameCutter(Protocol):
-    """Cuts the input of one connection into frames, without I/O."""
+    """Splits the input of a connection into frames, without I/O."""
 
     @property
     def partial(self) -> str:
-        """A description of the unfinished frame for people; empty between two frames."""
+        """Human-readable description of the unfinished frame; empty between frames."""
         ...
 
     @property
     def arrived(self) -> int:
-        """The number of bytes of the unfinished frame that have arrived; 0 between two frames."""
+        """Number of bytes received of the unfinished frame; 0 between frames."""
         ...
 
     @property
     def broken(self) -> RemoteProtocolError | None:
-        """The error after input that does not belong to this protocol. No more frames are cut, and the connection ends with the
-        `close_code` of the error."""
+        """Set once the input violates the framing. The cutter then returns no more frames, and polybus closes the connection
+        with the error's `close_code`."""
         ...
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Return the frames that this chunk completes. This method never raises; see `broken`."""
+        """Return the frames completed by this chunk. Never raises; errors are reported in `broken`."""
         ...
 
 
 class Framing(Protocol):
-    """The way in which a protocol separates its frames in a byte stream.
+    """How a protocol delimits frames in a byte stream.
 
-    With ``tcp``, ``tls`` and ``unix`` the connection is the stream. With ``ws`` and ``wss`` binary messages carry the stream in
-    chunks of any size. In memory, whole frames are passed.
+    For ``tcp``, ``tls`` and ``unix``, the stream is the connection itself. Over ``ws`` and ``wss`` it is carried in binary
+    messages of any size. The memory transport doesn't use framing.
     """
 
     def cutter(self, limits: Limits, transport: str) -> FrameCutter:
-        """Create the cutter for one connection. It enforces `Limits.message`.
+        """Create the cutter for a connection. It must enforce `Limits.message`.
 
         Args:
-            limits: The limits of the bus.
-            transport: The word for the transport in the URL: ``tcp``, ``tls``, ``ws``...
+            limits: Limits of the bus.
+            transport: Name of the transport in the URL, such as ``tcp``, ``tls`` or ``ws``.
         """
         ...
 
     def pack(self, frame: bytes, /) -> bytes:
-        """Return the bytes of a frame as they are written to the stream."""
+        """Return a frame as it is written to the stream."""
         ...
 
     def plain_preface(self, data: bytes) -> int | None:
-        """Return the length of the server's first message if it arrives in plain text before the TLS handshake of ``tls``.
+        """Return the length of a plain-text message that the server sends before the TLS handshake, with ``tls`` URLs.
 
         Args:
-            data: The input so far.
+            data: Everything received so far.
 
         Returns:
-            The length; 0 if more input is needed; None if TLS begins at once.
+            The length in bytes, 0 if more input is needed, or None if the protocol starts with TLS.
 
         Raises:
-            RemoteProtocolError: The server does not use this protocol, or uses it only without TLS.
+            RemoteProtocolError: If the server doesn't use this protocol, or doesn't support TLS.
         """
         ...
 
 
 class Closed(Struct, frozen=True, weakref=True):
-    """The reason why a connection ended."""
+    """Why a connection ended."""
 
     code: int = 1006
-    """A WebSocket close code: 1000 for an orderly end, 1001 going away, 1006 without a close message, 4401 unauthorized, 4403
-    forbidden..."""
+    """WebSocket close code, for example 1000 for a normal closure, 1001 for going away, 1006 if no close message was received,
+    4401 for unauthorized and 4403 for forbidden."""
     reason: str = ""
     error: BusError | None = None
-    """The error that waiting callers receive instead of `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
+    """Error to raise in waiting callers instead of `Disconnected`, such as `Unauthorized`."""
     stalled: bool = False
-    """True if this side cut the connection because the peer read nothing. Servers log this."""
+    """True if this side aborted the connection because the peer stopped reading. Servers log this."""
 
 
 class Receiver(Protocol):
-    """Receives the frames of a transport. All methods are synchronous, are called on the event loop, and never raise.
+    """Callbacks of a transport. They run on the event loop and never raise.
 
-    Optional abilities: `ReceiverFeatures`.
+    Optional features are listed in `ReceiverFeatures`.
     """
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Receive whole frames, in order: all those that one read completed."""
+        """Handle all frames completed by one read, in order."""
 
     def closed(self, why: Closed) -> None:
-        """Learn that the connection has ended. This is the last call: nothing more is sent or received."""
+        """Handle the end of the connection. This is the last callback, and nothing can be sent any more."""
 
     def pause_writing(self) -> None:
-        """Send nothing until `resume_writing`, because the peer is slow. (The transport keeps a frame that is sent anyway.)"""
+        """Stop sending until `resume_writing` is called, because the peer is slow. Frames sent anyway are queued."""
 
     def resume_writing(self) -> None:
-        """Resume sending, because there is room again."""
+        """Start sending again."""
 
 
 class Transport(Protocol):
     """An established connection that carries whole frames.
 
-    Frames are passed on unchanged in both directions. A session and a transport that know each other may therefore mark frames
-    with a subclass of ``bytes``, for example to show which exchange a frame and its answer belong to.
+    The bus passes frame objects through unchanged in both directions, so a session and a transport that are made for each other
+    can use a subclass of ``bytes``, for example to tag a frame and its answer with their exchange.
 
-    Optional abilities: `TransportFeatures`.
+    Optional features are listed in `TransportFeatures`.
     """
 
     @property
     def name(self) -> str:
-        """The word in the URL: ``tcp``, ``ws``, ..."""
+        """Name of the transport in the URL, such as ``tcp`` or ``ws``."""
         ...
 
     @property
     def max_frame(self) -> int:
-        """The size of the largest frame that `send` accepts, in bytes."""
+        """Size of the largest frame that `send` accepts, in bytes."""
         ...
 
     @property
     def hops(self) -> int:
-        """The number of tunnels that this connection runs through; 0 for a network connection."""
+        """Number of tunnels on the way to the peer; 0 for a network connection."""
         ...
 
     @property
     def address(self) -> str:
-        """The address of the other end, for people and logs."""
+        """Address of the peer, for logs."""
         ...
 
     def start(self, receiver: Receiver) -> None:
-        """Start to deliver frames in the next iteration of the event loop, beginning with earlier input. Called once."""
+        """Start delivering frames in the next event loop iteration, including those that have already arrived. Called once."""
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame without waiting. All frames of one event loop iteration are sent in one write. Ignored after the end.
+        """Queue a frame without waiting. Frames sent in the same event loop iteration should be written together.
+
+        After the connection has ended, frames are discarded.
 
         Raises:
-            TooLarge: The frame is larger than `max_frame`, which is `Limits.message`.
+            TooLarge: If the frame exceeds `max_frame`, which is `Limits.message`.
         """
 
     def write_backlog(self) -> int:
-        """The number of queued bytes that the operating system has not yet accepted."""
+        """Return the number of queued bytes that the operating system hasn't accepted yet."""
         ...
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Write the queue, inform the peer and close the connection, or abort it after `Limits.close_timeout`. Then
-        `Receiver.closed` is called."""
+        """Flush the queue, send the close code and close the connection, aborting it after `Limits.close_timeout`.
+
+        The transport calls `Receiver.closed` at the end.
+        """
 
     def abort(self, why: Closed) -> None:
-        """Close the connection at once. Then `Receiver.closed` is called with this reason."""
+        """Close the connection immediately and call `Receiver.closed` with `why`."""
 
     def tick(self, now: float) -> None:
-        """Send pings and check the deadlines for reading, writing and closing. Called about once a second."""
+        """Send pings and check the read, write and close timeouts. Called about once a second."""
 
 
 class Reservation(Protocol):
-    """Memory that is reserved for a client before it is admitted, within `Limits.total_bytes` and the share of its address."""
+    """Memory reserved for a client that hasn't been admitted yet, within `Limits.total_bytes` and the quota of its address."""
 
     def hold(self, size: int) -> bool:
-        """Reserve more bytes. Returns False, and reserves nothing, if there is no room."""
+        """Reserve more bytes. Returns False without reserving any if the quota is exhausted."""
         ...
 
     def give_back(self, size: int) -> None:
-        """Reserve fewer bytes."""
+        """Return some of the reserved bytes."""
 
     def release(self) -> None:
-        """Release all the memory. Call this once, at the end."""
+        """Return all reserved bytes. Call this exactly once."""
 
 
 class Host(Protocol):
-    """The services that a bus offers to a transport."""
+    """Services that a bus provides to transports."""
 
     @property
     def backend(self) -> Literal["asyncio", "trio"]: ...
@@ -195,60 +199,60 @@ class Host(Protocol):
     def limits(self) -> Limits: ...
 
     def time(self) -> float:
-        """Return the time in monotonic seconds. All `now` arguments use this clock."""
+        """Return the monotonic time in seconds. All `now` arguments come from this clock."""
         ...
 
     def reserve(self, address: str) -> Reservation:
-        """Reserve memory for a client that is not yet admitted.
+        """Create a memory reservation for a client that hasn't been admitted yet.
 
         Args:
-            address: The address of the client with its port.
+            address: Address of the client, including the port.
         """
         ...
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Call a function in the next iteration of the event loop. It must not raise."""
+        """Call a function, which must not raise, in the next event loop iteration."""
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus. It is cancelled when the bus is left, and its errors are logged."""
+        """Run a coroutine function in a task that is cancelled when the bus exits. Exceptions are logged."""
 
 
 @frozen(kw_only=True)
 class Handshake:
-    """Information about a peer that is not yet admitted, for `Bus(authenticate=...)`."""
+    """What is known about a connecting client, for `Bus(authenticate=...)`."""
 
     protocol: str = ""
     transport: str = ""
     url: str = ""
-    """The URL of the listener."""
+    """URL of the listener."""
     path: str = "/"
     query: Mapping[str, str] = field(factory=dict, repr=shown_members)
     headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """The headers, with names in lower case; empty if the transport has no headers."""
+    """Headers with lower-case names; empty if the transport has no headers."""
     cookies: Mapping[str, str] = field(factory=dict, repr=lambda cookies: f"<{len(cookies)}>")
     origin: str | None = None
     address: str = ""
     tls_peer: Mapping[str, Any] | None = None
-    """The verified client certificate, as returned by `ssl.SSLSocket.getpeercert`."""
+    """Verified client certificate, as returned by `ssl.SSLSocket.getpeercert`."""
     outer: Any = None
-    """The outer peer, if the connection is a tunnel."""
+    """Peer at the outer end of a tunnel; None for other connections."""
     params: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """Values from the handshake of the protocol or from a tunnel."""
+    """Parameters from the protocol's handshake or the tunnel."""
     scope: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The ASGI scope in a web application, with what middleware added to it (``session``, ``user``, ``path_params``)."""
+    """ASGI scope in a web application, including keys added by middleware such as ``session`` and ``user``."""
 
 
 class Identity(Struct, frozen=True, weakref=True):
     """The identity of a peer.
 
     Attributes:
-        value: Any object. It becomes `Peer.identity` and `Context.identity`.
-        key: A key for the user, which is the same for all connections of the user, for `Bus.peers_of`.
-        expires_at: An aware datetime at which the link ends (WebSocket close code 4401), unless the peer presents a new token
-            before that.
+        value: Any object, available as `Peer.identity` and `Context.identity`.
+        key: User key, shared by all connections of a user, for `Bus.peers_of`.
+        expires_at: Timezone-aware datetime at which the bus closes the link with code 4401, unless the peer presents a new
+            token first.
 
     Raises:
-        TypeError: The key is not a string.
+        TypeError: If the key is not a string.
     """
 
     value: Any = None
@@ -262,40 +266,42 @@ class Identity(Struct, frozen=True, weakref=True):
             )
 
     def ends(self, now: float) -> float | None:
-        """Return the time at which the identity expires, on the clock of `now`; None if it never expires."""
+        """Return the expiry time on the clock of `now`, or None if the identity doesn't expire."""
         if self.expires_at is None:
             return None
         return now + float((self.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
 
 
 class Admission(Struct, frozen=True, weakref=True):
-    """The result of `Gate.admit` for a peer that is admitted."""
+    """Result of `Gate.admit` for an accepted client."""
 
     identity: Identity
     handshake: Handshake
 
 
 class Gate(Protocol):
-    """Access control of a bus for its transports."""
+    """Access control that listeners call for each connection."""
 
     def knock(self, address: str) -> BusError | None:
-        """Ask whether to reject a new connection from which nothing has been read. Returns the error to reject it with, because
-        of a limit or a drain, or None."""
+        """Return the error to reject a new connection with, or None to continue with the handshake.
+
+        Call this before reading from the connection. The bus rejects connections over a limit or while draining.
+        """
         ...
 
     def left(self, address: str) -> None:
-        """Report that a connection ended after `knock` and before `opened`."""
+        """Report that a connection ended after `knock` but before `opened`."""
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Ask whether a peer is admitted. `decided` is called once, now or later."""
+        """Authenticate a client. `decided` is called exactly once, immediately or later."""
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """Report that a connection is established. The bus calls `transport.start`."""
+        """Hand over an established connection. The bus then calls `transport.start`."""
 
 
 @frozen(kw_only=True)
 class DialOptions:
-    """Options for the connection of a client."""
+    """Options for connecting."""
 
     host: Host
     reads: frozenset[Literal["text", "binary"]]
@@ -304,47 +310,43 @@ class DialOptions:
     headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
     tls: ssl.SSLContext | None = None
     adapter: ProtocolAdapter | None = None
-    """The protocol, for transports with a special form of its messages (HTTP)."""
+    """The protocol, for transports such as HTTP that depend on it."""
     framing: Framing | None = None
-    """The framing of the protocol, for transports over byte streams and WebSockets; None for that of the transport."""
+    """The protocol's framing for byte streams and WebSockets; None to use the transport's own."""
 
 
 class Connector(Protocol):
-    """Connects to one address. `connect()` accepts a connector instead of a URL.
+    """Connects to a single address. You can pass a connector to `connect()` instead of a URL.
 
-    Optional abilities: `EndpointFeatures`.
+    Optional features are listed in `EndpointFeatures`.
     """
 
     @property
     def url(self) -> str:
-        """The URL for people and error texts."""
+        """URL for logs and error messages."""
         ...
 
     @property
     def reconnects(self) -> bool:
-        """True if the connector can connect again after a connection was lost."""
+        """True if the connector can connect again after the connection is lost."""
         ...
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Make one attempt to connect, limited by `Limits.connect_timeout` and `Limits.handshake_timeout`.
+        """Try once to connect, within `Limits.connect_timeout` and `Limits.handshake_timeout`.
 
         Raises:
-            ConnectFailed: The attempt failed. The error has the address and the reason.
-            Unauthorized: The server rejects the credentials.
-            Forbidden: The server does not admit this client.
-            Unsupported: The protocol cannot be used over this transport.
-            LocalProtocolError: The options have headers or TLS although the connection has none, or a header that is reserved
-                for the handshake.
+            ConnectFailed: If no connection can be established. The error includes the address and the reason.
+            Unauthorized: If the server rejects the credentials.
+            Forbidden: If the server doesn't admit this client.
+            Unsupported: If the protocol cannot be used over this transport.
+            LocalProtocolError: If the options include headers or TLS but the transport doesn't support them, or if a header is
+                reserved for the handshake.
         """
         ...
 
 
-def _unheard(address: str, why: str, about: str) -> None:
-    """Do nothing."""
-
-
 class ListenOptions(Struct, frozen=True, weakref=True, kw_only=True):
-    """Options of a listener."""
+    """Options for listening."""
 
     host: Host
     gate: Gate
@@ -356,58 +358,58 @@ class ListenOptions(Struct, frozen=True, weakref=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     private: bool = False
-    """Every peer is admitted, so connections from other machines must be refused. A listener checks this if it knows the
-    address at which a connection arrived, or the address of the client."""
+    """Clients aren't authenticated, so the listener must reject connections from other machines. It does so if it knows the
+    local or remote address of a connection."""
     adapter: ProtocolAdapter | None = None
-    """The protocol, for transports with a special form of its messages (HTTP)."""
+    """The protocol, for transports such as HTTP that depend on it."""
     framing: Framing | None = None
-    """The framing of the protocol, as in `DialOptions`."""
+    """The protocol's framing, as in `DialOptions`."""
     sockets: tuple[socket.socket, ...] = ()
-    """Sockets that `EndpointFeatures.bind` has already bound, perhaps in another process. The listener owns the sockets, but
-    not what belongs to the address, such as the file of a Unix socket."""
-    turned_away: Callable[[str, str, str], None] = _unheard
-    """``turned_away(address, why, about)`` logs a client that violates a rule of this listener, such as `origins`. Entries with
-    the same `about` are counted together."""
+    """Sockets already bound by `EndpointFeatures.bind`, possibly in another process. The listener closes the sockets but
+    doesn't clean up the address, such as the file of a Unix socket."""
+    turned_away: Callable[[str, str, str], None] = lambda address, why, about: None
+    """``turned_away(address, why, about)`` logs a client rejected by a rule of the listener, such as `origins`. Log entries
+    with the same `about` are rate-limited together."""
 
 
 class Listening(Protocol):
-    """A listener that is bound to its address."""
+    """A listener bound to an address."""
 
     @property
     def url(self) -> str:
-        """The actual address, without the protocol: ``tcp://127.0.0.1:40123``."""
+        """Actual address, without the protocol, for example ``tcp://127.0.0.1:40123``."""
         ...
 
     async def aclose(self) -> None:
-        """Stop accepting connections and release the address. Existing connections stay open."""
+        """Stop accepting connections and release the address. Open connections aren't affected."""
 
 
 class TransportAdapter(Protocol):
-    """A transport that URLs name. It dials and listens.
+    """A transport that can be named in URLs, for connecting and listening.
 
-    Optional abilities: `EndpointFeatures`.
+    Optional features are listed in `EndpointFeatures`.
     """
 
     def connector(self, url: str) -> Connector:
         """Create a connector for an address without the protocol, for example ``ws://host/path``.
 
         Raises:
-            ValueError: A part of the address is missing, or has no meaning for this transport. The text names the part.
+            ValueError: If part of the address is missing or not supported by this transport. The message names the part.
         """
         ...
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach that address (loopback, Unix socket, memory)."""
+        """Return True if only this machine can reach the address, as with loopback, Unix sockets and memory."""
         ...
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind the address and accept connections.
+        """Bind to the address and accept connections.
 
         Raises:
-            OSError: The address is in use, or does not belong to this machine.
-            ValueError: A part of the address is missing, or an entry in `origins` or `hosts` is invalid.
-            LocalProtocolError: `tls` is missing, or is set although the transport does not use it.
-            Unsupported: The protocol cannot be used over this transport.
+            OSError: If the address is in use or doesn't belong to this machine.
+            ValueError: If part of the address is missing, or an entry in `origins` or `hosts` is invalid.
+            LocalProtocolError: If `tls` is required but missing, or given but not supported.
+            Unsupported: If the protocol cannot be used over this transport.
         """
         ...
 
@@ -420,12 +422,12 @@ AsgiApp: TypeAlias = Callable[
 
 
 class WebRoute(Struct, frozen=True, weakref=True):
-    """An address of a protocol in a web application.
+    """A route of a protocol in a web application.
 
     Attributes:
-        path: The path relative to the attached path. It is empty for the attached path itself, or begins with ``/``.
-        app: The application that is called for every connection or request there, with the full `scope["path"]`.
-        methods: The HTTP methods, such as ``("GET", "POST")``; None for WebSockets.
+        path: Path relative to the attached path: either empty or starting with ``/``.
+        app: Application called for each connection or request, with the full `scope["path"]`.
+        methods: HTTP methods, such as ``("GET", "POST")``; None for WebSockets.
     """
 
     path: str
@@ -434,59 +436,60 @@ class WebRoute(Struct, frozen=True, weakref=True):
 
 
 class WebEndpoint(Protocol):
-    """The server side of a protocol in a web application. Its routes accept connections.
+    """Server side of a protocol in a web application.
 
-    `polybus.fastapi.attach` calls ``adapter.web_endpoint(path)`` of the protocol, or the method of its `HttpBinding`. If there
-    is neither, the protocol uses WebSockets at the path.
+    `polybus.fastapi.attach` calls ``web_endpoint(path)`` on the protocol's adapter or, failing that, on its `HttpBinding`. A
+    protocol without either accepts WebSockets at the path.
     """
 
     def routes(self) -> Sequence[WebRoute]:
-        """All addresses of the endpoint."""
+        """Return all routes of the endpoint."""
         ...
 
     async def listen(self, options: ListenOptions) -> Listening:
         """Pass connections to `options.gate` until `Listening.aclose` is called.
 
         Raises:
-            ValueError: An option is invalid, for example an origin.
-            LocalProtocolError: The endpoint is already served.
+            ValueError: If an option is invalid, for example an origin.
+            LocalProtocolError: If the endpoint is already in use.
         """
         ...
 
 
 class HttpBinding(Protocol):
-    """A protocol over HTTP, for clients and servers. An adapter has the class as ``http_binding``. Each URL has an instance.
+    """A protocol over HTTP, for clients and servers.
 
-    ``connect("lines+http://host/path")`` calls `connect`. ``serve()`` with such a URL, and `polybus.fastapi.attach`, call
-    `web_endpoint`, unless the adapter has a method of that name.
+    An adapter names the class in its ``http_binding`` attribute, and polybus creates one instance per URL.
+    ``connect("lines+http://host/path")`` calls `connect`; ``serve()`` with such a URL and `polybus.fastapi.attach` call
+    `web_endpoint`, unless the adapter defines it itself.
     """
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Create an instance from those members of a URL's query that are in ``option_names`` of the class.
+        """Create an instance from the query parameters that are listed in ``option_names``.
 
-        The server sees the other members (`Handshake.query`). The URL of a server has no other members.
+        Clients send all other parameters to the server (`Handshake.query`). Server URLs cannot have any.
 
         Raises:
-            ValueError: A value is unknown.
+            ValueError: If a value is not known.
         """
         ...
 
     @property
     def option_names(self) -> Collection[str]:
-        """The members of a URL's query that are options; any collection of names."""
+        """Query parameters that are options of this binding."""
         ...
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
         """Connect to ``http://host/path`` or ``https://host/path``, like `Connector.connect`.
 
         Raises:
-            ConnectFailed: The attempt failed. The error has the address and the reason.
-            Unauthorized: The server rejects the credentials.
-            Forbidden: The server does not admit this client.
+            ConnectFailed: If no connection can be established. The error includes the address and the reason.
+            Unauthorized: If the server rejects the credentials.
+            Forbidden: If the server doesn't admit this client.
         """
         ...
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        """Return the endpoint of a server at this path."""
+        """Return the server's endpoint for a path."""
         ...
