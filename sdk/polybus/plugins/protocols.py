@@ -19,7 +19,7 @@ Role: TypeAlias = Literal["client", "server"]
 
 
 class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
-    """What a protocol can carry without the extensions that polybus peers use.
+    """Features of a protocol itself, without the extensions that polybus peers use.
 
     A *bare* peer is a program that doesn't run polybus.
     """
@@ -57,7 +57,7 @@ class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     built_in: bool = False
     """True if the protocol itself defines the extensions, so the bus doesn't need to find out whether the peer runs polybus."""
     announce: Literal["client", "both"] = "client"
-    """Which side announces its subscriptions: the one that opened the link, or both."""
+    """Side that announces its subscriptions: ``client`` for the one that opened the link, or both."""
     handlers: bool = False
     """True if peers send requests only for announced subjects. The bus then announces handlers like subscriptions."""
     groups: bool = False
@@ -393,7 +393,7 @@ class FrameField(Struct, frozen=True, weakref=True):
     value: str
     """Human-readable value."""
     note: str = ""
-    """What the field means, or what is wrong with it."""
+    """Explanation of the field, or a description of its error."""
 
 
 class Dissector(Protocol):

@@ -51,7 +51,7 @@ class FrameCutter(Protocol):
 
 
 class Framing(Protocol):
-    """How a protocol delimits frames in a byte stream.
+    """The delimiting of a protocol's frames in a byte stream.
 
     For ``tcp``, ``tls`` and ``unix``, the stream is the connection itself. Over ``ws`` and ``wss`` it is carried in binary
     messages of any size. The memory transport doesn't use framing.
@@ -86,7 +86,7 @@ class Framing(Protocol):
 
 
 class Closed(Struct, frozen=True, weakref=True):
-    """Why a connection ended."""
+    """The reason why a connection ended."""
 
     code: int = 1006
     """WebSocket close code, for example 1000 for a normal closure, 1001 for going away, 1006 if no close message was received,
@@ -219,7 +219,7 @@ class Host(Protocol):
 
 @frozen(kw_only=True)
 class Handshake:
-    """What is known about a connecting client, for `Bus(authenticate=...)`."""
+    """Details of a connecting client, for `Bus(authenticate=...)`."""
 
     protocol: str = ""
     transport: str = ""
