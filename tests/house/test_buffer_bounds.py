@@ -71,7 +71,7 @@ BOUNDS = {
     """,
     "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.server.answers",
-    "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.lanes._samples",
+    "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node._samples",
     "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
         runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.pubsub.queues
@@ -85,7 +85,7 @@ BOUNDS = {
     "4096 nodes that are not known, until the next look": "protocols.nats.cluster.nodes._greeted",
     "512 blocks of up to 512 bytes, then it is emptied": "protocols.nats.headers.known",
     "64 deadlines, then it is emptied": "protocols.nats.codec.deadlines",
-    "64 addresses": "transports._stream.addresses._others",
+    "64 addresses": "transports._stream.dial._others",
     "64 requests that are posted at the same time": "bindings.cloudevents_http.client._waiting",
     "64 workers": "runtime.workers._idle",
     "65,536 of each peer, and Limits.pending": "protocols.csb.session.pending",
@@ -105,7 +105,7 @@ BOUNDS = {
     "each has one client at least that was parked": "cluster.handover._claims",
     "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused": "transports.memory._inbox",
     "HIGH_WATER and one frame: then the link keeps what follows in its outbox": """
-        bindings.http.client._queue bindings.jrep_http.connection._queue
+        bindings.http.client._queue bindings.jrep_http.server._queue
     """,
     "HIGH_WATER, then the link pauses and its outbox fills; charged while paused": """
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
@@ -186,7 +186,7 @@ BOUNDS = {
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",
-    "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.connection._leaving",
+    "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.server._leaving",
     "one question a node of those that have something of this one": """
         protocols.nats.cluster.nodes._asked protocols.nats.cluster.nodes._by_token
     """,

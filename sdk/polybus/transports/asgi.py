@@ -1,4 +1,4 @@
-"""WebSockets of an ASGI application, for clients that connect through another web server."""
+"""WebSockets accepted by an ASGI server, for a bus behind another web server."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _PARTING = 1.0
 
 
 class AsgiWebSocket:
-    """An endpoint that you pass to `Bus.serve` instead of a URL. A router calls it for each WebSocket at one path.
+    """An endpoint to pass to `Bus.serve` instead of a URL. A router calls it for each WebSocket at one path.
 
-    The ASGI server provides the facts about a client: the client, scheme and headers in the `scope`. Behind a proxy they
-    describe the proxy's own request, unless the server trusts ``X-Forwarded-*`` headers.
+    The client's address, scheme and headers come from the ASGI `scope`. Behind a proxy they are those of the proxy unless the
+    server trusts ``X-Forwarded-*`` headers.
 
-    If possible, the bus takes over a connection that uvicorn has accepted (`UvicornWebSocket`).
+    Whenever possible, the bus takes over the connection from uvicorn (see `UvicornWebSocket`).
 
     Args:
-        path: Path in the router, to show to people.
-        watched: Called with a scope and its `receive`. It returns True if other code around this application may wait for the
-            application to return. Then the call for a connection that was taken over lasts as long as the connection.
-            Otherwise the call returns at once to free memory.
+        path: Path in the router, shown in messages.
+        watched: Called with a scope and its `receive`. Should return True if code around this application waits for it to
+            return: a call for a connection that was taken over then lasts until it ends. Otherwise the call returns at once,
+            which saves memory.
     """
 
     def __init__(self, path: str = "/", watched: Callable[[Scope, Receive], bool] | None = None) -> None:
@@ -62,19 +62,18 @@ class AsgiWebSocket:
     # -- plugins.WebEndpoint, plugins.Listening
 
     def routes(self) -> Sequence[WebRoute]:
-        """The route for WebSockets at the path itself."""
         return [WebRoute("", self)]
 
     @property
     def url(self) -> str:
-        """The address within the application. Only the server knows the host and port."""
+        """The address within the application; only the server knows host and port."""
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
         """Accept clients.
 
         Raises:
-            LocalProtocolError: A bus already serves this endpoint.
+            LocalProtocolError: If a bus already serves this endpoint.
         """
         if self._options is not None:
             raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")
@@ -90,7 +89,6 @@ class AsgiWebSocket:
         await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a client in and serve it. Raises `HandshakeRejected` before the upgrade if the client is not admitted."""
         connection = await self._let_in(scope, receive, send)
         if isinstance(connection, AsgiTransport):
             await connection.run(receive)
@@ -98,7 +96,11 @@ class AsgiWebSocket:
             await connection.lost()
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> AsgiTransport | AdoptedWire | None:
-        """Create the link of a client. Returns None if the client has gone. May raise `HandshakeRejected`."""
+        """Create a client's link, or return `None` if the client is gone.
+
+        Raises:
+            HandshakeRejected: If the client is not admitted.
+        """
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
@@ -121,7 +123,7 @@ class AsgiWebSocket:
             if theirs is not None and theirs.untouched:
                 largest = min(options.host.limits.message, theirs.largest or options.host.limits.message)
                 wire = theirs.hand_over(address)
-                # Only `authenticate` needs the scope, which would be most of an idle connection's memory.
+                # Only `authenticate` needs the scope, which makes up most of an idle connection's memory.
                 freed = replace(admission, handshake=evolve(admission.handshake, scope=None))
                 options.host.spawn(self._open, options, wire, name, largest, freed)
                 return wire
@@ -135,7 +137,6 @@ class AsgiWebSocket:
                 options.gate.left(address)
 
     async def _open(self, options: ListenOptions, wire: AdoptedWire, name: str, largest: int, admission: Admission) -> None:
-        """Create the link of a connection that was taken over, in a task and context of the bus."""
         if self._options is not options:  # the bus is shutting down
             options.gate.left(wire.address)
             wire.abort()
@@ -165,10 +166,10 @@ class AsgiWebSocket:
 
 
 class AsgiRequest:
-    """One request or upgrade whose Host and Origin are valid.
+    """A request or upgrade with a valid Host and Origin.
 
     Raises:
-        HandshakeRejected: The request violates a rule.
+        HandshakeRejected: If the request breaks a rule.
     """
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
@@ -182,7 +183,7 @@ class AsgiRequest:
         self.policy: OriginPolicy = OriginPolicy(
             path=self.head.path,
             tls=scope.get("scheme") in ("wss", "https"),
-            # An address without a port is a Unix socket, which no page in a browser can name.
+            # An address without a port is a Unix socket, which browsers cannot connect to.
             loopback=self.here[1] is not None and is_loopback(self.here[0]),
             subprotocol=options.subprotocol,
             origins=options.origins,
@@ -195,8 +196,8 @@ class AsgiRequest:
             tell(turned, self.address, options)
             raise
         if self.socket is not None:
-            # asyncio keeps Nagle's algorithm on for a socket that the server did not make itself. Head and body of an answer
-            # are two writes: the second would wait 40 ms for the client's acknowledgement of the first.
+            # asyncio leaves Nagle's algorithm on for sockets that the server didn't create. An answer's head and body are two
+            # writes, so the body would wait 40 ms for the client to acknowledge the head.
             tune(self.socket.get_extra_info("socket"), options.host.limits)
 
     async def admitted(self, transport: str) -> tuple[str | None, Admission]:
@@ -206,7 +207,7 @@ class AsgiRequest:
             The sub-protocol for the answer, and the client's admission.
 
         Raises:
-            HandshakeRejected: The bus did not admit the client, or did not decide in time. The status is 400 if there is no
+            HandshakeRejected: If the bus doesn't admit the client, or doesn't decide in time; with status 400 if there is no
                 common sub-protocol.
         """
         known = Handshake(
@@ -221,7 +222,6 @@ class AsgiRequest:
         return chosen, await self._decided(handshake)
 
     async def _decided(self, handshake: Handshake) -> Admission:
-        """Wait for the decision. Raises `HandshakeRejected` if the client is not admitted."""
         decided = anyio.Event()
         outcome: list[Admission | BusError] = []
 
@@ -245,7 +245,7 @@ Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -> None:
-    """Handle one upgrade. If the client is rejected, it gets the reason."""
+    """Handle one upgrade, giving the reason to a client that is rejected."""
     await receive()  # websocket.connect
     try:
         await upgrade(scope, receive, send)
@@ -258,7 +258,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
 
 
 async def accept(send: Send, chosen: str | None) -> bool:
-    """Accept the upgrade. Returns True if the client was still there."""
+    """Accept the upgrade. Returns `False` if the client is gone."""
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
@@ -284,10 +284,10 @@ async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> Non
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Wait until the connection of a rejected client has ended.
+    """Wait until a rejected client's connection has ended.
 
-    uvicorn (websockets-sansio) reports the end twice: at once, and when the connection has really ended. If the application
-    returns before that, uvicorn logs that the application did not answer.
+    uvicorn (websockets-sansio) reports the end twice: immediately, and when the connection has really ended. If the application
+    returned before the second, uvicorn would log that it did not answer.
     """
     with anyio.move_on_after(_PARTING):
         for _ in range(2):

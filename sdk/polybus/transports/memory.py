@@ -1,7 +1,7 @@
-"""In-process connections, which need neither sockets nor threads. You connect by name, or create a pair of ends.
+"""In-process connections, which need neither sockets nor threads.
 
-A name such as ``memory://orders`` belongs to one event loop: event loops in two threads do not share it. `pipe` creates two
-private ends.
+A name such as ``memory://orders`` belongs to one event loop, so event loops in different threads don't share it. `pipe` creates
+two private ends.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from ..secrets import shown_url, without_secrets
 
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
-"""`pause_writing` is called when this many frames or bytes wait for the other side. `resume_writing` is called when all of them
-have been delivered."""
+"""Frames or bytes in transit above which `pause_writing` is called. `resume_writing` follows once all are delivered."""
 
 
 class MemoryTransport:
@@ -42,20 +41,19 @@ class MemoryTransport:
         self._host = host
         self._other: MemoryTransport | None = None
         self._receiver: Receiver | None = None
-        # Frames from the other end, and their total size.
+        # Undelivered frames from the other end, and their total size.
         self._inbox: list[bytes] = []
         self._bytes = 0
         self._scheduled = False
-        # This side has been asked to pause because the other end's inbox is full.
+        # True while the other end's inbox is full.
         self._paused = False
-        # This side has paused reading.
+        # True while reading is paused.
         self._deaf = False
-        # Closed: no more input or output. The receiver gets `_last` once the inbox is empty.
+        # True after the end. The receiver gets `_last` once the inbox is empty.
         self._over = False
         self._last: Closed | None = None
 
     def join(self, other: MemoryTransport) -> None:
-        """Connect two ends. Call it once, on either of them."""
         self._other, other._other = other, self
 
     def start(self, receiver: Receiver) -> None:
@@ -87,7 +85,6 @@ class MemoryTransport:
         return 0 if self._other is None else self._other._bytes
 
     def pause_reading(self) -> None:
-        """Pause input. The other end is asked to pause when its frames pile up."""
         self._deaf = True
 
     def resume_reading(self) -> None:
@@ -96,7 +93,7 @@ class MemoryTransport:
             self._schedule()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the connection. Frames that were sent before still arrive."""
+        """Close the connection after delivering all frames already sent."""
         if self._over:
             return
         if self._other is not None:
@@ -105,7 +102,7 @@ class MemoryTransport:
         self._end(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut the connection. Frames that have not been delivered are lost."""
+        """Cut the connection and drop undelivered frames."""
         if self._over:
             return
         if self._other is not None and not self._other._over:
@@ -115,7 +112,7 @@ class MemoryTransport:
         self._end(why)
 
     def tick(self, now: float) -> None:
-        """Do nothing, because an in-process connection cannot go silent."""
+        """Do nothing: an in-process connection cannot go silent."""
 
     def _drop(self) -> None:
         self._inbox = []
@@ -142,7 +139,7 @@ class MemoryTransport:
         if frames:
             self._drop()
             receiver.frames_received(frames)
-        # While it handled the frames, the receiver may have closed the connection, or more frames may have arrived.
+        # The receiver may have closed the connection while handling the frames, and new frames may have arrived.
         if self._last is not None and not self._inbox:
             last, self._last = self._last, None
             receiver.closed(last)
@@ -171,18 +168,17 @@ class MemoryListener:
     _names: dict[str, MemoryListener] | None = None
 
     async def aclose(self) -> None:
-        """Stop accepting; connections stay."""
         if self._names is not None:
             self._names.pop(_name(self.url), None)
             self._names = None
 
     async def connect(self, url: str, dial: DialOptions) -> MemoryTransport:
-        """Create a new connection and return its client end.
+        """Open a connection and return its client end.
 
         Raises:
-            ConnectFailed: The server accepts no connections at the moment, or did not decide in time.
-            Unauthorized: The server could not authenticate this client.
-            Forbidden: The server does not admit this client.
+            ConnectFailed: If the server accepts no connections at the moment, or doesn't decide in time.
+            Unauthorized: If the server cannot authenticate this client.
+            Forbidden: If the server does not admit this client.
         """
         gate, server, handshake = self.options.gate, self.options.host, _handshake(self, url, dial)
         url = without_secrets(url)  # otherwise a token in it would be in logs and captures
@@ -225,7 +221,6 @@ class MemoryListener:
 
 
 def _refusal(url: str, error: BusError) -> BusError:
-    """Return a new error for the caller, equal to the one that it would get over a network."""
     text = text_of(error)
     if isinstance(error, Unauthorized):
         return Unauthorized(text)
@@ -249,7 +244,6 @@ def _handshake(listener: MemoryListener, url: str, dial: DialOptions) -> Handsha
 
 
 def _name(url: str) -> str:
-    """Return the name in a URL. Raises `ValueError` if there is none."""
     name = urlsplit(url).netloc
     if not name:
         raise ValueError(f"{url}: the name is missing, write for example memory://orders")
@@ -280,16 +274,13 @@ class Memory:
     name = "memory"
 
     def connector(self, url: str) -> Connector:
-        """A connector for an address without the protocol."""
         _name(url)
         return MemoryConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Always True, because the connection is within the process."""
         return True
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Serve connections to a name."""
         _check_tls(options)
         names = _names()
         name = _name(url)
@@ -300,7 +291,7 @@ class Memory:
 
 
 class PipeEnd:
-    """One of two connected ends. Use each end once, either to connect or to serve."""
+    """One of two connected ends. Use each end once, to connect or to serve."""
 
     reconnects = False
 
@@ -309,17 +300,18 @@ class PipeEnd:
         self._used = False
         self._ready = anyio.Event()
         self._listener: MemoryListener | None = None
-        # If both ends connect as clients, the first leaves its half for the second.
+        # If both ends connect as clients, the first waits here for the second.
         self._half: MemoryTransport | None = None
         self._other: PipeEnd = self
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Use this end as a client. Waits up to `Limits.connect_timeout` for the other end.
+        """Use this end as a client, waiting up to `Limits.connect_timeout` for the other end.
 
         Raises:
-            ConnectFailed: The other end is not in use, or this end has been used before.
-            Unauthorized: The server could not authenticate this client.
-            Forbidden: The server does not admit this client.
+            ConnectFailed: If the other end is not in use.
+            LocalProtocolError: If this end has been used before.
+            Unauthorized: If the server cannot authenticate this client.
+            Forbidden: If the server does not admit this client.
         """
         _check_tls(options)
         self._use()
@@ -347,7 +339,7 @@ class PipeEnd:
         """Use this end as the server of one connection.
 
         Raises:
-            LocalProtocolError: This end has been used before.
+            LocalProtocolError: If this end has been used before.
         """
         _check_tls(options)
         self._use()
@@ -362,7 +354,7 @@ class PipeEnd:
 
 
 def pipe() -> tuple[PipeEnd, PipeEnd]:
-    """Create the two ends of an in-process connection, for ``connect(end)`` and ``bus.serve(end)``.
+    """Create an in-process connection, with one end for `connect` and one for `Bus.serve`.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Sockets: options, kernel facts about the other end, addresses, binding, and readable errors."""
+"""Socket options and kernel statistics, addresses, binding and accepting, and readable errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NetAddress:
 
     @property
     def private(self) -> bool:
-        """Return True if only this machine can reach the address."""
+        """True if the address is reachable only from this machine."""
         return is_loopback(self.host)
 
     def with_port(self, port: int) -> str:
@@ -54,7 +54,11 @@ def host_port(host: str, port: int) -> str:
 
 
 def net_address(url: str) -> NetAddress:
-    """Split a URL with a host and a port. Raises `ValueError` if a part is missing or malformed."""
+    """Split a URL with a host and a port.
+
+    Raises:
+        ValueError: If a part is missing or malformed.
+    """
     parts = urlsplit(url)
     url = without_secrets(url)
     try:
@@ -71,9 +75,10 @@ def net_address(url: str) -> NetAddress:
 
 
 def bare_address(url: str) -> NetAddress:
-    """Split a URL that may have only a host and a port.
+    """Split a URL that consists of a host and a port.
 
-    Raises `ValueError` if a part is missing or malformed, or if there are other parts.
+    Raises:
+        ValueError: If a part is missing or malformed, or if the URL has other parts.
     """
     address = net_address(url)
     parts = urlsplit(url)
@@ -91,7 +96,8 @@ def bare_address(url: str) -> NetAddress:
 def unix_path(url: str) -> str:
     """Return the path in a Unix socket URL such as ``unix:///run/app.sock``.
 
-    Raises `ValueError` if there is no path, or a host before it.
+    Raises:
+        ValueError: If the URL has no path, or a host before it.
     """
     parts = urlsplit(url)
     if "\\" in url:
@@ -107,19 +113,19 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 _PAUSE: Final = 0.2
-"""Seconds between two attempts to accept if there are no free file descriptors, because the socket remains readable then."""
+"""Seconds between attempts to accept when no file descriptors are free, since the socket stays readable."""
 
 BACKLOG: Final = 2048
-"""Number of connections that the kernel holds until they are accepted."""
+"""Number of connections that the kernel queues for `accept`."""
 _PROBES: Final = 4
-"""Number of the kernel's keep-alive probes within `Limits.ping_timeout`."""
+"""Number of keep-alive probes that the kernel sends within `Limits.ping_timeout`."""
 
 NAMES: Final = ("concurrent.futures.thread", "encodings.idna", "stringprep")
-"""Modules that a name look-up imports."""
+"""Modules that host name look-ups import."""
 
 UNSENT = 128 * 1024
-"""Maximum number of unsent bytes that the kernel buffers for a wire with priorities. Linux's default is up to 4 MiB, so at
-1 MB/s an urgent message would wait behind four seconds of publications.
+"""Maximum unsent bytes in the kernel for a connection with priorities. Linux allows up to 4 MiB by default, so at 1 MB/s an
+urgent message would wait behind four seconds of publications.
 """
 
 
@@ -129,9 +135,9 @@ def load_names() -> None:
 
 
 def keep_short(sock: Any) -> None:
-    """Limit the kernel's buffer of unsent bytes. Urgent frames can pass others in polybus's queue, but not in the kernel.
+    """Limit the kernel's buffer of unsent bytes: urgent frames can overtake others in polybus's queue, but not in the kernel.
 
-    Do not use it for every socket: a flood of 4 KiB messages then costs up to 50 % more processor time on both sides.
+    Don't use it for every socket. A flood of 4 KiB messages then takes up to 50 % more CPU time on both sides.
     """
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
@@ -141,22 +147,22 @@ def keep_short(sock: Any) -> None:
 def tune(sock: Any, limits: Limits) -> None:
     """Set a stream socket's options: disable Nagle's algorithm, enable keep-alive, and limit the wait for acknowledgements.
 
-    Keep-alive uses the same times as polybus. BSD and macOS end a connection when this time has passed since the last sign of
-    life. Linux does not do so while data is in flight: there ``TCP_USER_TIMEOUT`` (RFC 5482) counts from the first
-    unacknowledged byte; without it, Linux waits about 15 minutes. It also counts against a peer that does not read, so it must
-    not be shorter than the write deadline. `TcpTransport` therefore checks `signs_of` life itself.
+    Keep-alive uses the same times as polybus. BSD and macOS close a connection after that much silence. Linux doesn't while
+    data is in flight; there ``TCP_USER_TIMEOUT`` (RFC 5482) counts from the first unacknowledged byte instead of the default of
+    about 15 minutes. Since it also applies to a peer that doesn't read, it must not be shorter than the write deadline, so
+    `TcpTransport` checks `signs_of` itself.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     pause = _whole(limits.ping_timeout / _PROBES)
     options = {
-        # The name on macOS.
+        # macOS calls it TCP_KEEPALIVE.
         "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE": _whole(limits.ping_interval),
         "TCP_KEEPINTVL": pause,
         "TCP_KEEPCNT": max(1, min(_PROBES, int(limits.ping_timeout // pause))),
         "TCP_USER_TIMEOUT": int(1000 * min(86_400, max(limits.write_timeout, limits.ping_interval + limits.ping_timeout))),
     }
-    # A lost connection refuses options; the event loop reports the loss.
+    # Setting options fails if the connection is lost, which the event loop reports.
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -173,21 +179,24 @@ class Signs(NamedTuple):
     silence: float
     """Seconds since the other machine last sent anything, including acknowledgements."""
     unanswered: int
-    """Number of unanswered retransmissions and probes since then. A live peer answers them even if it does not read."""
+    """Number of unanswered retransmissions and probes since then. A live kernel answers them even if its program doesn't read.
+    """
     acknowledged: int
-    """Number of sent bytes that have been acknowledged since the connection began."""
+    """Number of bytes that have been acknowledged since the connection began."""
     outstanding: int
     """Number of bytes in the kernel that have not been acknowledged."""
 
 
 _INFO_SIZE: Final = 128
-# The beginning of Linux's `struct tcp_info`, which only grows at its end: tcpi_retransmits and tcpi_probes; tcpi_last_data_recv
-# and tcpi_last_ack_recv, in milliseconds; tcpi_bytes_acked.
+# Linux's `struct tcp_info`, growing only at its end: retransmits, probes, last_data_recv (ms), last_ack_recv (ms), bytes_acked.
 _info = struct.Struct("=2xBB48xII60xQ").unpack
 
 
 def signs_of(sock: Any) -> Signs | None:
-    """Return the signs of life if the system provides them. Only Linux does; for a Unix socket there is only `outstanding`."""
+    """Return a socket's signs of life, or `None` if the system doesn't provide them.
+
+    Only Linux does. For a Unix socket only `outstanding` is meaningful.
+    """
     if sys.platform != "linux" or sock is None:
         return None
     import fcntl
@@ -204,11 +213,11 @@ def signs_of(sock: Any) -> Signs | None:
 
 
 class PingProgress:
-    """Tracks whether the data before a ping makes progress, if the kernel reports it.
+    """Tracks whether the data ahead of a ping makes progress, if the kernel reports it.
 
     Args:
-        signs: The signs of life at the time of the ping.
-        waiting: Number of bytes, including the ping, that were not yet in the kernel at that time.
+        signs: Signs of life at the time of the ping.
+        waiting: Number of bytes, including the ping, that were not in the kernel yet at that time.
     """
 
     __slots__ = ("_acknowledged", "_end")
@@ -218,7 +227,7 @@ class PingProgress:
         self._end = signs.acknowledged + signs.outstanding + waiting if signs is not None else 0
 
     def comes_near(self, look: Callable[[], Signs | None]) -> bool:
-        """Return True if the ping has not arrived, but the data before it has made progress."""
+        """Return True if the ping hasn't arrived yet, but the data ahead of it has made progress."""
         signs = look() if self._acknowledged < self._end else None
         if signs is None:
             return False
@@ -236,10 +245,10 @@ def address_of(family: int, name: Any) -> str:
 
 
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Listen on each address of a host, with the same port. Port 0 picks a free port.
+    """Listen on every address of a host, on the same port. Port 0 picks a free port.
 
     Raises:
-        OSError: An address is in use, or does not belong to this machine.
+        OSError: If an address is in use or does not belong to this machine.
     """
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -250,7 +259,7 @@ async def bind_tcp(host: str, port: int) -> list[socket.socket]:
         try:
             return _bind_all(addresses, port)
         except OSError as error:
-            # The port that is free on the first address is in use on the second.
+            # The port is free on the first address but not on the second.
             if port or error.errno != errno.EADDRINUSE:
                 raise
     raise OSError(errno.EADDRINUSE, f"no port is free on all addresses of {host}")
@@ -296,10 +305,10 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """Listen on a Unix socket. If a socket file exists but nothing listens on it, it is replaced.
+    """Listen on a Unix socket, replacing a socket file that no server listens on.
 
     Raises:
-        OSError: Another server listens there, or the path cannot be used.
+        OSError: If another server listens there, or the path cannot be used.
     """
     _remove_stale(path)
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
@@ -324,7 +333,7 @@ def _remove_stale(path: str) -> None:
 
 
 def closed_with(error: Exception | None) -> Closed:
-    """Return the reason why a connection was lost without a goodbye."""
+    """Return the reason for a connection that was lost without a goodbye."""
     return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
 
 
@@ -343,7 +352,7 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 def plain_reason(error: BaseException) -> str:
-    """Return a readable cause of a failure, without error numbers, class names or chains of causes."""
+    """Return the cause of a failure in plain words, without error numbers, class names or chained exceptions."""
     if isinstance(error, ssl.SSLError):
         return client_reason(error)
     # gaierror is an OSError with its own error numbers.
@@ -366,7 +375,11 @@ def plain_reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Limit the time of the block. Raises `ConnectFailed` if it fails or takes too long."""
+    """Limit the time of a block.
+
+    Raises:
+        ConnectFailed: If the block fails to connect or takes more than `seconds`.
+    """
     scope = anyio.CancelScope()
     try:
         with anyio.move_on_after(seconds) as scope:
@@ -380,14 +393,17 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
 
 
 async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
-    """Accept connections for ever. Call `opened` with each connection and its peer's name. Log a failure once, and retry."""
+    """Accept connections until cancelled, calling `opened` with each socket and its peer's name.
+
+    A failure is logged once, then accepting is retried.
+    """
     told = False
     while True:
         try:
             accepted, name = await _accept(sock)
         except OSError as error:
             if error.errno in _HARMLESS:
-                # The client hung up before the accept.
+                # The client hung up before it was accepted.
                 continue
             if not told:
                 logger.error("%s: accepting pauses: %s", url, plain_reason(error), extra=log_fields(address=url))
@@ -396,16 +412,15 @@ async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.so
             continue
         told = False
         opened(accepted, name)
-        # asyncio does not suspend this task while more connections are waiting, of which there may be thousands.
+        # Otherwise asyncio would not suspend this task while thousands of connections are waiting.
         await anyio.lowlevel.checkpoint()
 
 
 async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
     """Return the next connection and its peer's name.
 
-    This does not use `loop.create_server`. If there are no free file descriptors, Python 3.11 and 3.12 report and re-arm once
-    for each entry of the backlog, which is 2,048 times. And with TLS, the gate could not refuse a connection before the
-    handshake.
+    `loop.create_server` won't do: without free file descriptors, Python 3.11 and 3.12 log and re-arm once per backlog entry,
+    2,048 times. And with TLS, the gate could not refuse a connection before the handshake.
     """
     while True:
         try:

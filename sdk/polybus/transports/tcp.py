@@ -1,19 +1,31 @@
-"""TCP, TLS and Unix sockets. Frames have a length prefix, or use the protocol's own framing (`Framing`)."""
+"""TCP, TLS and Unix sockets, with length-prefixed frames or a protocol's own framing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
-from ..plugins import Admission, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
+from ..plugins import (
+    Admission,
+    Connector,
+    DialOptions,
+    FrameCutter,
+    Framing,
+    FramingFeatures,
+    Handshake,
+    Host,
+    Listening,
+    ListenOptions,
+    Transport,
+)
 from ..plugins.close_codes import code_for, text_of
-from ._stream.addresses import NetConnector
-from ._stream.dial import dial_tcp, dial_unix, dial_with_preface
-from ._stream.framed import FramedTransport, PendingFramedConnection
+from ..plugins.connections import TransportState
+from ._stream.dial import NetConnector, dial_tcp, dial_unix, dial_with_preface
 from ._stream.listen import PendingConnection, StreamListener
 from ._stream.prefixed import TcpTransport, closing_frame
-from ._stream.wire import Wire
+from ._stream.transport import Framer, StreamTransport, how_it_broke
+from ._stream.wire import GATHERED, Wire
 from .sockets import bare_address, bind_tcp, bind_unix, load_names, unix_path
 from .tls import check_server_tls
 
@@ -50,8 +62,6 @@ def _name(url: str) -> str:
 
 
 class TcpConnector(NetConnector):
-    """Connects to ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
-
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
         if not self.url.startswith("unix:"):
             super().other_servers(addresses, leaving)
@@ -94,13 +104,95 @@ def _prefixed(name: str, wire: Wire, options: DialOptions) -> TcpTransport:
 
 
 def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> FramedTransport:
-    """Create a connection with the protocol's framing. `said` is what has already been received."""
+    """Create a transport with the protocol's framing, starting with the bytes in `said`."""
     assert options.framing is not None
     transport = FramedTransport(name, wire, options.host, options.framing)
     wire.attach(transport)
     if said:
         transport.data_received(said)
     return transport
+
+
+class ProtocolFramer(Framer):
+    __slots__ = ("_cutter",)
+
+    ends_with_goodbye: ClassVar[bool] = True
+
+    def __init__(self, cutter: FrameCutter, limit: int) -> None:
+        super().__init__(limit)
+        self._cutter = cutter
+
+    @property
+    def partial(self) -> str:
+        return self._cutter.partial
+
+    @property
+    def arrived(self) -> int:
+        return self._cutter.arrived
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.broken is not None:
+            return []
+        cutter = self._cutter
+        frames = list(cutter.feed(data))
+        if cutter.broken is not None:
+            self.broken = how_it_broke(cutter)
+        return frames
+
+    def goodbye(self, code: int, reason: str) -> list[bytes]:
+        return []
+
+
+class FramedTransport(StreamTransport[ProtocolFramer]):
+    __slots__ = ("_pack",)
+
+    admitted: Final = True
+    """The protocol's handshake shows whether the server accepts the client."""
+
+    def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
+        super().__init__(name, wire, host, ProtocolFramer(framing.cutter(host.limits, name), host.limits.message))
+        if FramingFeatures.of(framing).gathers:
+            wire.burst = GATHERED
+        self._pack = framing.pack
+
+    def send(self, frame: bytes) -> None:
+        if len(frame) > self.max_frame:
+            self._check_size(len(frame))
+        if self._state is TransportState.OPEN:
+            self._wire.write(self._pack(frame))
+
+    def framed(self, frame: bytes) -> bytes:
+        self._check_size(len(frame))
+        return self._pack(frame)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        framer = self._framer
+        if frames := framer.feed(data):
+            self._deliver(frames)
+        if framer.broken is not None and self._state is TransportState.OPEN:
+            self._fail(framer.broken.code, framer.broken.reason)
+
+    def _check_silence(self, now: float) -> None:
+        pass
+
+
+class PendingFramedConnection(PendingConnection):
+    __slots__ = ()
+
+    def begin(self) -> None:
+        listener = self.listener
+        name = listener.url.partition(":")[0]
+        self.ask(Handshake(protocol=listener.options.protocol, transport=name, url=listener.url, address=self.wire.address))
+
+    def no(self, error: BusError) -> bytes:
+        """Return nothing: the protocol cannot refuse a client before its handshake."""
+        return b""
+
+    def let_in(self, admission: Admission) -> FramedTransport:
+        options = self.listener.options
+        assert options.framing is not None
+        return FramedTransport(self.listener.url.partition(":")[0], self.wire, options.host, options.framing)
 
 
 def _pending(options: ListenOptions) -> type[PendingConnection]:
@@ -118,25 +210,20 @@ class Tcp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import the modules that look up host names."""
         load_names()
 
     def connector(self, url: str) -> Connector:
-        """A connector for an address without the protocol."""
         bare_address(url)
         return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach the address."""
         return bare_address(url).private
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening sockets, for `ListenOptions.sockets`."""
         address = bare_address(url)
         return await bind_tcp(address.host, address.port)
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept."""
         address = bare_address(url)
         check_server_tls(self.name, options.tls)
         pending = _pending(options)
@@ -157,18 +244,16 @@ class Unix:
     name = "unix"
 
     def connector(self, url: str) -> Connector:
-        """A connector for an address without the protocol."""
         unix_path(url)
         return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Always True: a Unix socket is local."""
         return True
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Create the listening socket for `ListenOptions.sockets`. The caller removes its file."""
+        """Bind the listening socket. Removing its file is up to the caller."""
         return [bind_unix(unix_path(url))]
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept. The socket file of a dead server is replaced, and `Listening.aclose` removes the file."""
+        """Bind the path, replacing the socket file of a dead server. `aclose` removes the file."""
         return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, _pending(options))

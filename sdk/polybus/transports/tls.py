@@ -1,4 +1,4 @@
-"""Checks that the TLS context of an address agrees with the address's scheme."""
+"""TLS options for a URL scheme, and readable reasons for failed TLS handshakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ class ClientTls:
     _default: ssl.SSLContext | None = None
 
     def context(self, scheme: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """Return the TLS context for a connection. Raises `LocalProtocolError` if one is given for an address without TLS."""
+        """Return the TLS context for a connection, if the scheme uses TLS.
+
+        Raises:
+            LocalProtocolError: If `given` is set, but the scheme does not use TLS.
+        """
         check_client_tls(scheme, given)
         if given is not None or scheme in _SECURE:
             return given
@@ -28,14 +32,14 @@ class ClientTls:
 
 
 def check_client_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """Raise `LocalProtocolError` if a context is given for an address without TLS."""
+    """Raise `LocalProtocolError` if a context is given for a scheme without TLS."""
     if given is not None and scheme in _SECURE:
         text = f"tls= given for {scheme}://, which is not encrypted: use {_SECURE[scheme]}://"
         raise LocalProtocolError(text, protocol=scheme)
 
 
 def check_server_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """Raise `LocalProtocolError` if a context is missing, or is given for an address without TLS."""
+    """Raise `LocalProtocolError` unless a context is given exactly when the scheme uses TLS."""
     if scheme in _SECURE and given is not None:
         raise LocalProtocolError(f"tls= given for {scheme}://: use {_SECURE[scheme]}://", protocol=scheme)
     if scheme not in _SECURE and given is None:
@@ -43,9 +47,9 @@ def check_server_tls(scheme: str, given: ssl.SSLContext | None) -> None:
 
 
 _EXPIRED: Final = (9, 10)
-"""X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 _OF_ANOTHER: Final = (62, 63, 64)
-"""X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_MISMATCH and _IP_ADDRESS_MISMATCH."""
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_EMAIL_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NOT_TRUSTED: Final = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED")
 _WANTED: Final = ("CERTIFICATE_REQUIRED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")

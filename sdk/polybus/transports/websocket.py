@@ -1,7 +1,7 @@
 """WebSockets: ``ws://host/path`` and ``wss://host/path``.
 
-polybus imports the library `websockets` when a URL names a WebSocket, or for the first connection or listener. Compression is
-off because it costs memory for each connection, and because a 1 KiB message can expand to 1 MiB.
+polybus imports the `websockets` library on first use. Compression is off: it costs memory for each connection, and a 1 KiB
+message can expand to 1 MiB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from .._util.listening import is_loopback
 from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
-from ._stream.addresses import NetConnector
+from ._stream.dial import NetConnector
 from .sockets import bind_tcp, load_names, net_address
 from .tls import check_server_tls
 
@@ -23,16 +23,14 @@ if TYPE_CHECKING:
     import socket
 
 MAX_FRAGMENTS: Final = 4096
-"""Maximum number of fragments in one message. Each fragment costs an object, however small it is."""
+"""Maximum number of fragments in a message, since even an empty fragment costs an object."""
 
 core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
-"""Logger of the library. Its level is at least WARNING, because DEBUG would log frame contents, and headers with tokens."""
+"""Logger of the library. At DEBUG it would log frame contents and tokens in headers, so its level is at least WARNING."""
 core_logger.setLevel(logging.WARNING)
 
 
 class WebSocketConnector(NetConnector):
-    """Connects to ``ws://host/path`` or ``wss://host/path``."""
-
     async def connect(self, options: DialOptions) -> Transport:
         from ._ws.client import open_websocket
 
@@ -51,27 +49,22 @@ class WebSocket:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import the library and the module for this side."""
         for module in ("._stream.listen", "._ws.server") if serves else ("._ws.client",):
             import_module(module, __package__)
         load_names()
 
     def connector(self, url: str) -> Connector:
-        """A connector for an address without the protocol."""
         net_address(url)
         return WebSocketConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach the address."""
         return net_address(url).private
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening sockets, for `ListenOptions.sockets`."""
         address = net_address(url)
         return await bind_tcp(address.host, address.port)
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept."""
         from ._stream.listen import StreamListener
         from ._ws.policy import OriginPolicy
         from ._ws.server import PendingWebSocket

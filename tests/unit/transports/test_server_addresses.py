@@ -2,7 +2,7 @@
 
 import pytest
 
-from polybus.transports._stream.addresses import ServerAddresses
+from polybus.transports._stream.dial import ServerAddresses
 from polybus.transports.tcp import TcpConnector
 
 OWN = ("one", 1)

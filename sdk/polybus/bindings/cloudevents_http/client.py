@@ -1,6 +1,6 @@
-"""uProtocol over HTTP: events are posted, and the response to a request contains its answer (CloudEvents 1.0.2, HTTP binding).
+"""uProtocol over HTTP: events are posted, and the answer to a request is in the response (CloudEvents 1.0.2, HTTP binding).
 
-Events without answer are posted one after the other; requests start in order and wait in parallel.
+Events without an answer are posted one at a time. Requests start in order and wait in parallel.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CODES: Final[Mapping[int, Code]] = {
     503: Code.UNAVAILABLE,
     504: Code.DEADLINE_EXCEEDED,
 }
-"""Codes for requests that a server, or a proxy before it, did not deliver (up-l2 dispatchers)."""
+"""Codes for requests that a server, or a proxy in front of it, did not deliver (up-l2 dispatchers)."""
 
 
 class EventsClient(HttpClient):
@@ -62,12 +62,7 @@ class EventsClient(HttpClient):
 
     @classmethod
     async def opened(cls, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> Self:
-        """Connect to a server that is up and admits the client, as far as it can tell without an event.
-
-        Raises:
-            ConnectFailed: No server, or not ready.
-            Unauthorized, Forbidden: Not admitted.
-        """
+        """Connect to a server that is up and admits the client, as far as this shows without sending an event."""
         made = cls(url, tls, options)
         try:
             with bounded(url, options.host.limits.connect_timeout, "asking the server who is there (Limits.connect_timeout)"):
@@ -75,7 +70,7 @@ class EventsClient(HttpClient):
             away = turned_away(status, body)
             if away is not None and away.error is not None:
                 raise away.error
-            # Foreign servers may not support OPTIONS; any answer below 500 shows that they are up.
+            # Third-party servers may not support OPTIONS, but any answer below 500 shows that they are up.
             if status >= 500:
                 raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
         except BaseException as error:
@@ -86,11 +81,11 @@ class EventsClient(HttpClient):
         return made
 
     def send(self, frame: bytes) -> None:
-        if not self._cancelled(frame):  # at once, because the queue may be full
+        if not self._cancelled(frame):  # not queued, because the queue may be full
             super().send(frame)
 
     def _cancelled(self, frame: bytes) -> bool:
-        """Cancel a waiting request if the frame is a cancel: closing its connection informs the server."""
+        """Cancel a waiting request if the frame is a cancel. Closing its connection informs the server."""
         if _CANCEL not in frame:
             return False
         attributes, _, _ = self._codec.reader.parts(frame)
@@ -104,12 +99,11 @@ class EventsClient(HttpClient):
 
     async def _post_all(self) -> None:
         async with anyio.create_task_group() as group:
-            await self.guarded(partial(self._post_each, group))  # inside the task group, which would wrap the error
-            group.cancel_scope.cancel()  # pending requests have failed; a bus that shuts down drains first
+            await self.guarded(partial(self._post_each, group))  # inside the task group, which would wrap errors
+            group.cancel_scope.cancel()  # pending requests fail, but a bus that shuts down drains first
         self._scope.cancel()
 
     async def _post_each(self, group: TaskGroup) -> None:
-        """May raise `ExchangeFailed`: an event without answer was not delivered."""
         while await self.something():
             frame = self._queue.popleft()
             attributes, _, _ = self._codec.reader.parts(frame)
@@ -131,7 +125,6 @@ class EventsClient(HttpClient):
         return found
 
     async def _tell(self, frames: Sequence[bytes]) -> None:
-        """Post events without answer. May raise `ExchangeFailed`: not delivered."""
         status, _, body = await self._post(frames, self._form, None)
         if status >= 500:
             raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
@@ -146,7 +139,6 @@ class EventsClient(HttpClient):
         group.start_soon(self.guarded, partial(self._ask_one, scope, frame, attributes))
 
     async def _ask_one(self, scope: anyio.CancelScope, frame: bytes, attributes: Mapping[str, Any]) -> None:
-        """May raise `ExchangeFailed`: the connection was lost."""
         try:
             with scope:
                 self.deliver(await self._answered(frame, attributes))
@@ -167,7 +159,7 @@ class EventsClient(HttpClient):
                     return frames
             except (RemoteProtocolError, ValueError, RecursionError) as error:
                 return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is no event: {error}")]
-            # It would be awaited until the deadline.
+            # Without an error, the caller would wait until the deadline.
             return [self._undelivered(asked, Code.INTERNAL, "the server's answer is to no request of this one's id")]
         if status < 300:
             return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status}, and no event")]
@@ -180,7 +172,6 @@ class EventsClient(HttpClient):
         return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])
 
     async def _post(self, frames: Sequence[bytes], form: Form, patience: float | None) -> tuple[int, httpx.Headers, bytes]:
-        """May raise `ExchangeFailed`: no answer, or not admitted; `TimeoutError`."""
         content = http_of(frames, self._adapter, form, self._limits)
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=None)
         with anyio.fail_after(patience):

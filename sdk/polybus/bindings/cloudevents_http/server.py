@@ -1,9 +1,8 @@
-"""uProtocol over HTTP in an application: events are posted, and responses contain the answers to requests.
+"""uProtocol over HTTP in an application: events are posted, and the answers to requests are in the responses.
 
-The form is CloudEvents 1.0.2, HTTP protocol binding. A server cannot start an exchange here.
-
-Each request carries the client's credentials, as is usual with HTTP. Requests of one entity, identity and host form one peer of
-the bus, so that its limits apply as on any other connection.
+The form is CloudEvents 1.0.2, HTTP protocol binding. A server cannot send events on its own. As usual with HTTP, each request
+has the client's credentials. Requests with the same entity, identity and host form one peer of the bus, so that its limits
+apply as on any other connection.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ...transports.asgi import HandshakeRejected, Send
 from ..http.server import HttpEndpoint, HttpRequest, respond
 
 _SILENCE = 90.0
-"""Seconds without a request after which the peer has gone."""
+"""Seconds without a request after which a peer is considered gone."""
 
 
 class Posted:
@@ -65,8 +64,6 @@ class Posted:
 
 
 class EventsConnection:
-    """A `plugins.Transport` that can only answer."""
-
     hops = 0
     initiates = False
 
@@ -115,7 +112,6 @@ class EventsConnection:
         return sum(posted.size for posted in self._leaving)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close without answers to pending requests. `Receiver.closed` follows."""
         self.abort(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
@@ -124,7 +120,6 @@ class EventsConnection:
             self._host.call_soon(self._finish)
 
     def tick(self, now: float) -> None:
-        """Close after a long time without requests; called about once a second."""
         if not self._busy and now - self._seen > _SILENCE:
             self.abort(Closed(1000, f"no request for {_SILENCE:g} s"))
 
@@ -146,9 +141,10 @@ class EventsConnection:
         return None
 
     async def take(self, posted: Posted, frames: list[bytes]) -> None:
-        """Deliver events, and wait for all answers, the end, or the client's departure. Call `answered` afterwards.
+        """Deliver events, and wait until all are answered, the connection ends or the client is gone. Call `answered`
+        afterwards.
 
-        The list is cleared, so that a waiting request does not keep the posted data.
+        Clears the list, so that a waiting request does not keep the posted data.
         """
         self._busy += 1
         if self._state is not TransportState.OPEN or self._receiver is None:
@@ -167,7 +163,7 @@ class EventsConnection:
             self._held -= posted.size
             self._leaving[posted] = None
             self._update_backlog()
-            posted.request.release()  # the link's backlog counts them now
+            posted.request.release()  # counted by the link's backlog from now on
 
     def answered(self, posted: Posted) -> None:
         self._busy -= 1
@@ -211,7 +207,7 @@ class EventsConnection:
         if self._receiver is not None:
             self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))
         for posted in self._leaving:
-            _ = posted.request.hold(posted.size)  # the closing link no longer counts them
+            _ = posted.request.hold(posted.size)  # no longer counted by the closing link
 
 
 _METHODS = (b"allow", b"POST, OPTIONS")
@@ -229,7 +225,7 @@ class _Content:
 
 
 class EventsEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint`: CloudEvents in POST requests, beside WebSockets."""
+    """A `plugins.WebEndpoint` for CloudEvents in POST requests, next to WebSockets."""
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
@@ -238,7 +234,7 @@ class EventsEndpoint(HttpEndpoint):
         self._connections: dict[tuple[str, str, str | None], list[EventsConnection]] = {}
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets and POST requests at the path itself; OPTIONS checks admission."""
+        """Return routes for WebSockets and POST requests at the path itself. OPTIONS checks admission."""
         return [*super().routes(), WebRoute("", self.exchange, ("POST", "OPTIONS"))]
 
     async def listen(self, options: ListenOptions) -> Listening:
@@ -249,12 +245,11 @@ class EventsEndpoint(HttpEndpoint):
         return self
 
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """May raise `HandshakeRejected`: no event, or not admitted."""
         if request.scope["method"] == "OPTIONS":
             await request.probe()
             await respond(send, 204, b"", [_METHODS])
             return
-        async with self._asking:  # a crowd waits instead of being rejected, because it may include known clients
+        async with self._asking:  # wait instead of rejecting, because there may be known clients among many others
             admission = await request.admission()
         body = await request.body()
         if body is None:
@@ -275,7 +270,6 @@ class EventsEndpoint(HttpEndpoint):
             connection.answered(posted)
 
     async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
-        """May raise `HandshakeRejected`: no valid event, no space, or the bus has shut down."""
         if posted.no_room == "total_bytes":
             text = f"the share of Limits.total_bytes leaves no room for {posted.size} bytes of answers: try again later"
             raise HandshakeRejected(503, text)
@@ -286,7 +280,7 @@ class EventsEndpoint(HttpEndpoint):
         if posted.over:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
         if not posted.complete:
-            return  # the client has gone
+            return  # the client is gone
         if posted.answers:
             made = http_of(posted.answers, self._adapter, content.form)
             posted.answers.clear()
@@ -298,7 +292,6 @@ class EventsEndpoint(HttpEndpoint):
             await respond(send, 202, b"")
 
     def _content(self, request: HttpRequest, body: bytes) -> _Content:
-        """May raise `HandshakeRejected`: no event, or one that HTTP cannot carry."""
         assert self._options is not None
         limits = self._options.host.limits
         headers = {name: ", ".join(values) for name, values in request.head.headers.items()}
@@ -333,7 +326,6 @@ class EventsEndpoint(HttpEndpoint):
         return next((one for one in known if one.identity == identity and not one.over), None)
 
     def _enter(self, request: HttpRequest, entity: str, admission: Admission) -> EventsConnection:
-        """May raise `HandshakeRejected`: over a limit."""
         key = request.host, entity, admission.identity.key
         made = EventsConnection(request, self._adapter, admission.identity, lambda ended: self._left(key, ended))
         request.open(made, admission)

@@ -1,20 +1,22 @@
-"""HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents.
+"""HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents; with these protocols' forms over HTTP.
 
-`httpx`, or uvicorn, is imported when a URL needs it, at the latest with the first connection or listener; hypercorn only then.
+`httpx` and uvicorn are imported on first use, hypercorn only by a server on trio.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
 
 from ...errors import Unsupported
-from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport
+from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport, WebEndpoint
 from ...plugins.tools import shown_url
+from ...transports import WebSocket
 from ...transports.sockets import bind_tcp, load_names, net_address
 from ...transports.tls import check_client_tls, check_server_tls
 
@@ -26,8 +28,6 @@ _LATER: Final = ("certifi", "httpcore", "httpcore._backends.anyio", "httpcore._b
 
 @frozen
 class HttpConnector:
-    """Connects to ``http://host/path`` or ``https://host/path``."""
-
     url: str = field(repr=shown_url)
     binding: HttpBinding | None
     reconnects: bool = field(default=True, init=False)
@@ -42,8 +42,7 @@ class HttpConnector:
 class Http:
     """``http://host:port/path``
 
-    Args:
-        binding: The protocol's form over HTTP, with its own URL options.
+    `binding` is the protocol's form over HTTP, with its own URL options.
     """
 
     name = "http"
@@ -52,12 +51,11 @@ class Http:
         self._binding = binding
 
     def load(self, serves: bool) -> None:
-        """Import the binding's modules and, to serve, uvicorn if installed."""
         if self._binding is not None:
             EndpointFeatures.of(self._binding).load(serves)
         if serves:
             import_module(".server", __package__)
-            with suppress(ImportError):  # reported when needed
+            with suppress(ImportError):  # reported when it is needed
                 import_module(".uvicorn", __package__)
         else:
             for module in _LATER:
@@ -84,20 +82,17 @@ class Http:
         return bool(getattr(self._binding, "keeps_sessions", False))
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening sockets, for `ListenOptions.sockets`. May raise `Unsupported`: sessions need a single process."""
+        """Raise `Unsupported` if the binding keeps sessions in one process."""
         if self.keeps_sessions:
             raise Unsupported(f"{url}: a session lives in one process, so several cannot share the address: use ws:// there")
         address = net_address(url)
         return await bind_tcp(address.host, address.port)
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and serve in this event loop: with uvicorn on asyncio, with hypercorn on trio.
+        """Serve in this event loop, with uvicorn on asyncio and with hypercorn on trio.
 
         Raises:
-            OSError: The address is in use or not local.
-            ValueError: The host is missing, or an invalid origin in `origins`.
-            LocalProtocolError: `tls` is missing, or given without need.
-            Unsupported: No form over HTTP, or uvicorn (hypercorn) is not installed.
+            Unsupported: If the protocol has no form over HTTP, or the server is not installed.
         """
         from .server import HttpListener
 
@@ -111,3 +106,81 @@ class SecureHttp(Http):
     """``https://host:port/path``"""
 
     name = "https"
+
+
+_CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "auto": ("websocket", "events", "poll"),
+    "websocket": ("websocket",),
+    "events": ("events",),
+    "poll": ("poll",),
+}
+
+
+@frozen
+class JrepHttp:
+    """J.REP in Errai's form, a `plugins.HttpBinding`.
+
+    ``?channel=poll``, ``events`` or ``websocket`` chooses the channel to the client, and ``?frame=`` the largest frame in bytes
+    that the client sends over a WebSocket.
+    """
+
+    option_names: ClassVar[tuple[str, ...]] = ("channel", "frame")
+    keeps_sessions: ClassVar[bool] = True
+    """A client's connections must reach the same process."""
+
+    ways: set[str]
+    """Channels to try. A client removes one that loses messages, for its later connections."""
+    frame: int | None = None
+    """Size in bytes above which a frame is posted even if there is a WebSocket, or 0 for no limit. `None` depends on the
+    server.
+    """
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        channel, frame = options.get("channel", "auto"), options.get("frame")
+        if channel not in _CHANNELS:
+            raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
+        if frame is not None and not (frame.isascii() and frame.isdigit()):
+            raise ValueError(f"http: frame={frame!r} is no number of bytes; 0 is no limit")
+        return cls(set(_CHANNELS[channel]), None if frame is None else int(frame))
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        import_module("..jrep_http.server" if serves else "..jrep_http.client", __package__)
+        if not serves:
+            WebSocket.load(serves)
+
+    async def connect(self, url: str, options: DialOptions) -> Transport:
+        """Create a connection. Its first request, sent later, is the protocol's handshake."""
+        from ..jrep_http.client import ErraiClient
+
+        return ErraiClient(url, options.tls, options, self.ways, self.frame)
+
+    def web_endpoint(self, path: str) -> WebEndpoint:
+        from ..jrep_http.server import ErraiEndpoint
+
+        return ErraiEndpoint(path)
+
+
+class CloudEventsHttp:
+    """uProtocol as CloudEvents, a `plugins.HttpBinding` without options."""
+
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls()
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        import_module("..cloudevents_http.server" if serves else "..cloudevents_http.client", __package__)
+
+    async def connect(self, url: str, options: DialOptions) -> Transport:
+        from ..cloudevents_http.client import EventsClient
+
+        return await EventsClient.opened(url, options.tls, options)
+
+    def web_endpoint(self, path: str) -> WebEndpoint:
+        from ..cloudevents_http.server import EventsEndpoint
+
+        return EventsEndpoint(path)

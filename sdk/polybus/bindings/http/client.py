@@ -1,4 +1,4 @@
-"""Client side of all connections over HTTP: the queue of frames to post, requests, and their failures."""
+"""The client side of all connections over HTTP: the queue of frames to post, requests, and their failures."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ...transports.sockets import plain_reason
 _PIECE: Final = 8 * 1024
 """Bytes that must be sent within `Limits.write_timeout`."""
 _RATE: Final = 4 * 1024
-"""Assumed bytes per second for data in the kernel before the server can answer."""
+"""Assumed bytes per second of data that is still in the kernel, before the server can answer."""
 _COOKIES: Final = 256
 _COOKIE_BYTES: Final = 64 * 1024
-"""Maximum number and bytes of a server's cookies, which are sent with each request; browsers keep at most 180."""
+"""Maximum number and size of a server's cookies, which are sent with each request. Browsers keep at most 180."""
 _OURS: Final = ContextVar("polybus_http_client", default=False)
 
 
@@ -36,7 +36,7 @@ def _is_not_ours(record: logging.LogRecord) -> bool:
     return not _OURS.get()
 
 
-# They would log tokens and cookies: httpx each request's URL at INFO, httpcore each answer's headers at DEBUG.
+# Otherwise tokens and cookies would be logged: httpx logs each URL at INFO, and httpcore each answer's headers at DEBUG.
 for _name in ("httpx", "httpcore.http11"):
     logging.getLogger(_name).addFilter(_is_not_ours)
 
@@ -47,7 +47,7 @@ async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 class ExchangeFailed(Exception):
-    """The server or network failed; nothing is sent again."""
+    """The server or the network failed. The request is not sent again."""
 
     def __init__(self, why: Closed) -> None:
         self.why: Closed = why
@@ -57,9 +57,8 @@ class ExchangeFailed(Exception):
 class HttpClient:
     """A `plugins.Transport` that posts frames. Subclasses decide how, and send other requests.
 
-    Args:
-        headers: Headers of each request, besides the application's.
-        works: Tasks from start to end. One that raises `ExchangeFailed` ends the connection.
+    `headers` are sent with each request, in addition to the application's. `works` are tasks that run from start to end; if one
+    raises `ExchangeFailed`, the connection ends.
     """
 
     hops = 0
@@ -85,11 +84,11 @@ class HttpClient:
             headers={**options.headers, **headers},
             verify=tls if tls is not None else self.name == "https",
             timeout=httpx.Timeout(limits.write_timeout, connect=limits.connect_timeout),
-            # uvicorn closes after five idle seconds, which would lose a simultaneous request.
+            # uvicorn closes idle connections after five seconds. A request sent at that moment would be lost.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0),
             trust_env=False,
         )
-        # An answer may expand to any size, and httpx expands all it has read before any check.
+        # A compressed answer may expand to any size, and httpx expands everything it reads before we can check.
         self._http.headers["accept-encoding"] = "identity"
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
@@ -123,7 +122,7 @@ class HttpClient:
         return self._size
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Post waiting frames and inform the server; cut after `Limits.close_timeout`. `Receiver.closed` follows."""
+        """Post waiting frames and inform the server, then cut after `Limits.close_timeout`. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
@@ -145,7 +144,7 @@ class HttpClient:
     # -- for subclasses
 
     async def something(self) -> bool:
-        """Wait for frames to post; False at the end, when none is left."""
+        """Wait for frames to post. Returns `False` once the connection is closing and the queue is empty."""
         while not self._queue and self._state is TransportState.OPEN:
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -166,7 +165,6 @@ class HttpClient:
             self._receiver.resume_writing()
 
     def begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Start another task, until its end or the connection's. A separate task group would wrap its errors."""
         assert self._group is not None
         self._group.start_soon(self.guarded, work)
 
@@ -175,18 +173,13 @@ class HttpClient:
             self._receiver.frames_received(frames)
 
     async def ask(self, method: str, url: str, **what: Any) -> tuple[int, httpx.Headers, bytes]:
-        """Make one request, as `httpx.AsyncClient.stream`; return status, headers and body.
-
-        Raises:
-            ExchangeFailed: No answer, or an endless or slow one.
-        """
         content = what.get("content")
         if isinstance(content, bytes) and len(content) > _PIECE:
             what = self._patiently(content, what)
         seconds = httpx.Timeout(what.get("timeout", self._http.timeout)).read
         try:
             with anyio.CancelScope() as scope:
-                # httpx's time-outs apply to each read: a server that sends single bytes would never time out.
+                # httpx's time-outs apply to each read, so a server that sends single bytes would never time out.
                 async with self.stream(method, url, trace=partial(_heads_in_time, scope, seconds), **what) as response:
                     scope.deadline = math.inf
                     return response.status_code, response.headers, await self.read(response)
@@ -198,14 +191,14 @@ class HttpClient:
     async def stream(
         self, method: str, url: str, *, trace: Callable[[str, Any], Awaitable[None]] | None = None, **what: Any
     ) -> AsyncIterator[httpx.Response]:
-        """Make one request, as `httpx.AsyncClient.stream`, without log lines of the libraries."""
+        """Send a request as `httpx.AsyncClient.stream` does, without log lines of the libraries."""
         opened: Any = None
 
         async def follow(event: str, info: Any) -> None:
             nonlocal opened
             if event == "connection.connect_tcp.complete":
                 opened = info["return_value"]
-            elif event == "connection.start_tls.failed":  # httpcore does not close the socket of a cancelled handshake
+            elif event == "connection.start_tls.failed":  # httpcore doesn't close the socket of a cancelled handshake
                 with anyio.move_on_after(self._host.limits.close_timeout, shield=True):
                     await opened.aclose()
             elif trace is not None:
@@ -221,13 +214,12 @@ class HttpClient:
     def _patiently(self, content: bytes, what: dict[str, Any]) -> dict[str, Any]:
         """Adapt a request to a slow line, with time-outs per piece instead of in total."""
         timeout = httpx.Timeout(what.get("timeout", self._http.timeout))
-        if timeout.read is not None:  # data in the kernel has not arrived yet
+        if timeout.read is not None:  # data in the kernel has not been sent yet
             timeout.read += len(content) / _RATE
         headers = {**what.get("headers", {}), "Content-Length": str(len(content))}
         return {**what, "content": _in_pieces(content), "headers": headers, "timeout": timeout}
 
     async def read(self, response: httpx.Response) -> bytes:
-        """The body of an answer. May raise `ExchangeFailed`: endless or slow."""
         body, seconds = bytearray(), self._host.limits.frame_timeout
         pace = Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
@@ -242,7 +234,7 @@ class HttpClient:
         raise ExchangeFailed(Closed(1006, text))
 
     def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The chunks of an answer. May raise `ExchangeFailed`: compressed, or too many cookies."""
+        """Yield the chunks of an answer, unless it is compressed or sets too many cookies."""
         coding: str = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() not in ("", "identity"):
             text = f"{self.address} packs its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
@@ -293,7 +285,6 @@ def shown(body: bytes) -> str:
 
 
 def turned_away(status: int, body: bytes) -> Closed | None:
-    """The end of a connection that the server does not admit; None if it does."""
     text = shown(body)
     if status == 401:
         return Closed(4401, text, Unauthorized(text or "the server answered 401"))

@@ -1,4 +1,4 @@
-"""A bus without an application behind HTTP on trio, where hypercorn replaces uvicorn."""
+"""Serves HTTP for a bus without an application on trio, where hypercorn replaces uvicorn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _accepting: Final = logging.getLogger("trio.serve_listeners")
 _READ: Final = 8 * 1024
-"""Bytes per read, parsed in one turn: frames of a WebSocket may have six bytes."""
+"""Bytes to read and parse in one turn. A WebSocket frame may have only six bytes."""
 
 
 _is_refusal: Final = re.compile(
@@ -44,10 +44,10 @@ class _ServerConfig(Config):
 
 
 class _Connection(tcp_server.TCPServer):
-    """One connection with isolated failures.
+    """One connection whose failures are isolated.
 
-    A request that hypercorn can neither read nor refuse would end the server, and a refused one would leave the connection
-    open.
+    Otherwise a request that hypercorn can neither read nor refuse would end the server, and a refused one would leave the
+    connection open.
     """
 
     async def protocol_send(self, event: Event) -> None:
@@ -89,18 +89,17 @@ class HypercornServer:
         _accepting.addFilter(self._is_written)
 
     async def aclose(self) -> None:
-        """Stop accepting; connections get the time that links need to end."""
         _accepting.removeFilter(self._is_written)
         self._stop.set()
 
     def _is_written(self, record: logging.LogRecord) -> bool:
-        """Allow a few lines per minute, as for other transports: without free file descriptors trio logs ten per second."""
+        """Allow a few lines per minute, as other transports do. Without free file descriptors trio logs ten per second."""
         record.exc_info = None
         return self._warnings.allows(str(record.msg))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, and read the rest of a request before its answer ends: hypercorn would keep both request and
-        connection.
+        """Run the application, and read the rest of a request before its answer ends. hypercorn would keep both in memory
+        otherwise.
         """
 
         async def drop() -> None:

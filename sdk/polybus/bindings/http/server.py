@@ -1,4 +1,4 @@
-"""Server side of protocols over HTTP: admission, limits and answers; and a server for a bus without an application."""
+"""The server side of protocols over HTTP: admission, limits and answers, and a server for a bus without an application."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ A = TypeVar("A", bound=Transport)
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _SMALL: Final = 16 * 1024
-"""Maximum bytes of a one-piece body that is not charged, as for running requests."""
+"""Maximum size of a body that arrives in one piece and is not charged, like a running request."""
 
 _PIECE: Final = 32 * 1024
-"""Bytes of a response passed to the server at a time. uvicorn accepts more while at most 64 KiB wait."""
+"""Bytes of a response to pass to the server at a time. uvicorn accepts more while at most 64 KiB are waiting."""
 
 _PARTING: Final = 1.0
 
 _UNSEEN: Final = 16.0
-"""Extra seconds for a piece and earlier data if the server hides its progress: 64 kbit/s."""
+"""Extra seconds for a piece and the data before it if the server hides its progress: 64 kbit/s."""
 
 
 class WriteStalled(Exception):
@@ -67,27 +67,22 @@ class HttpRequest(AsgiRequest):
         return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
 
     async def body(self, limit: int | None = None) -> bytes | None:
-        """Read the whole body; None if the client has gone. Arrived bytes are charged to the client's address.
-
-        Args:
-            limit: Maximum bytes; by default `Limits.message`.
+        """Read the whole body, or return `None` if the client is gone. Arrived bytes are charged to the client's address.
 
         Raises:
-            HandshakeRejected: 413; 408, stalled for `Limits.frame_timeout`, as for a frame over TCP; 503, slower than that
-                while
-                `Limits.handshakes` others are too, or `Limits.total_bytes` is exhausted.
+            HandshakeRejected: 413 if the body is too large; 408 if it stalls for `Limits.frame_timeout`, like a frame over TCP;
+                503 if it is slower than that while `Limits.handshakes` others are too, or if `Limits.total_bytes` is exhausted.
         """
-        # A single buffer: a list of two-byte parts would take twenty times as much.
+        # A list of two-byte parts would take twenty times as much memory as a single buffer.
         body = bytearray()
         try:
             return bytes(body) if await self._read(body, self.options.host.limits, limit) else None
         finally:
-            # An error's traceback keeps this buffer, uncharged, until the client has its answer.
+            # An error's traceback would keep this buffer, uncharged, until the client has its answer.
             body.clear()
             self._slow.discard(self)
 
     async def _read(self, body: bytearray, limits: Limits, limit: int | None) -> bool:
-        """Fill the buffer. False if the client has gone; may raise `HandshakeRejected`, as `body`."""
         most, name = (limits.message, "message") if limit is None else (limit, "payload")
         seconds, pace = limits.frame_timeout, Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
@@ -116,7 +111,7 @@ class HttpRequest(AsgiRequest):
         raise HandshakeRejected(408, text)
 
     def hold(self, size: int) -> bool:
-        """Charge more bytes to the client's address. False if there is no space."""
+        """Charge more bytes to the client's address. Returns `False` if its share is used up."""
         if self._kept is None:
             self._kept = self.options.host.reserve(self.address)
         return self._kept.hold(size)
@@ -127,7 +122,6 @@ class HttpRequest(AsgiRequest):
             self._kept = None
 
     async def respond(self, send: Send, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Answer 200, as fast as the client reads. May raise `WriteStalled`."""
         try:
             await self.send(send, _start(200, body, headers))
             await self.write(send, body)
@@ -135,17 +129,13 @@ class HttpRequest(AsgiRequest):
             logger.debug("gone before its answer: %r", error)
 
     async def write(self, send: Send, body: bytes, *, more: bool = False) -> None:
-        """Pass a body to the server in pieces, so that it buffers little. May raise `WriteStalled`."""
+        """Pass a body to the server in pieces, so that the server buffers little."""
         for start in range(0, len(body) or 1, _PIECE):
             piece, end = body[start : start + _PIECE], start + _PIECE
             await self.send(send, {"type": "http.response.body", "body": piece, "more_body": more or end < len(body)})
 
     async def send(self, send: Send, message: dict[str, Any]) -> None:
-        """Pass a message to the server.
-
-        Raises:
-            WriteStalled: The client accepted nothing for `Limits.write_timeout`. Its connection is cut.
-        """
+        """Pass a message to the server. If the client accepts nothing for `Limits.write_timeout`, its connection is cut."""
         socket, seconds = self.socket, self.options.host.limits.write_timeout
         if socket is None:
             seconds += _UNSEEN
@@ -156,7 +146,7 @@ class HttpRequest(AsgiRequest):
                 return
             if socket is None or socket.get_write_buffer_size() >= before:
                 break
-            # uvicorn waits for space before it writes, so nothing of this message was written.
+            # uvicorn waits for space before it writes, so no part of this message was written.
         if socket is not None:
             socket.abort()
             with anyio.move_on_after(_PARTING):  # otherwise uvicorn logs an incomplete response
@@ -164,7 +154,7 @@ class HttpRequest(AsgiRequest):
         raise WriteStalled(f"write stalled: the client took nothing for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
-        """Read and drop input for `Limits.frame_timeout`: a client may not see an answer while it sends."""
+        """Read and drop input for `Limits.frame_timeout`. A client may not see an answer while it is sending."""
         with anyio.move_on_after(self.options.host.limits.frame_timeout):
             while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
                 pass
@@ -193,17 +183,15 @@ class HttpRequest(AsgiRequest):
         return client[0] if client else ""
 
     async def admission(self) -> Admission:
-        """Ask the bus to admit the client. May raise `HandshakeRejected`: not admitted."""
         return (await self.admitted(self.name))[1]
 
     def knock(self) -> None:
-        """Count a new client. May raise `HandshakeRejected`: over a limit."""
         refusal = self.options.gate.knock(self.address)
         if refusal is not None:
             raise HandshakeRejected.of(refusal)
 
     async def probe(self) -> None:
-        """Check that a client would be admitted. May raise `HandshakeRejected`: not admitted."""
+        """Raise `HandshakeRejected` unless the client would be admitted."""
         self.knock()
         try:
             await self.admission()
@@ -211,12 +199,10 @@ class HttpRequest(AsgiRequest):
             self.options.gate.left(self.address)
 
     def open(self, transport: Transport, admission: Admission) -> None:
-        """Open a connection for an admitted client. May raise `HandshakeRejected`: over a limit."""
         self.knock()
         self.options.gate.opened(transport, admission)
 
     async def enter(self, make: Callable[[], A]) -> A:
-        """Admit a client and open its connection. May raise `HandshakeRejected`: not admitted."""
         self.knock()
         inside = False
         try:
@@ -231,13 +217,13 @@ class HttpRequest(AsgiRequest):
 
 
 class HttpEndpoint(ABC):
-    """A `plugins.WebEndpoint` for requests, beside the WebSockets of an `AsgiWebSocket`."""
+    """A `plugins.WebEndpoint` for requests, next to the WebSockets of an `AsgiWebSocket`."""
 
     def __init__(self, path: str = "/") -> None:
         self.path: str = path
         self._sockets = AsgiWebSocket(path)
         self._options: ListenOptions | None = None
-        # Requests with bodies slower than `Limits.frame_timeout`.
+        # Requests whose bodies are slower than `Limits.frame_timeout`.
         self._slow: set[HttpRequest] = set()
 
     def routes(self) -> Sequence[WebRoute]:
@@ -259,8 +245,7 @@ class HttpEndpoint(ABC):
     # -- requests
 
     @abstractmethod
-    async def take(self, request: HttpRequest, send: Send) -> None:
-        """Answer one request. May raise `HandshakeRejected`: invalid, or not admitted."""
+    async def take(self, request: HttpRequest, send: Send) -> None: ...
 
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -276,9 +261,6 @@ class HttpEndpoint(ABC):
             await turn_away(send, turned)
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
-        """Check a request before its body. May raise `HandshakeRejected`: 503 while closed; as `OriginPolicy.check` and
-        `AsgiWebSocket`.
-        """
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
@@ -355,7 +337,7 @@ class Application:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Confirm the lifespan events: the bus already runs."""
+    """Confirm lifespan events, because the bus is already running."""
     while True:
         word = (await receive())["type"]
         await send({"type": f"{word}.complete"})
@@ -364,11 +346,9 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 class HttpServer(Protocol):
-    async def start(self, sockets: list[socket.socket], url: str) -> None:
-        """Start to accept on bound sockets; `url` is for people."""
+    async def start(self, sockets: list[socket.socket], url: str) -> None: ...
 
-    async def aclose(self) -> None:
-        """Stop accepting and release the address."""
+    async def aclose(self) -> None: ...
 
 
 @frozen
@@ -379,12 +359,6 @@ class HttpListener:
 
     @classmethod
     async def open(cls, address: NetAddress, options: ListenOptions, sockets: list[socket.socket]) -> HttpListener:
-        """Serve on bound sockets.
-
-        Raises:
-            Unsupported: No form over HTTP, or the server is not installed.
-            ValueError: An invalid origin in `origins`.
-        """
         try:
             endpoint = None if options.adapter is None else find_web_endpoint(options.adapter, address.path)
             if endpoint is None:
@@ -400,13 +374,11 @@ class HttpListener:
         return cls(real, listening, server)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address; sessions and their connections stay."""
         await self._listening.aclose()
         await self._server.aclose()
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:
-    """Choose uvicorn for asyncio, and hypercorn, which is slower, for trio. May raise `Unsupported`: not installed."""
     try:
         if options.host.backend == "asyncio":
             from .uvicorn import UvicornServer

@@ -1,6 +1,6 @@
-"""A bus without an application behind HTTP on asyncio: uvicorn parses requests and frames WebSockets.
+"""Serves HTTP for a bus without an application on asyncio, where uvicorn parses requests and frames WebSockets.
 
-Its process features (signals, logging, lifespan) are off.
+uvicorn's process features (signals, logging, lifespan) are off.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import uvicorn
-import uvicorn.lifespan.off  # `Config.load` would with the first listener
+import uvicorn.lifespan.off  # otherwise `Config.load` imports it for the first listener
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -30,22 +30,20 @@ if TYPE_CHECKING:
     from websockets.frames import Frame
 
 _PIECE: Final = 2048
-"""Bytes per parse: at most 340 frames, some milliseconds."""
+"""Bytes to parse at a time: at most 340 frames, which take a few milliseconds."""
 
 _TURN: Final = 0.005
 """Seconds before other connections get a turn."""
 
 
 class _Http(H11Protocol):
-    """uvicorn's protocol with a rate-limited log."""
-
     def __init__(self, log: logging.Logger, **options: Any) -> None:
         super().__init__(**options)
         self.logger: logging.Logger = log
 
 
 def _limited_log(options: ListenOptions) -> logging.Logger:
-    """Make a child of uvicorn's logger with the rate limit of other transports."""
+    """Return a child of uvicorn's logger with the rate limit of other transports."""
     usual, warnings = logging.getLogger("uvicorn.error"), Warnings(options.host.time)
     log = logging.Logger(usual.name)
     log.parent = usual
@@ -58,7 +56,7 @@ class UvicornServer:
         limits = options.host.limits
         config = uvicorn.Config(
             application,
-            http=partial(_Http, _limited_log(options)),  # type: ignore[arg-type]  # it only calls it
+            http=partial(_Http, _limited_log(options)),  # type: ignore[arg-type]  # uvicorn only calls it
             ws=PatientWebSockets,
             ws_per_message_deflate=False,
             ws_max_size=limits.message,
@@ -67,13 +65,13 @@ class UvicornServer:
             lifespan="off",
             log_config=None,
             access_log=False,
-            # A proxy's header does not identify the client.
+            # A proxy's headers do not identify the client.
             proxy_headers=False,
             server_header=False,
             date_header=False,
         )
         config.load()
-        # At level TRACE, `load` wraps it in a logger that would write the tokens of queries.
+        # At level TRACE, `load` wraps the application in a logger that would log tokens in queries.
         config.loaded_app = application
         self._options = options
         self._config, self._state = config, ServerState()
@@ -88,7 +86,7 @@ class UvicornServer:
         await self._released.wait()
 
     async def _accept(self, sockets: list[socket.socket], url: str) -> None:
-        """Accept as other transports do: asyncio's server fills the log without free file descriptors."""
+        """Accept as other transports do. Without free file descriptors asyncio's server floods the log."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
@@ -101,7 +99,7 @@ class UvicornServer:
 
     async def _open(self, accepted: socket.socket, name: Any) -> None:
         tls = self._options.tls
-        with contextlib.suppress(OSError):  # it has gone, or is not TLS
+        with contextlib.suppress(OSError):  # the client is gone, or does not use TLS
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted, ssl=tls)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -111,14 +109,14 @@ class UvicornServer:
 
 
 async def _keep(state: Any, options: ListenOptions) -> None:
-    """Cut connections without a request, and all of them when the bus ends."""
+    """Cut connections without a request, and all connections when the bus ends."""
     limits = options.host.limits
     silent: dict[Any, float] = {}
     try:
         while True:
             await anyio.sleep(1)
             now = options.host.time()
-            # A WebSocket has no request cycle.
+            # WebSockets have no request cycle.
             waiting = [connection for connection in state.connections if getattr(connection, "cycle", connection) is None]
             silent = {connection: silent.get(connection, now) for connection in waiting}
             for connection, since in silent.items():
@@ -128,23 +126,23 @@ async def _keep(state: Any, options: ListenOptions) -> None:
         for connection in list(state.connections):
             connection.shutdown()
         with anyio.CancelScope(shield=True), anyio.move_on_after(limits.close_timeout):
-            while state.tasks:  # noqa: ASYNC110  # uvicorn has no event for it
+            while state.tasks:  # noqa: ASYNC110  # uvicorn has no event for this
                 await anyio.sleep(0.002)
         for connection in list(state.connections):
             connection.transport.abort()
 
 
 class PatientWebSockets(WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, safe for slow lines and floods.
+    """uvicorn's WebSockets, hardened for slow lines and floods.
 
     On a slow line a ping and its answer wait behind earlier data, so the time-out restarts while the peer sends anything or, if
-    the kernel reports it, receives earlier data. An upgrade whose headers `websockets` refuses is answered, which uvicorn
-    omits. Floods do not block other connections, however small the frames; the size of a message and the number of unread pongs
-    are limited.
+    the kernel reports it, receives earlier data. An upgrade with headers that `websockets` rejects gets an answer, which
+    uvicorn omits. Floods don't block other connections however small the frames are, and the size of a message and the number
+    of unread pongs are limited.
     """
 
     adoptable = True
-    """True: `UvicornWebSocket`, which has the same protections, may take over its connections."""
+    """`UvicornWebSocket`, which has the same protections, may take over these connections."""
 
     _ping = PingProgress(None, 0)
     _heard = False
@@ -155,7 +153,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn.logger, self.conn.debug = core_logger, False  # uvicorn's log at DEBUG would have headers with tokens
+        self.conn.logger, self.conn.debug = core_logger, False  # at DEBUG, uvicorn would log headers with tokens
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -174,7 +172,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         self._parse()
 
     def _parse(self) -> None:
-        """Parse until a message waits for the application, or the turn is over."""
+        """Parse until a message is waiting for the application or the turn is over."""
         read, clock, paused = self._read, sources.get().monotonic, False
         while self._parsed < len(read) and not self.read_paused and not self.transport.is_closing():
             if paused and clock() - self._began > _TURN:
@@ -213,7 +211,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             self._refuse_upgrade()
 
     def _refuse_upgrade(self) -> None:
-        """Answer a request that `websockets` refuses; uvicorn never sends that answer."""
+        """Send the answer to a request that `websockets` rejects. uvicorn never does."""
         answer = b"".join(self.conn.data_to_send())
         if not answer:
             answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

@@ -1,7 +1,7 @@
 """A connection to an Errai or polybus server over HTTP: posts, and a return channel (J.REP notes, sections 2.1 to 2.4, 4).
 
-The first post opens the session; its answer lists the server's capabilities. The client then uses the best common return
-channel: a WebSocket, which carries both directions; server-sent events; long polls; short polls.
+The first post opens the session, and its answer lists the server's capabilities. The client then uses the best return channel
+that both support: a WebSocket, which carries both directions; server-sent events; long polls; short polls.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .requests import HEADERS, POLL, ErraiRequests
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5
-"""Seconds per step: a proxy without WebSocket support may not answer."""
+"""Seconds to wait at each step, because a proxy without WebSocket support may never answer."""
 _PAUSE: Final = 0.05
 _TRIES: Final = 20
-"""Number of checks that the channel is open: a real server answers from another thread, perhaps after the post."""
+"""Number of checks for the open channel. Errai answers from another thread, perhaps after the post."""
 
 
 @frozen
@@ -70,11 +70,10 @@ def _frequency(message: Mapping[str, Any]) -> float:
 
 
 class WebSocketNegotiation:
-    """One attempt at the WebSocket that an Errai client negotiates beside its posts (J.REP notes, section 2.4).
+    """One attempt at the WebSocket that an Errai client negotiates in addition to its posts (J.REP notes, section 2.4).
 
-    Args:
-        post: Posts between other posts, delivers the bus's part of the answer, and returns the answer.
-        receiver: User of the WebSocket. Until it is open, pass its input to `hear` and `end`.
+    `post` posts between other posts, delivers the bus's part of the answer, and returns the answer. `receiver` is the user of
+    the WebSocket; until it is open, pass its input to `hear` and `end`.
     """
 
     def __init__(
@@ -98,12 +97,12 @@ class WebSocketNegotiation:
 
     @property
     def claim(self) -> bytes:
-        """The first message, and the last one of the negotiation. A bare object, because an array gets no answer."""
+        """The first message, and the last of the negotiation. It must be a bare object, since an array gets no answer."""
         offer = self._offer
         return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
 
     async def negotiate(self) -> bool:
-        """Negotiate. True if the server has confirmed the WebSocket: then send `claim`."""
+        """Return True once the server has confirmed the WebSocket. Send `claim` then."""
         self.reason = self._objection()
         if not self.reason:
             try:
@@ -125,7 +124,7 @@ class WebSocketNegotiation:
         self._heard.set()
 
     def _objection(self) -> str:
-        """Reason to decline the offer: the WebSocket must be on the same host, and with TLS if the session has it."""
+        """Return a reason to decline: a WebSocket must be on the same host, and use TLS if the session does."""
         parts = urlsplit(self._offer.url)
         if parts.scheme not in ("ws", "wss") or not self._offer.token or not self._offer.key:
             return "the server offers WebSockets without an address"
@@ -136,7 +135,7 @@ class WebSocketNegotiation:
         return ""
 
     async def _negotiate(self) -> str:
-        """Return a reason for failure, or an empty text. May raise `BusError`: no WebSocket; `Lost`: the posts fail, too."""
+        """Return the reason for a failure, or an empty string."""
         url, host = self._offer.url, self._options.host
         headers = self._requests.upgrade_headers(url)
         options = DialOptions(
@@ -163,25 +162,23 @@ class WebSocketNegotiation:
 
 
 FRAME: Final = 8000
-"""Maximum bytes of a WebSocket frame for all Errai servers: Tomcat's endpoint closes at 8,192 characters."""
+"""Maximum bytes of a WebSocket frame that every Errai server accepts. Tomcat's endpoint closes at 8,192 characters."""
 _LULL = 0.1
-"""Seconds before the next poll of a server that answered at once with nothing."""
+"""Seconds before the next poll if the server answered immediately with nothing."""
 _PAUSES = 30.0
-"""Maximum pause between two event streams that a server may request."""
+"""Maximum pause in seconds between two event streams that a server may request."""
 _MOMENT = 0.25
-"""Seconds for an event stream to show activity unasked."""
+"""Seconds in which an event stream may show activity by itself."""
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class ErraiClient(HttpClient):
     """A `plugins.Transport` that posts frames, in order, and fetches the rest.
 
-    During a post the link keeps its frames, so that it knows what was never sent.
+    During a post, frames stay in the link, which therefore knows which ones were never sent.
 
-    Args:
-        ways: Allowed channels: ``websocket``, ``events`` and ``poll``. Of several, one that loses messages is removed, for
-            later connections.
-        frame: Bytes beyond which a frame is posted despite a WebSocket; 0 for no limit. None: depends on the server.
+    `ways` are the allowed channels: ``websocket``, ``events`` and ``poll``. A channel that loses messages is removed for later
+    connections if there is another. For `frame` see `JrepHttp`.
     """
 
     def __init__(
@@ -192,7 +189,7 @@ class ErraiClient(HttpClient):
         self._options = options
         self._ways = ways
         self._frame = frame
-        # A real server puts everything that waits in one answer.
+        # Errai returns everything that is waiting in one answer.
         self.max_answer: int = max(self.max_answer, options.host.limits.payload)
         self._intake = Intake(options.host, lambda payload: self.deliver([payload]))
         self._posting = anyio.Lock()
@@ -205,13 +202,13 @@ class ErraiClient(HttpClient):
         self._opened = anyio.Event()
         self._echo: Echo | None = None
         self._carries = anyio.Event()
-        """Set when the event stream has carried something, or is known not to exist."""
+        """Set once the event stream has delivered something, or is known not to exist."""
         self._leaving = False
         self._stream_over = anyio.Event()
         self._upgrade: WebSocketNegotiation | None = None
         self._socket: Transport | None = None
         self._unread = False
-        """True if a message over the WebSocket is not known to be read."""
+        """True if the server may not have read all messages sent over the WebSocket."""
         self._slow = False
 
     # -- plugins.Transport
@@ -256,7 +253,7 @@ class ErraiClient(HttpClient):
     # -- out
 
     async def _post_all(self) -> None:
-        """Post waiting frames, one request at a time, so that they arrive in order. The first ones open the session."""
+        """Post waiting frames, one request at a time, so that they arrive in order. The first one opens the session."""
         while await self.something():
             async with self._posting:
                 if self._socket is not None:
@@ -269,7 +266,6 @@ class ErraiClient(HttpClient):
             self._socket.close(self._why.code, self._why.reason)
 
     async def _post_waiting(self) -> None:
-        """May raise `ExchangeFailed`: not delivered."""
         waiting = len(self._queue)
         payload = next_payload(self._queue, self.max_frame)
         posted = waiting - len(self._queue)
@@ -277,17 +273,16 @@ class ErraiClient(HttpClient):
         if self._state is TransportState.CLOSING and not self._queue:
             query = {"phase": "disconnect"}
         await self._ask("out", payload, query)
-        if self._offer.flags or not self._queue:  # otherwise the session tries its other handshake
+        if self._offer.flags or not self._queue:  # otherwise the session will try its other handshake
             self._opened.set()
         self._left(posted)
 
     async def post(self, payload: bytes) -> bytes:
-        """Post between other posts. May raise `ExchangeFailed`: not delivered."""
         async with self._posting:
             return await self._ask("out", payload, {})
 
     async def _ask(self, name: str, payload: bytes, query: Mapping[str, str]) -> bytes:
-        """Post while holding the lock, and deliver the answer. May raise `ExchangeFailed`: not delivered."""
+        """Post while holding the lock, and deliver the answer."""
         self._busy = True
         self.pause()
         answer = await self._requests.post(name, payload, query)
@@ -315,11 +310,7 @@ class ErraiClient(HttpClient):
         socket.send(frame)
 
     async def _pass_by(self, socket: Transport) -> None:
-        """Send frames up to one that does not fit, which is posted after the server has read the earlier ones.
-
-        Raises:
-            ExchangeFailed: The server does not confirm that.
-        """
+        """Send frames until one does not fit. That one is posted once the server has confirmed the earlier ones."""
         said = 0
         while self._queue and self._fits(self._queue[0]):
             self._say(socket, self._queue.popleft())
@@ -338,7 +329,6 @@ class ErraiClient(HttpClient):
     # -- in
 
     async def _fetch_all(self) -> None:
-        """May raise `ExchangeFailed`: no channel works, or it has failed."""
         await self._opened.wait()
         flags = self._offer.flags
         if "WebSockets" in flags and "websocket" in self._ways and await self._upgraded():
@@ -354,13 +344,13 @@ class ErraiClient(HttpClient):
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
-        """Try a WebSocket. True if it is the channel from now on, except for frames too large for it."""
+        """Try a WebSocket. Returns True if it carries everything from now on, except for frames that are too large."""
         self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             fields = log_fields(address=self.address, protocol="jrep")
             logger.info("%s: no WebSocket: %s", self.address, upgrade.reason, extra=fields)
             return False
-        async with self._posting:  # all answers are delivered
+        async with self._posting:  # all answers are delivered now
             if upgrade.socket is None or upgrade.over:
                 return False
             self._socket = upgrade.socket
@@ -370,7 +360,7 @@ class ErraiClient(HttpClient):
         return True
 
     async def _events_end(self) -> bool:
-        """Read event streams. True if the server lacks them. May raise `ExchangeFailed`: broken off, or buffered."""
+        """Read event streams. Returns True if the server has none."""
         self.begin(self._try_events)
         began = self._host.time()
         try:
@@ -380,7 +370,7 @@ class ErraiClient(HttpClient):
                     return True
                 await anyio.sleep(min(max(pause, _LULL), _PAUSES))
         except ExchangeFailed:
-            # A real server sends something by then; timers and event loops use slightly different clocks.
+            # Errai sends something by then. Timers and event loops use slightly different clocks.
             if not self._carries.is_set() and self._host.time() - began >= 0.9 * POLL:
                 self._do_without_events()
             if not self._leaving:
@@ -391,21 +381,21 @@ class ErraiClient(HttpClient):
         return False
 
     async def _take_over(self) -> None:
-        """Fetch without waiting: from then on posts no longer return messages, so that none is overtaken."""
+        """Fetch without waiting. From then on posts no longer return messages, so none is overtaken."""
         async with self._posting:
             await self._ask("in", NOTHING, {})
 
     async def _try_events(self) -> None:
         """Check that events arrive, while other work continues.
 
-        A real server does not even send the response head before its first event, so it is asked for one, as in Errai's own
-        client. May raise `ExchangeFailed`: the answer went to the stream and did not arrive.
+        Errai doesn't even send the response head before its first event, so ask for one, as Errai's own client does. If the
+        answer went to the stream and did not arrive, the connection fails.
         """
         pause = _MOMENT
         while not await self._carries_within(pause):
             echo = self._echo = Echo()
             await self.post(echo.question)
-            # An answer in a post proves nothing: at a real server post and stream race for it.
+            # An answer in a post proves nothing: in Errai, post and stream race for it.
             if not echo.heard.is_set() and not await self._carries_within(PATIENCE):
                 await self.post(NOTHING)
                 if not echo.heard.is_set():
@@ -418,7 +408,7 @@ class ErraiClient(HttpClient):
         return self._carries.is_set()
 
     async def _leave(self) -> None:
-        """End the session, so that the server ends the stream and buffered events arrive. Always raises `ExchangeFailed`."""
+        """End the session and raise `ExchangeFailed`. The server then ends the stream, and buffered events arrive."""
         hint = (
             "the next connection does without" if self._do_without_events() else "use channel=poll behind a proxy that buffers"
         )
@@ -435,7 +425,7 @@ class ErraiClient(HttpClient):
         raise ExchangeFailed(why)
 
     def _do_without_events(self) -> bool:
-        """Remove event streams for later connections, if there is another channel. True if removed."""
+        """Remove event streams for later connections. Returns False if there is no other channel."""
         if self._ways == {"events"}:
             return False
         self._ways.discard("events")
@@ -460,7 +450,7 @@ class ErraiClient(HttpClient):
         payload = readable(payload)
         if self._echo is not None:
             payload = self._echo.taken_from(payload)
-        if payload != NOTHING or not self._opened.is_set():  # to a session, an empty answer to its first message is information
+        if payload != NOTHING or not self._opened.is_set():  # an empty answer to its first message means something to a session
             self._intake.take(payload)
 
     # -- plugins.Receiver, of the WebSocket
@@ -473,7 +463,7 @@ class ErraiClient(HttpClient):
                 self._upgrade.hear(frame)
 
     def closed(self, why: Closed) -> None:
-        """Handle the WebSocket's end. Messages in flight are not kept; the link reconnects."""
+        """Handle the end of the WebSocket. Messages in flight are lost, and the link reconnects."""
         if self._socket is None:
             if self._upgrade is not None:
                 self._upgrade.end()

@@ -1,6 +1,6 @@
-"""Payloads over HTTP, read in pieces, because Errai puts everything that waits into one payload of any size.
+"""Payloads over HTTP, read in pieces, because Errai puts everything that is waiting into one payload of any size.
 
-Also the messages that Errai's transports handle themselves, to negotiate a WebSocket (notes 2.4).
+Also the messages that Errai's transports use to negotiate a WebSocket (notes, section 2.4).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_WORD: Final = 4096
 _KNOCK: Final = b"\xff]"
 _each_message: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EACH: Final = b'"ToSubject"'
-"""Occurs in each message, and perhaps in texts."""
+"""Occurs in each message, and perhaps in strings."""
 _MESSAGES: Final = 1024
-"""Maximum messages per payload; earlier versions of polybus refuse more."""
+"""Maximum messages per payload. Earlier versions of polybus refuse more."""
 
 
 class Offering(bytes):
-    """A payload with the transport's offers to an associating client: parts for the session's FinishAssociation."""
+    """A payload with the transport's offers to an associating client, which the session adds to FinishAssociation."""
 
     offers: Mapping[str, str]
 
@@ -55,14 +55,14 @@ def said(payload: bytes) -> list[Mapping[str, Any]]:
 
 
 def command_in(payload: bytes, *commands: str) -> Mapping[str, Any] | None:
-    """The first message with one of these commands. The payload is parsed only if a command occurs in it."""
+    """Return the first message with one of these commands. The payload is parsed only if a command occurs in it."""
     if not any(command.encode() in payload for command in commands):
         return None
     return next((message for message in said(payload) if message.get("CommandType") in commands), None)
 
 
 def complaint(text: str, reason: str) -> bytes:
-    """A payload that reports an error to an Errai client, with the Throwable that it looks for."""
+    """Return a payload that reports an error to an Errai client, with the Throwable that it expects."""
     thrown = {
         "^EncodedType": "java.lang.RuntimeException",
         "^ObjectID": "1",
@@ -81,8 +81,8 @@ def word(**parts: str) -> bytes:
 def readable(payload: bytes) -> bytes:
     """Repair a payload of Errai's servlets.
 
-    A stopped queue gets a byte 0xFF as a wake-up, which ends up in the last answer. The servlet with Jetty's continuations
-    begins an answer twice after a wait.
+    They wake a stopped queue with a byte 0xFF, which ends up in the last answer. The one with Jetty's continuations starts an
+    answer twice after a wait.
     """
     payload = payload.strip()
     if payload.endswith(_KNOCK):
@@ -93,13 +93,14 @@ def readable(payload: bytes) -> bytes:
 
 
 class Echo:
-    """A request to ServerEchoService, which each server has (notes 2.3), to test that a channel works and how far it is read.
+    """A request to ServerEchoService, which every server has (notes, section 2.3). It shows that a channel works and how far it
+    has been read.
 
-    It belongs to the transport, so its answer is removed from delivered payloads.
+    The request belongs to the transport, so its answer is removed from delivered payloads.
     """
 
     def __init__(self) -> None:
-        # Answers to such a subject need no subscription.
+        # Errai answers such a subject without a subscription.
         reply_to = f"ServerEchoService:{secrets.token_hex(12)}:RespondTo:RPC"
         self.question: bytes = word(ToSubject="ServerEchoService", ReplyTo=reply_to)
         self.heard: anyio.Event = anyio.Event()
@@ -116,10 +117,9 @@ class Echo:
 
 
 class Intake:
-    """Payloads that wait to be read, in order. A short payload is read at once, unless a long one is before it.
+    """Payloads waiting to be read, in order. A short payload is read immediately unless a long one comes first.
 
-    Args:
-        give: Accepts a payload, or a piece of a long one.
+    `give` accepts a payload, or a piece of a long one.
     """
 
     def __init__(self, host: Host, give: Callable[[bytes], None]) -> None:
@@ -136,7 +136,7 @@ class Intake:
         return self._bytes
 
     def take(self, payload: bytes) -> None:
-        """Read a payload, or queue it. Beyond `Limits.payload` it is read at once."""
+        """Read a payload or queue it. If more than `Limits.payload` is waiting, the excess is read immediately."""
         pieces = _pieces(payload)
         if not self._unread and len(pieces) == 1:
             self._give(payload)
@@ -165,7 +165,7 @@ class Intake:
         self._change()
 
     async def settled(self) -> None:
-        """Wait until all is read, or reading is paused until the client fetches messages."""
+        """Wait until everything is read, or reading is paused until the client fetches messages."""
         while self._unread and not self._full:
             await self._changed.wait()
 
@@ -200,9 +200,9 @@ class Intake:
 
 
 def _pieces(payload: bytes) -> list[bytes]:
-    """Split a payload. One that is not an array stays whole, for the session to judge."""
+    """Split a payload. Unless it is an array, it stays whole for the session to judge."""
     if type(payload) is not bytes:
-        return [payload]  # an `Offering` is more than bytes
+        return [payload]  # an `Offering` is more than its bytes
     try:
         return cut(payload)
     except (ValueError, RecursionError):

@@ -1,6 +1,7 @@
-"""Requests of an Errai client: addresses, cookies, the CSRF token, and evaluation of answers (J.REP notes, sections 2.1, 4).
+"""Requests of an Errai client: addresses, cookies, the CSRF token, and the evaluation of answers (J.REP notes, sections 2.1,
+4).
 
-Of server-sent events (HTML Standard, section 9.2.6) Errai uses the data and the retry time.
+Errai uses only the data and the retry time of server-sent events (HTML Standard, section 9.2.6).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class EventReader:
         self.retry: float = 0.5
         self._limit = limit
         self._rest = bytearray()
-        """An incomplete line; at the start of the stream, a possible byte order mark."""
+        """An incomplete line, or a possible byte order mark at the start of the stream."""
         self._data: bytearray | None = None
         self._begun = False
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of completed events. May raise `EventTooLarge`: the rest exceeds the limit."""
+        """Return the data of completed events. Raises `EventTooLarge` if the rest exceeds the limit."""
         events: list[bytes] = []
         if not self._begun:
             chunk = bytes(self._rest) + chunk
@@ -74,9 +75,9 @@ class EventReader:
 
 
 POLL: Final = 60.0
-"""Time-out in seconds of a poll, and between two signs of life in an event stream; a real server sends one after 45."""
+"""Time-out in seconds of a poll, and between two signs of life in an event stream. Errai sends one after 45."""
 _QUEUE: Final = "RemoteQueueID"
-"""Header with the client's id for Errai servers up to 2.3; ``phase`` is the header for a later query parameter."""
+"""Header with the client's id for Errai servers up to 2.3. Later ones read query parameters, as they do for ``phase``."""
 _CSRF: Final = "errai-csrf-token"
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -101,7 +102,7 @@ class ErraiRequests:
         self._count = 0
 
     async def post(self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None = None) -> bytes:
-        """Post a payload, and return the answer. May raise `ExchangeFailed`: no answer, or one that ends the connection."""
+        """Post a payload and return the answer. Raises `ExchangeFailed` if there is none or it ends the connection."""
         status, headers, body = await self._exchange("POST", name, payload, query, patience)
         token = headers.get(_CSRF)
         if status == 403 and token:  # "repeat with this header" (notes, section 2.1)
@@ -110,23 +111,16 @@ class ErraiRequests:
         return _judged(status, headers, body)
 
     async def poll(self, legacy: bool) -> bytes:
-        """Wait for messages of the server; Errai servers up to 2.3 wait only in a GET.
-
-        Raises:
-            ExchangeFailed: No answer, or one that ends the connection.
-        """
+        """Wait for messages of the server. Errai servers up to 2.3 wait only in a GET."""
         if legacy:
             return _judged(*await self._exchange("GET", "in", b"", {}, POLL))
         return await self.post("in", NOTHING, {"wait": "1"}, POLL)
 
     async def listen(self, deliver: Callable[[bytes], None], began: Callable[[], None]) -> float | None:
-        """Read an event stream until its orderly end. `began` is called at its first bytes.
+        """Read an event stream until its orderly end, calling `began` at its first bytes.
 
-        Returns:
-            Seconds before reconnecting; None if the server has no event stream.
-
-        Raises:
-            ExchangeFailed: Broken off, or invalid: messages in flight are lost.
+        Returns the seconds before reconnecting, or `None` if the server has no event stream. Raises `ExchangeFailed` if the
+        stream breaks off or is invalid: messages in flight are lost.
         """
         reader = EventReader(self._client.max_answer)
         timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
@@ -146,7 +140,6 @@ class ErraiRequests:
         return reader.retry
 
     async def _no_events(self, response: httpx.Response, deliver: Callable[[bytes], None]) -> float | None:
-        """May raise `ExchangeFailed`: the answer ends the connection."""
         body = await self._client.read(response)
         if response.status_code == 200 and _media_type(response.headers) == _JSON:
             deliver(body)  # for example SessionExpired
@@ -157,7 +150,7 @@ class ErraiRequests:
         return None
 
     def upgrade_headers(self, url: str) -> dict[str, str]:
-        """Headers of a WebSocket upgrade at the same host: cookies, and the application's headers."""
+        """Return headers for a WebSocket upgrade at the same host: cookies, and the application's headers."""
         request = httpx.Request("GET", url.replace("ws", "http", 1), headers=self._given)
         self._http.cookies.set_cookie_header(request)
         cookies = request.headers.get("cookie")
@@ -178,7 +171,6 @@ class ErraiRequests:
     async def _exchange(
         self, method: str, name: str, payload: bytes, query: Mapping[str, str], patience: float | None
     ) -> tuple[int, httpx.Headers, bytes]:
-        """May raise `ExchangeFailed`: no answer."""
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=patience)
         headers = {"phase": query["phase"]} if "phase" in query else {}
         return await self._client.ask(
@@ -187,14 +179,14 @@ class ErraiRequests:
 
 
 def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
-    """May raise `ExchangeFailed`: neither 200 with JSON nor an empty 200."""
+    """Return the body of an answer. Raises `ExchangeFailed` unless it is a 200 with JSON, or an empty one."""
     away = turned_away(status, body)
     if away is not None:
         raise ExchangeFailed(away)
     if status != 200:
         raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
     kind, start = _media_type(headers), body.lstrip()[:1]
-    untyped = not kind and start == b"["  # Errai's asynchronous servlets send no type (notes section 2.6)
+    untyped = not kind and start == b"["  # Errai's asynchronous servlets send no type (notes, section 2.6)
     if start and kind != _JSON and not untyped:
         raise ExchangeFailed(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {shown(body)}"))
     return body

@@ -1,10 +1,13 @@
 """Server for Errai's clients: ``*.erraiBus`` addresses with long polls and event streams, and WebSockets.
 
-Sources: Errai's `HttpPollingHandler`, `SSEHandler` and servlets, as in the J.REP notes, sections 2.1 and 2.3. Addresses are
-``in.<client id>.erraiBus`` and ``out.<client id>.erraiBus``; only the query distinguishes requests. A session is identified by
-a cookie and the client's id, so that another user's browser cannot name it.
+Sources: Errai's `HttpPollingHandler`, `SSEHandler` and servlets (J.REP notes, sections 2.1 and 2.3). Addresses are ``in.<client
+id>.erraiBus`` and ``out.<client id>.erraiBus``; only the query distinguishes requests. A session is identified by a cookie and
+the client's id, so that another user's browser cannot name it.
 
-A WebSocket proves that it belongs to the polling client, and then carries frames (notes 2.4)::
+Request bodies carry the client's messages. Messages to the client wait for a request that can return them (a long poll, an
+event stream, or the answer to a post), or leave immediately over a negotiated WebSocket.
+
+A WebSocket proves that it belongs to the polling client, and then carries frames (notes, section 2.4)::
 
     client, socket  {"CommandType":"Associate","ConnectionSessionKey":k,"WebSocketToken":t}     t from FinishAssociation
     server, socket  WebsocketChannelVerify with a token u
@@ -16,26 +19,279 @@ A WebSocket proves that it belongs to the polling client, and then carries frame
 from __future__ import annotations
 
 import enum
+import hmac
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from ...plugins import Closed, WebRoute
-from ...plugins.connections import call_later
+import anyio
+
+from ...errors import TooLarge
+from ...plugins import Closed, Receiver, WebRoute
+from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later
 from ...plugins.tools import cookies_of
 from ...transports.asgi import AsgiTransport, HandshakeRejected, Receive, Scope, Send, accept, answered
 from ..http.server import HttpEndpoint, HttpRequest, WriteStalled, respond
-from .connection import ErraiConnection
-from .payloads import MAX_WORD, NOTHING, command_in, complaint, said, word
+from .payloads import MAX_WORD, NOTHING, Intake, Offering, command_in, complaint, next_payload, said, word
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 
 
+_SILENCE = 90.0
+"""Seconds without a request after which a session ends, as in Errai."""
+_AFTER_CHANNEL = 15.0
+"""Seconds after the loss of a WebSocket. An Errai client polls after one second, and polybus reconnects."""
+
+
+class Tokens:
+    """One-time tokens that link a WebSocket to its session (notes, section 2.4)."""
+
+    def __init__(self) -> None:
+        self._known: deque[str] = deque(maxlen=6)  # as in Errai
+
+    def new(self) -> str:
+        token = secrets.token_urlsafe(16)
+        self._known.append(token)
+        return token
+
+    def use(self, token: object) -> bool:
+        given = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
+        for known in self._known:
+            if hmac.compare_digest(known.encode(), given):
+                self._known.remove(known)
+                return True
+        return False
+
+
+class ErraiConnection:
+    """A `plugins.Transport` whose frames are fetched by requests."""
+
+    hops = 0
+
+    def __init__(self, request: HttpRequest, cookie: str, ended: Callable[[ErraiConnection], None]) -> None:
+        host = request.options.host
+        self.name: str = request.name
+        self.address: str = request.address
+        self.max_frame: int = host.limits.message
+        self.cookie: str = cookie
+        self.key: str = secrets.token_urlsafe(12)
+        """``ConnectionSessionKey``, which together with a token identifies the session to a WebSocket."""
+        self.tokens: Tokens = Tokens()
+        self.large: anyio.Lock = anyio.Lock()
+        """Held while posting more than a message may have, so that few such payloads are in memory."""
+        self.ours: bool = False
+        self.polls: bool = False
+        """True if separate requests fetch messages."""
+        self.negotiating: SessionSocket | None = None
+        """A WebSocket that has shown a token and awaits confirmation over HTTP."""
+        self._host = host
+        self._ended = ended
+        self._channel: SessionSocket | None = None
+        self._state = TransportState.OPEN
+        self._receiver: Receiver | None = None
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._leaving: dict[HttpRequest, int] = {}
+        self._paused = False
+        self._seen = host.time()
+        self._silence: float | None = None
+        """A shorter time-out than usual, until the next request."""
+        self._fetching = 0
+        """Number of waiting requests. Only the last one gets messages."""
+        self._turn = 0
+        self._changed = anyio.Event()
+        self.intake: Intake = Intake(host, self._give)
+        self._why: Closed | None = None
+        self._cancel_timer: Callable[[], None] | None = None
+
+    # -- plugins.Transport
+
+    def start(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def send(self, frame: bytes) -> None:
+        if len(frame) > self.max_frame:
+            raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
+        if self._state is not TransportState.OPEN:
+            return
+        if self._channel is not None:
+            self._channel.transport.send(frame)
+            return
+        self._queue.append(frame)
+        self._size += len(frame)
+        self._wake()
+        if self._unread > HIGH_WATER:
+            self.pause()
+
+    def write_backlog(self) -> int:
+        return self._unread + (self._channel.transport.write_backlog() if self._channel is not None else 0)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Wait until the queue has been fetched, at most `Limits.close_timeout`. `Receiver.closed` follows."""
+        if self._state is TransportState.OPEN:
+            self._state = TransportState.CLOSING
+            self._why = Closed(code, reason)
+            self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._finish)
+            self._wake()
+            if self._channel is not None:
+                self._channel.transport.close(code, reason)
+            elif not self._queue:
+                self._host.call_soon(self._finish)
+
+    def abort(self, why: Closed) -> None:
+        if self._state is not TransportState.LOST:
+            self._state, self._why = TransportState.CLOSING, why
+            self._queue.clear()
+            self._host.call_soon(self._finish)
+
+    def tick(self, now: float) -> None:
+        """Close after a long time without requests, unless a WebSocket is open."""
+        if self._channel is not None:
+            self._channel.transport.tick(now)
+            return
+        patience = _SILENCE if self._silence is None else self._silence
+        if not self._fetching and now - self._seen > patience and self._state is TransportState.OPEN:
+            self.abort(Closed(1006, f"no request for {patience:g} s"))
+
+    def idle(self) -> float:
+        return 0 if self._fetching or self._channel is not None else self._host.time() - self._seen
+
+    @property
+    def _unread(self) -> int:
+        return self._size + sum(self._leaving.values())
+
+    # -- requests
+
+    @property
+    def over(self) -> bool:
+        return self._state is TransportState.LOST or (self._state is TransportState.CLOSING and not self._queue)
+
+    def slow_arrival(self) -> int:
+        return self.intake.size
+
+    def receive(self, payload: bytes) -> None:
+        self._seen, self._silence = self._host.time(), None
+        self.intake.take(payload)
+
+    def _give(self, payload: bytes) -> None:
+        if self._state is TransportState.OPEN and self._receiver is not None:
+            self._receiver.frames_received([payload])
+
+    async def fetch(self, request: HttpRequest, wait: float) -> tuple[bytes, bool]:
+        """Return waiting messages, or an empty payload after `wait` seconds; and True unless a later request replaced this one.
+
+        A replaced request must not be repeated automatically, or two would replace each other for ever.
+        """
+        turn = self._turn = self._turn + 1
+        self._wake()
+        self._fetching += 1
+        self._silence = None
+        try:
+            with anyio.move_on_after(wait):
+                while not self._queue and self._state is TransportState.OPEN and self._turn == turn:
+                    await self._changed.wait()
+        finally:
+            self._fetching -= 1
+            self._seen = self._host.time()
+        return (self.take(request), True) if self._turn == turn else (NOTHING, False)
+
+    def take(self, request: HttpRequest) -> bytes:
+        """Return all waiting messages. They count as unread until `answered` is called for the request."""
+        if not self._queue:
+            return NOTHING
+        payload = next_payload(self._queue, self.max_frame)
+        self._size = sum(map(len, self._queue))
+        self._leaving[request] = len(payload)
+        if self._unread <= LOW_WATER:
+            self.resume()
+        if self._state is TransportState.CLOSING and not self._queue:
+            self._host.call_soon(self._finish)
+        return payload
+
+    def answered(self, request: HttpRequest) -> None:
+        if self._leaving.pop(request, 0) and self._unread <= LOW_WATER:
+            self.resume()
+
+    # -- a WebSocket (notes, section 2.4)
+
+    def offer(self, payload: bytes, url: str) -> Offering:
+        offering = Offering(payload)
+        offering.offers = {
+            "CapabilitiesFlags": "LongPolling,WebSockets,SSE",
+            "ConnectionSessionKey": self.key,
+            "WebSocketURL": url,
+            "WebSocketToken": self.tokens.new(),
+        }
+        return offering
+
+    def open_channel(self, channel: SessionSocket) -> None:
+        """Send everything over this WebSocket from now on, starting with waiting messages. Polls get nothing."""
+        before, self._channel = self._channel, channel
+        if before is not None:
+            before.transport.close(1000, "another WebSocket has taken its place")
+        self._turn += 1
+        self._wake()
+        while self._queue:
+            channel.transport.send(self._queue.popleft())
+        self._size = 0
+        if not channel.paused:
+            self.resume()
+        if self._state is TransportState.CLOSING:
+            channel.transport.close(1001, self._why.reason if self._why is not None else "")
+
+    def channel_lost(self, channel: SessionSocket) -> None:
+        """Keep the session for a while after the loss of a WebSocket, because its client may poll or negotiate another one."""
+        if channel is self.negotiating:
+            self.negotiating = None
+        if channel is self._channel:
+            self._channel = None
+            self._seen, self._silence = self._host.time(), _AFTER_CHANNEL
+            if self._state is TransportState.CLOSING:
+                self._host.call_soon(self._finish)
+            else:
+                self.resume()
+
+    def pause(self) -> None:
+        if not self._paused and self._receiver is not None:
+            self._paused = True
+            self.intake.pause()
+            self._receiver.pause_writing()
+
+    def resume(self) -> None:
+        if self._paused and self._state is TransportState.OPEN and self._receiver is not None:
+            self._paused = False
+            self.intake.resume()
+            self._receiver.resume_writing()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _finish(self) -> None:
+        if self._state is TransportState.LOST:
+            return
+        self._state = TransportState.LOST
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+        self._queue.clear()
+        self._size = 0
+        self.intake.drop()
+        self._wake()
+        why = self._why or Closed(1001, "the server ended the session")
+        for channel in (self.negotiating, self._channel):
+            if channel is not None:
+                channel.transport.abort(why)
+        self._ended(self)
+        if self._receiver is not None:
+            self._receiver.closed(why)
+
+
 class NegotiationStage(enum.Enum):
     CLAIMING = 1
-    """No token shown yet."""
+    """No token was shown yet."""
     VERIFYING = 2
-    """A valid token was shown; the client must return another over HTTP."""
+    """A valid token was shown, and the client must return another one over HTTP."""
     VERIFIED = 3
     OPEN = 4
     OVER = 5
@@ -109,7 +365,7 @@ class SessionSocket:
             connection.open_channel(self)
         elif self._stage is NegotiationStage.CLAIMING and connection.tokens.use(claim.get("WebSocketToken")):
             self._stage, self._connection = NegotiationStage.VERIFYING, connection
-            self._token = secrets.token_urlsafe(16)  # only for this socket
+            self._token = secrets.token_urlsafe(16)  # valid only for this socket
             if connection.negotiating is not None:
                 connection.negotiating.give_up()
             connection.negotiating = self
@@ -130,7 +386,7 @@ class SessionSocket:
 
 
 def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
-    """Handle ``WebsocketChannelVerify`` over HTTP; the answer is queued for the client."""
+    """Handle ``WebsocketChannelVerify`` over HTTP. The answer is queued for the client."""
     channel = connection.negotiating
     if channel is not None and channel.verified(message.get("WebSocketToken")):
         token = connection.tokens.new()
@@ -141,7 +397,7 @@ def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
 
 
 def _is_claim(frame: bytes) -> bool:
-    """True for a client's first message, which it repeats after WebsocketChannelOpen over the socket (notes 2.4)."""
+    """Return True for a client's first message, which it repeats after WebsocketChannelOpen (notes, section 2.4)."""
     return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
 
 
@@ -162,7 +418,6 @@ class SessionSockets:
         await answered(self._admit, scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """May raise `HandshakeRejected`, before the upgrade: not admitted."""
         request = self._knock(scope, receive)
         sessions = self._sessions(request)
         if not sessions:
@@ -188,10 +443,10 @@ class SessionSockets:
 
 
 CHANNEL = "/websocket.bus"
-"""Path of session WebSockets, as on a real server."""
+"""Path of session WebSockets, as in Errai."""
 _COOKIE = "polybus-errai"
 _POLL = 45.0
-"""Seconds that a poll waits, as on a real server."""
+"""Seconds that a poll waits, as in Errai."""
 _EXPIRED = b'[{"ToSubject":"ClientBus","CommandType":"SessionExpired"}]'
 _BEGINNINGS = (b'"Associate"', b'"ConnectToQueue"')
 _MAX_ID = 128
@@ -204,7 +459,7 @@ _JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
 class ErraiEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint`: J.REP for Errai's own clients, beside ordinary WebSockets.
+    """A `plugins.WebEndpoint` with J.REP for Errai's own clients, next to ordinary WebSockets.
 
     These clients expect it at ``/``, or at the path of their module.
     """
@@ -212,28 +467,29 @@ class ErraiEndpoint(HttpEndpoint):
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
         self._sessions: dict[str, dict[str, ErraiConnection]] = {}
-        """By a browser's cookie, and the client id of one of its windows."""
+        """Sessions by a browser's cookie, then by the client id of a window."""
         self._channels = SessionSockets(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets at the path itself, session WebSockets, and all addresses below it that end in ``.erraiBus``."""
+        """Return routes for WebSockets at the path itself, session WebSockets, and addresses below it that end in
+        ``.erraiBus``.
+        """
         requests = WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))
         return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
 
     async def aclose(self) -> None:
-        """Stop accepting. Sessions stay, to fetch their last messages."""
+        """Stop accepting. Sessions stay, so that clients can fetch their last messages."""
         await self._sockets.aclose()
 
     # -- requests
 
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """May raise `HandshakeRejected`: invalid request, or not admitted."""
         if request.scope["method"] == "POST" and request.media != "application/json":
-            # A page of another site can post forms and plain text without a preflight, but not JSON.
+            # Pages of other sites can post forms and plain text without a preflight, but not JSON.
             text = f"a payload is application/json, not {request.media or 'without a type'}"
             raise HandshakeRejected(415, text)
         query = request.head.fields
-        client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the header is from Errai up to 2.3
+        client = query.get("clientId") or request.head.only("remotequeueid") or ""  # Errai up to 2.3 sends the header
         if not 0 < len(client) <= _MAX_ID:
             raise HandshakeRejected(400, f"the query has no clientId, or one of more than {_MAX_ID} characters")
         cookie = _cookie_of(request)
@@ -270,7 +526,7 @@ class ErraiEndpoint(HttpEndpoint):
                 confirm(connection, verify)
         try:
             await self._answer(connection, request, query, send, headers)
-        except WriteStalled as stalled:  # messages in the answer are lost to the session
+        except WriteStalled as stalled:  # the session has lost the messages in the answer
             connection.abort(Closed(1006, str(stalled), stalled=True))
         finally:
             connection.answered(request)
@@ -285,7 +541,6 @@ class ErraiEndpoint(HttpEndpoint):
         send: Send,
         headers: list[tuple[bytes, bytes]],
     ) -> None:
-        """May raise `WriteStalled`: the client does not read."""
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)
@@ -300,8 +555,6 @@ class ErraiEndpoint(HttpEndpoint):
             await request.respond(send, NOTHING if connection.polls else connection.take(request), headers)
 
     async def _enter(self, request: HttpRequest, cookie: str, client: str) -> ErraiConnection:
-        """Make a session. May raise `HandshakeRejected`: not admitted."""
-
         def make() -> ErraiConnection:
             mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never a cookie chosen by the client
             connection = ErraiConnection(request, mine, lambda ended: self._left(client, ended))
@@ -322,11 +575,7 @@ class ErraiEndpoint(HttpEndpoint):
 
 
 async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> bytes:
-    """Read the body: up to `Limits.payload` for a known client, otherwise `Limits.message`.
-
-    Raises:
-        HandshakeRejected: 413, 408; 503, earlier payloads are still unread.
-    """
+    """Read the body: up to `Limits.payload` for a known client, otherwise up to `Limits.message`."""
     limits = request.options.host.limits
     if session is None:
         return await request.body() or b""
@@ -348,13 +597,13 @@ def _cookie_of(request: HttpRequest) -> str:
 
 
 def _channel_url(request: HttpRequest) -> str:
-    """URL of the client's WebSocket, with the host name that the client used."""
+    """Return the URL of the client's WebSocket, with the host name that the client used."""
     scheme = "wss" if request.policy.tls else "ws"
     return f"{scheme}://{request.head.only('host')}{request.head.path.rpartition('/')[0]}{CHANNEL}"
 
 
 async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer with waiting messages; a client that goes away takes none."""
+    """Answer with waiting messages. A client that goes away takes none."""
     if connection.over:
         await request.respond(send, connection.take(request), headers)
     elif (fetched := await request.while_there(connection.fetch(request, _POLL))) is not None:
@@ -362,7 +611,7 @@ async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, h
 
 
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
-    """Send an event stream with an occasional empty payload as a sign of life. Ends when another request replaces it."""
+    """Send an event stream, with an occasional empty payload as a sign of life, until another request replaces it."""
     await request.send(send, {"type": "http.response.start", "status": 200, "headers": [*_OF_EVENTS]})
     await request.write(send, b"retry: 500\n\n", more=True)
     latest = True

@@ -1,8 +1,8 @@
-"""The driver for asyncio and uvloop: one callback object per connection, no task.
+"""The driver for asyncio and uvloop: one callback object per connection, and no tasks.
 
-It reads into one buffer per event loop (nothing else runs between `get_buffer` and `buffer_updated`), so idle connections need
-no buffer and reads no allocation. All output of one loop turn leaves in one write; output of handling a chunk leaves at its
-end.
+It reads into one buffer per event loop (nothing else runs between `get_buffer` and `buffer_updated`), so that idle connections
+need no buffer and reads don't allocate. All output of a loop turn leaves in one write, and output produced while handling a
+chunk leaves right after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, LEAST, WireUser, rations_here
 
 _READ_SIZE: Final = 32 * 1024
-"""Bytes per read, handled before the next: thousands of messages would leave the processor's caches."""
+"""Bytes to read and handle at a time. Thousands of messages would not fit into the CPU's caches."""
 
 # Per event loop, not per process: loops in several threads read at the same time.
 _shared_buffer: RunVar[memoryview] = RunVar("polybus read buffer")
@@ -47,22 +47,22 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._user: WireUser | None = None
         self.address: str = ""
-        # Output not yet passed to the event loop's transport, and its size.
+        # Output not passed to the event loop's transport yet, and its size.
         self._pending: list[bytes] = []
         self._queued = 0
-        # Total bytes passed to it.
+        # Total bytes passed to that transport.
         self._handed = 0
-        # Loop turn of the last bytes passed at once.
+        # Loop turn of the last `write_first` that was not queued.
         self._turn = -1
         self.shut: bool = False
         self.alone: bool = False
         self.burst: int = BURST
-        # True while a chunk is handled: its end flushes without a scheduled call.
+        # True while handling a chunk, which flushes at its end without a scheduled call.
         self._corked = False
         self._paused = True
         self._stash: list[bytes] | None = None
-        # uvloop reads a socket many times per turn: bytes read in this one, or -1 with one read per turn; True if a read was
-        # full; and True if reading waits for the next turn.
+        # uvloop reads a socket many times per turn. Bytes read in this turn, or -1 on asyncio, which reads once; True after a
+        # full read; True if reading is held back until the next turn.
         self._read = 0 if type(self._loop).__module__.partition(".")[0] == "uvloop" else -1
         self._filled = False
         self._held_back = False
@@ -91,7 +91,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         data = bytes(self._buffer[:nbytes])
         user = self._user
         if self._paused or self._stash or user is None:
-            # An event loop may still deliver data that it had read before the pause.
+            # An event loop may still deliver data that it read before the pause.
             self._stash = [*(self._stash or ()), data]
             return
         full = nbytes >= LEAST and nbytes >= min(_READ_SIZE, self._rations.size)
@@ -108,7 +108,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self._flush()
 
     def _ration(self, size: int, full: bool) -> None:
-        """Let tasks handle the input before reading more than queues are meant for."""
+        """Let tasks handle the input before reading more than fits into their queues."""
         if self._read == 0:
             self._loop.call_soon(self._next_turn)
         if full:
@@ -172,8 +172,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self._loop.call_soon(self._flush)
         self._pending.append(data)
         self._queued += len(data)
-        # Not kept until the end of the turn, so that the peer works on the first part of a burst, and the transport can ask for
-        # a pause.
+        # Written before the end of the turn, so that the peer can start on a burst and the transport can ask for a pause.
         if self._queued >= self.burst and (len(self._pending) >= BURST_PARTS or self._queued >= HIGH_WATER):
             self._flush()
 
@@ -195,12 +194,12 @@ class AsyncioWire(asyncio.BufferedProtocol):
         if pending:
             self._hand_over(pending[0] if len(pending) == 1 else b"".join(pending))
         if last:
-            # A large one is not copied only to leave together with small ones.
+            # Joining would copy a large chunk just to save a write.
             self._hand_over(last)
 
     def _hand_over(self, data: bytes) -> None:
         transport = self._transport
-        # The event loop logs each write to a broken connection, and reports the loss a turn later.
+        # The event loop logs each write to a broken connection, whose loss it reports a turn later.
         if transport is not None and not transport.is_closing():
             self._handed += len(data)
             transport.write(data)
@@ -223,7 +222,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
             return
         self._paused = False
         if self._stash:
-            # First the kept data, in its own turn; uvloop may read before it runs earlier scheduled calls.
+            # Stashed data comes first, in its own turn: uvloop may read before it runs scheduled calls.
             self._loop.call_soon(self._unstash)
         else:
             self._transport.resume_reading()
@@ -243,12 +242,12 @@ class AsyncioWire(asyncio.BufferedProtocol):
         if transport.can_write_eof():
             try:
                 transport.write_eof()
-            except OSError:  # the peer has gone, before the loop noticed
+            except OSError:  # the peer is gone, but the loop hasn't noticed yet
                 transport.abort()
                 return
             self.resume_reading()
         else:
-            # TLS: asyncio itself reads on until the peer's goodbye.
+            # With TLS, asyncio reads until the peer's goodbye.
             transport.close()
 
     def abort(self) -> None:

@@ -1,7 +1,7 @@
 """Dialling: one attempt to reach a server, with time-outs and readable errors.
 
-Addresses of a name are tried in a race (RFC 8305, "happy eyeballs"). It is our own, because a cancelled connect must not leak a
-socket: asyncio and anyio drop the winner if cancelled at that moment, and uvloop has no race.
+The addresses of a host name are tried in a race (RFC 8305, "happy eyeballs"). It is implemented here because a cancelled
+connect must not leak a socket: asyncio and anyio leak the winner if cancelled at that moment, and uvloop has no race.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import ssl
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
+from attrs import define, field
 
 from ...errors import ConnectFailed, RemoteProtocolError
 from ...plugins import Host
-from ..sockets import address_of, bounded
+from ...secrets import shown_url
+from ..sockets import address_of, bounded, host_port, net_address
+from ..tls import ClientTls
 from .asyncio_wire import open_wire as open_asyncio
 from .pump_wire import open_wire as open_pump
 from .wire import Wire
@@ -25,21 +29,18 @@ from .wire import Wire
 _HEAD_START: Final = 0.25
 
 _FIRST_WORDS: Final = 64 * 1024
-"""Bytes that a server may send in plain text before TLS: the INFO of a NATS server names its whole cluster."""
+"""Maximum bytes of plain text before TLS. The INFO of a NATS server lists its whole cluster."""
 
 Address: TypeAlias = tuple[int, Any]
 
 
 async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:
-    """Connect to a TCP address, with a TLS handshake if needed. May raise `ConnectFailed`, with the reason.
+    """Connect to a TCP address, with a TLS handshake if `tls` is set.
 
-    Args:
-        url: URL for errors.
-        host: Host to connect to.
-        port: Port to connect to.
-        tls: None without TLS.
-        bus: The services of the bus.
-        name: Name in the certificate, if not the host.
+    `url` is for error texts. `name` is the name in the server's certificate, by default the host.
+
+    Raises:
+        ConnectFailed: If the server cannot be reached.
     """
     return await _dialled(url, await _reach(url, host, port, bus), name or host, tls, bus)
 
@@ -49,11 +50,10 @@ async def dial_with_preface(
 ) -> tuple[Wire, bytes]:
     """Connect to a TCP address whose server sends plain text before the TLS handshake, and return that text too.
 
-    Args: as `dial_tcp`, and
-        preface: As `Framing.plain_preface`.
+    `preface` is `Framing.plain_preface`. For other arguments see `dial_tcp`.
 
     Raises:
-        ConnectFailed: With the reason.
+        ConnectFailed: If the server cannot be reached, or its text is malformed.
     """
     if preface(b"") is None:
         return await dial_tcp(url, host, port, tls, bus, name), b""
@@ -68,7 +68,6 @@ async def dial_with_preface(
 
 
 async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes], int | None]) -> bytes:
-    """Read the text before TLS. May raise `ConnectFailed`: malformed, too long, or with extra bytes."""
     said = b""
     while True:
         await anyio.wait_readable(sock)
@@ -92,7 +91,6 @@ async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes],
 
 
 async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
-    """A connected socket. May raise `ConnectFailed`, with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect_tcp(host, port)
         if _met_itself(sock):
@@ -102,18 +100,17 @@ async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
 
 
 def _met_itself(sock: socket.socket) -> bool:
-    """True if a socket is connected to itself: without a listener, the system may choose its port for this end.
+    """Return True if a socket is connected to itself: without a listener, the system may choose its port for this end.
 
-    Such a connection would hold the port that the server needs to come back.
+    Such a connection would occupy the port that the server needs.
     """
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # gone again, as its user will notice
+        return False  # already lost, as its user will notice
 
 
 async def dial_unix(url: str, path: str, bus: Host) -> Wire:
-    """Connect to a Unix socket. May raise `ConnectFailed`, with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect((socket.AF_UNIX, path))
     return await _dialled(url, sock, "", None, bus)
@@ -132,13 +129,12 @@ async def _dialled(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext
 async def open_wire(
     sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None = None
 ) -> Wire:
-    """Make a wire from a connected socket, with a TLS handshake if needed; on failure the socket is closed.
+    """Make a wire from a connected socket, with a TLS handshake if `tls` is set. Closes the socket on failure.
 
-    Args:
-        server_name: For clients, the name required in the server's certificate.
+    `server_name` is the name that a client requires in the server's certificate.
 
     Raises:
-        OSError: The connection broke or the TLS handshake failed.
+        OSError: If the connection is lost or the TLS handshake fails.
     """
     if host.backend == "asyncio":
         return await open_asyncio(sock, address, host, tls, server_name)
@@ -146,7 +142,7 @@ async def open_wire(
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
-    """A connected socket. May raise `OSError`: the name does not resolve, or the first address's error if none answers."""
+    """Return a connected socket. Raises the `OSError` of the first address that fails if none succeeds."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
@@ -155,7 +151,7 @@ async def connect_tcp(host: str, port: int) -> socket.socket:
 
 
 def _alternating(addresses: Sequence[Address]) -> list[Address]:
-    """IPv6 and IPv4 in turn, beginning with the kind that the system prefers (RFC 8305, section 4)."""
+    """Alternate IPv6 and IPv4, starting with the family that the system prefers (RFC 8305, section 4)."""
     first = addresses[0][0]
     preferred = [address for address in addresses if address[0] == first]
     others = [address for address in addresses if address[0] != first]
@@ -195,7 +191,6 @@ async def _race(addresses: Sequence[Address]) -> socket.socket:
 
 
 async def connect(address: Address) -> socket.socket:
-    """Connect a socket to an address of a family. May raise `OSError`: no listener."""
     family, name = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -210,3 +205,69 @@ async def connect(address: Address) -> socket.socket:
     except BaseException:
         sock.close()
         raise
+
+
+_MOST: Final = 64
+"""Maximum number of addresses to remember besides the application's own."""
+
+
+@define
+class ServerAddresses:
+    """The application's address, and the ones that its server has named.
+
+    With TLS, every address must present a certificate for the application's host name, because a server may send addresses in
+    plain text before TLS.
+    """
+
+    host: str
+    port: int
+    _others: list[tuple[str, int]] = field(factory=list)
+    _at: int = 0
+
+    @property
+    def current(self) -> tuple[str, int]:
+        return [(self.host, self.port), *self._others][self._at]
+
+    def url(self, url: str) -> str:
+        scheme, _, rest = url.partition("://")
+        own = host_port(self.host, self.port)
+        return url if not self._at else f"{scheme}://{rest.replace(own, host_port(*self.current), 1)}"
+
+    def failed(self) -> None:
+        self._at = (self._at + 1) % (1 + len(self._others))
+
+    def learn(self, addresses: Sequence[str], leaving: bool) -> None:
+        """Replace the remembered addresses, ignoring malformed ones. If `leaving`, switch to the next address."""
+        current = self.current
+        known = dict.fromkeys(found for text in addresses if (found := _parsed(text)) is not None)
+        self._others = [address for address in known if address != (self.host, self.port)][:_MOST]
+        everything = [(self.host, self.port), *self._others]
+        self._at = everything.index(current) if current in everything else 0
+        if leaving:
+            self.failed()
+
+
+@define
+class NetConnector:
+    url: str = field(repr=shown_url)
+    reconnects: bool = field(default=True, init=False)
+    tls: ClientTls = field(factory=ClientTls, init=False, repr=False)
+    _addresses: ServerAddresses | None = field(default=None, init=False)
+
+    @property
+    def addresses(self) -> ServerAddresses:
+        if self._addresses is None:
+            own = net_address(self.url)
+            self._addresses = ServerAddresses(own.host, own.port)
+        return self._addresses
+
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
+        self.addresses.learn(addresses, leaving)
+
+
+def _parsed(text: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(f"//{text}")
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+    except ValueError:
+        return None

@@ -50,7 +50,7 @@ class StreamListener:
         self._arrival = arrival
         self._arrivals: set[PendingConnection] = set()
         self.silent: dict[AdmissionSlot, None] = {}
-        """Connections without input so far, oldest first."""
+        """Connections that have not sent anything yet, oldest first."""
         self._bound = contextlib.ExitStack()
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6) and not options.sockets:
             path = sockets[0].getsockname()
@@ -64,7 +64,7 @@ class StreamListener:
         options.host.spawn(self._run)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address; connections stay, but unfinished handshakes are cut."""
+        """Stop accepting and release the address. Connections stay, but unfinished handshakes are cut."""
         self._scope.cancel()
         for arrival in list(self._arrivals):
             if not arrival.over:
@@ -83,7 +83,7 @@ class StreamListener:
                     for sock in self._sockets:
                         group.start_soon(accept_from, sock, self.url, partial(self.options.host.spawn, self._open))
             self._release()
-            # Refused clients may still be reading; leaving the bus ends that too.
+            # Refused clients may still be reading, until the bus ends.
             while self._arrivals:
                 self._alone = anyio.Event()
                 await self._alone.wait()
@@ -109,7 +109,7 @@ class StreamListener:
         if isinstance(refusal, TooManyRequests) and refusal.reason == "handshakes" and self._make_room():
             refusal = gate.knock(address)
         if refusal is not None and (self._tls is not None or len(self._arrivals) > host.limits.handshakes):
-            # A refusal is not worth a TLS handshake, and at most this many clients may read theirs.
+            # A refusal isn't worth a TLS handshake, and at most this many clients get to read one.
             sock.close()
             return
         scope = anyio.CancelScope()
@@ -142,7 +142,10 @@ class StreamListener:
             arrival.begin()
 
     def _make_room(self) -> bool:
-        """Disconnect the oldest silent connection of the address with most of them. False if all have sent something."""
+        """Disconnect the oldest silent connection of the address that has the most of them.
+
+        Returns `False` if no connection is silent.
+        """
         if not self.silent:
             return False
         share = Counter(knock.host for knock in self.silent)
@@ -154,9 +157,9 @@ class StreamListener:
 
 
 class PendingConnection(ABC):
-    """User of a wire from accept to admission or end.
+    """Uses a wire from accept until admission, for at most `Limits.handshake_timeout`.
 
-    Subclasses implement the framing: `begin`, `no` and `let_in`. `Limits.handshake_timeout` bounds it.
+    Subclasses implement the framing: `begin`, `no` and `let_in`.
     """
 
     __slots__ = ("_cancel_timer", "_knock", "listener", "over", "wire")
@@ -164,29 +167,27 @@ class PendingConnection(ABC):
     def __init__(self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float) -> None:
         self.listener: StreamListener = listener
         self.wire: Wire = wire
-        # The gate's count; None for a client that is only refused.
+        # The slot in the gate's count, or None for a client that is only refused.
         self._knock = knock
         if knock is not None:
             knock.give_up = partial(self._cut, "it has sent nothing, and other clients wait")
         self.over: bool = False
-        """True if admitted, refused or gone. Later input is ignored."""
+        """True once admitted, refused or lost. Later input is ignored."""
         late = partial(self._cut, "the handshake was not over in time")
         self._cancel_timer = call_later(listener.options.host, max(seconds, 0), late)
 
     @abstractmethod
-    def begin(self) -> None:
-        """Start: read, or ask for admission at once."""
+    def begin(self) -> None: ...
 
     @abstractmethod
-    def no(self, error: BusError) -> bytes:
-        """Bytes of a refusal."""
+    def no(self, error: BusError) -> bytes: ...
 
     @abstractmethod
     def let_in(self, admission: Admission) -> WireTransport:
-        """Write the welcome, if any, and make the transport."""
+        """Write the welcome, if any, and create the transport."""
 
     def ask(self, handshake: Handshake) -> None:
-        """Ask the bus for admission; reading pauses until it decides."""
+        """Ask the bus for admission. Reading pauses until it decides."""
         self.wire.pause_reading()
         if self._knock is not None:
             self._knock.heard()
@@ -196,7 +197,7 @@ class PendingConnection(ABC):
         self.turn_away(self.no(error))
 
     def turn_away(self, last_words: bytes) -> None:
-        """Write last bytes, give the peer `Limits.close_timeout` to read them, and close."""
+        """Write the last bytes, give the peer `Limits.close_timeout` to read them, and close."""
         if self.over:
             return
         self.over = True
@@ -230,7 +231,7 @@ class PendingConnection(ABC):
     # -- what the wire calls
 
     def data_received(self, data: bytes) -> None:  # noqa: B027  # not every framing reads
-        """Ignored, unless a handshake reads."""
+        pass
 
     def eof_received(self) -> None:
         self.over = True
@@ -244,16 +245,16 @@ class PendingConnection(ABC):
             self._knock.left()
 
     def pause_writing(self) -> None:  # noqa: B027
-        """Ignore: the output is short."""
+        pass
 
     resume_writing = pause_writing
 
 
 @define(eq=False)
 class AdmissionSlot:
-    """One connection's place in the gate's count, from accept to admission or end.
+    """A connection's slot in the gate's count, from accept until admission.
 
-    While silent, it may be displaced, so that silent connections cannot block a listener.
+    A silent connection can be displaced, so that silent connections cannot block a listener.
     """
 
     _listener: StreamListener

@@ -1,16 +1,16 @@
 """Length-prefixed frames on tcp, tls and unix: framing without I/O, and the transport.
 
-A frame is four bytes of length, big-endian, and that many bytes. Length zero is a keep-alive. One impossible length, `CLOSING`,
-begins the closing frame, which carries a reason over TCP as WebSockets do::
+A frame is its length in four bytes, big-endian, followed by that many bytes. Length zero is a keep-alive. The impossible length
+`CLOSING` starts the closing frame, the last one, which carries a reason as in WebSockets::
 
     FF 43 4C 4F   code (uint16)   length of the reason (uint16, at most 123)   reason (UTF-8)
 
-It is the last frame. A peer that does not know it sees an impossible length and closes, as it should.
+To a peer that doesn't know it, this is an impossible length, so it closes the connection as it should.
 
-Liveness: a peer that is not a polybus does not answer keep-alives, so silence is not a failure, but its kernel acknowledges
-them. One is sent after `Limits.ping_interval` of silence. If nothing is acknowledged within `Limits.ping_timeout`, the peer's
-machine or the network is gone. On systems that do not report this (other than Linux), the kernel's keep-alive uses the same
-times. The write deadline detects a peer that does not read.
+Third-party peers don't answer keep-alives, so silence is not a failure, but their kernel acknowledges them. A keep-alive is
+sent after `Limits.ping_interval` of silence. If nothing is acknowledged within `Limits.ping_timeout`, the connection is lost.
+Systems other than Linux don't report acknowledgements; there the kernel's own keep-alive uses the same times. The write
+deadline detects a peer that doesn't read.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ class LengthFramer(Framer):
             self.ended = closed_by_peer(code, data[_CLOSE.size : end].decode("utf-8", "replace"))
 
     def _hint(self, head: bytes) -> str:
-        """Guess the meaning of a first length that is far too large."""
         if self._begun:
             return ""
         if head in _HTTP:
@@ -141,12 +140,12 @@ class TcpTransport(StreamTransport[LengthFramer]):
     __slots__ = ("_asked_at", "_kept_alive_at")
 
     admitted: Final = False
-    """The kernel has accepted the connection; only a refusal shows that the server has not."""
+    """The kernel accepted the connection. Only a refusal shows that the server did not."""
 
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
         super().__init__(name, wire, host, LengthFramer(host.limits.message))
         self._kept_alive_at = self._heard_at
-        # Start of the wait for a keep-alive's acknowledgement.
+        # Time of the first keep-alive that is not acknowledged.
         self._asked_at: float | None = None
 
     def send(self, frame: bytes) -> None:
@@ -162,7 +161,6 @@ class TcpTransport(StreamTransport[LengthFramer]):
             self._wire.write(frame)
 
     def framed(self, frame: bytes) -> bytes:
-        """The bytes of a frame, equal on each connection. May raise `TooLarge`."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return pack_length(len(frame)) + frame
@@ -176,7 +174,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
         if framer.ended is not None:
             self._peer_left(framer.ended)
         elif framer.broken is not None:
-            if self._state is TransportState.OPEN:  # if closing, the peer may send until it has read the reason
+            if self._state is TransportState.OPEN:  # while closing, the peer may send until it reads the reason
                 self._fail(framer.broken.code, framer.broken.reason)
         elif framer.empty_frames > self._host.limits.empty_frames:
             self._check_flood()

@@ -1,8 +1,8 @@
-"""The driver for other event loops: a task that reads an anyio byte stream, and one that writes while data waits.
+"""The driver for other event loops: a task that reads an anyio byte stream, and one that writes while data is waiting.
 
-One receive and one joined send per chunk, not per message, make it as fast as callbacks. The tasks belong to the bus, so
-cancelled user code cannot tear a frame. A plain socket accepts bytes without a task until it is full: at the end of a turn, at
-once for a publication to many connections, and for a long burst.
+It is as fast as callbacks, because there is one receive and one joined send per chunk, not per message. The tasks belong to the
+bus, so cancelled user code cannot tear a frame. Plain sockets are written without a task until they are full: at the end of a
+turn, or immediately for a publication to many connections or a long burst.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, WireUser, rations_here
 
 _READ_SIZE: Final = 64 * 1024
-"""Bytes per read after one that was not full: each read allocates its size."""
+"""Bytes per read, unless the last read was full. Each read allocates this much."""
 _READ_FULL: Final = 4 * 1024
-"""Bytes per read while much output waits."""
+"""Bytes per read while a lot of output is waiting."""
 _TURNS: Final = 32
-"""Loop turns within which a reading peer accepts some answers. A peer that does not read cannot delay the reader longer."""
+"""Maximum loop turns to wait for a reading peer to accept output. A peer that doesn't read cannot delay input longer."""
 _WRITE_SIZE: Final = 64 * 1024
-"""Bytes per send, to see the progress of a large frame on a slow line."""
+"""Bytes per send, so that the progress of a large frame on a slow line is visible."""
 
 
 class PumpWire:
@@ -43,20 +43,20 @@ class PumpWire:
         self._user: WireUser | None = None
         self._pending: list[bytes] = []
         self._backlog = 0
-        # Bytes in the writing task's send, and True if the socket was full at the last direct write.
+        # Bytes that the writing task is sending, and True if the socket was full at the last direct write.
         self._sending = 0
         self._stuck = False
-        # Loop turn of the last bytes sent at once.
+        # Loop turn of the last `write_first` that was not queued.
         self._turn = -1
         self._taken = 0
         self._full = False
-        # True while the writing task runs, and while `_flush` is scheduled.
+        # True while the writing task runs; its scope; and True while `_flush` is scheduled.
         self._writing = False
         self._sender: anyio.CancelScope | None = None
         self._flushes = False
         self._may_read: anyio.Event | None = anyio.Event()
-        """Event that the reading task waits for; None while it may read."""
-        # This side is closed; all output is written; the peer is closed.
+        """Event that the reading task waits for, or `None` while it may read."""
+        # This side has closed; all output is written; the peer has closed.
         self._hung_up = False
         self._all_written = False
         self._eof = False
@@ -75,7 +75,7 @@ class PumpWire:
         try:
             with self._everything:
                 await self._read_all()
-                await anyio.sleep_forever()  # the peer is closed: the writing task finishes
+                await anyio.sleep_forever()  # the peer has closed, and the writing task finishes
         finally:
             if self._sender is not None:
                 self._sender.cancel()
@@ -103,7 +103,7 @@ class PumpWire:
                 size = rations.size if full else min(_READ_SIZE, rations.size)
                 at, step = 0, _READ_SIZE
                 while at < len(data):
-                    if full and at:  # the number of hungry connections was unknown when its size was set
+                    if full and at:  # the size was set before the number of busy connections was known
                         await anyio.lowlevel.checkpoint()
                     if self._may_read is not None:
                         await self._may_read.wait()
@@ -118,14 +118,14 @@ class PumpWire:
                         size = _READ_FULL
 
     async def _let_write(self) -> None:
-        """Wait a few turns for output to drain, so that answers do not pile up although the peer reads."""
+        """Wait a few turns for output to drain, so that it doesn't pile up although the peer reads."""
         for _ in range(_TURNS):
             if not self._full:
                 return
             await anyio.lowlevel.checkpoint()
 
     def _ended(self, error: Exception) -> None:
-        # A TLS peer that closes without its goodbye ends the connection like any other.
+        # A TLS peer may close without its goodbye.
         if isinstance(error, anyio.EndOfStream) or isinstance(error.__cause__, ssl.SSLEOFError):
             self._eof = True
             if self._user is not None:
@@ -162,7 +162,7 @@ class PumpWire:
     async def _write_pending(self) -> None:
         pending = self._pending
         data = pending[0] if len(pending) == 1 else b"".join(pending)
-        # A stalled peer blocks here: clear references so that nothing is held twice.
+        # A stalled peer blocks here, so drop references that would keep the data twice.
         self._pending = pending = []
         self._sending = len(data)
         self._stuck = False
@@ -184,9 +184,9 @@ class PumpWire:
                 self._user.resume_writing()
 
     async def _close_our_half(self) -> None:
-        """Close this half after all output. The reader continues until the peer closes."""
+        """Close this half after all output is written. The reader continues until the peer closes."""
         if isinstance(self._stream, TLSStream):
-            # TLS has no half-close: closing exchanges goodbyes, and only one task may read.
+            # TLS has no half-close: closing exchanges goodbyes, and only one task can read.
             if self._reading is not None:
                 self._reading.cancel()
             with anyio.move_on_after(self._host.limits.close_timeout, shield=True), suppress(Exception):
@@ -266,7 +266,7 @@ class PumpWire:
 
     def _try(self, data: bytes) -> int:
         try:
-            taken = self._socket.send(data)  # type: ignore[union-attr]  # only asked for where there is one
+            taken = self._socket.send(data)  # type: ignore[union-attr]  # only called with a socket
         except OSError:  # full, or broken: the writing task waits, or gets the same error
             return 0
         self._taken += taken
@@ -307,7 +307,7 @@ class PumpWire:
 
 
 class _OneSender(ByteSendStream):
-    """Lets the reader of a TLS stream answer the peer (a key update) during a send of the writer."""
+    """Lets the reader of a TLS stream answer the peer (a key update) while the writer sends."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -318,7 +318,7 @@ class _OneSender(ByteSendStream):
             await self._stream.send(item)
 
     async def aclose(self) -> None:
-        """Do nothing: the reading half, the same stream, closes."""
+        """Do nothing: the reading half, which is the same stream, closes."""
 
 
 async def open_wire(
@@ -338,5 +338,5 @@ async def open_wire(
         except BaseException:
             await anyio.aclose_forcefully(stream)
             raise
-    # Bypass the stream only if it buffers nothing: true for trio, not for asyncio's transports and TLS.
+    # Bypass the stream only if it doesn't buffer. That is true on trio, but not for asyncio's transports and TLS.
     return PumpWire(stream, host, address, sock if tls is None and host.backend == "trio" else None)

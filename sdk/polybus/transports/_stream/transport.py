@@ -1,4 +1,4 @@
-"""Base of all transports over a byte connection: framing, start, end, and deadlines."""
+"""Base of all transports over a byte connection: framing, start, end and deadlines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
-from ...plugins import Closed, Host, Receiver, ReceiverFeatures, Transport
+from ...plugins import Closed, FrameCutter, Host, Receiver, ReceiverFeatures, Transport
 from ...plugins.connections import SLOWEST, Pace, TransportState, call_later
 from ..sockets import closed_with
 from .wire import Wire, WireUser
@@ -17,12 +17,12 @@ _SMALL: Final = 4096
 
 
 class Framer(ABC):
-    """Framing of one connection, without I/O: splits input into frames.
+    """Splits the input of one connection into frames, without I/O.
 
     Attributes:
-        ended: Content of the peer's closing frame, after its arrival.
-        broken: The peer's protocol error, after which input is ignored.
-        empty_frames: Number of empty frames since it was reset.
+        ended: Content of the peer's closing frame, once it has arrived.
+        broken: The peer's protocol error. Later input is ignored.
+        empty_frames: Number of empty frames since it was last reset.
         ends_with_goodbye: True if this end closes its half of the connection after its goodbye.
     """
 
@@ -32,7 +32,7 @@ class Framer(ABC):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # Start of a frame with an incomplete header, and an incomplete frame.
+        # An incomplete header, or an incomplete frame.
         self._head = b""
         self._frame: PartialFrame | None = None
         self.ended: Closed | None = None
@@ -42,30 +42,23 @@ class Framer(ABC):
     @property
     @abstractmethod
     def partial(self) -> str:
-        """Arrived part of an incomplete frame, for people; empty between frames."""
+        """Description of the incomplete frame that has arrived, or empty between frames."""
 
     @property
     @abstractmethod
     def arrived(self) -> int:
-        """Arrived bytes of an incomplete frame, including its header; 0 between frames."""
+        """Number of bytes that have arrived of an incomplete frame and its header, or 0 between frames."""
 
     @abstractmethod
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that this chunk completes."""
+        """Return the frames completed by a chunk."""
 
     @abstractmethod
-    def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """The last bytes of this end."""
+    def goodbye(self, code: int, reason: str) -> list[bytes]: ...
 
 
 class PartialFrame:
-    """An incomplete frame.
-
-    Attributes:
-        size: Bytes of the whole frame.
-        missing: Bytes that have not arrived.
-        parts: Arrived parts.
-    """
+    """An incomplete frame of `size` bytes, of which `missing` have not arrived."""
 
     __slots__ = ("missing", "parts", "size")
 
@@ -76,7 +69,7 @@ class PartialFrame:
             self.add(data)
 
     def add(self, data: bytes) -> None:
-        """Keep a part. Small parts are joined, so that one-byte slices do not cost an object each."""
+        """Add a part. Small parts are joined, so that one-byte chunks don't cost an object each."""
         self.missing -= len(data)
         parts = self.parts
         if len(data) >= _SMALL:
@@ -94,22 +87,26 @@ class PartialFrame:
         return b"".join(self.parts)
 
 
+def how_it_broke(cutter: FrameCutter) -> Closed | None:
+    error = cutter.broken
+    return None if error is None else Closed(error.close_code or 1002, error.text)
+
+
 _A_TICK = 0.5
 _GOODBYE = 0.1
 """Seconds for the peer to read a goodbye if nothing was sent before it."""
 
 
-class WireTransport(Transport, WireUser, Protocol):
-    """A transport on a wire."""
+class WireTransport(Transport, WireUser, Protocol): ...
 
 
 F = TypeVar("F", bound=Framer)
 
 
 class StreamTransport(ABC, Generic[F]):
-    """Start, end and deadlines of a transport over a `Wire`. Subclasses send and receive, and check for silence.
+    """Start, end and deadlines of a transport over a `Wire`. Subclasses send, receive and check for silence.
 
-    `tick` checks liveness about once a second, so that frames need no timers: a limit may be exceeded by one tick.
+    Frames need no timers because `tick` checks liveness about once a second; a limit may be exceeded by that much.
     """
 
     __slots__ = (
@@ -127,20 +124,20 @@ class StreamTransport(ABC, Generic[F]):
         self._host = host
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
-        # Frames before `start`; None afterwards.
+        # Frames received before `start`, then None.
         self._early: list[bytes] | None = []
         self._why: Closed | None = None
         self._paused = False
-        # This side has paused reading.
+        # True while reading is paused.
         self._deaf = False
         self._cancel_timer: Callable[[], None] | None = None
-        # Liveness: True after input since the last tick, and the time it was noticed.
+        # Liveness: True if input arrived since the last tick, and the time when a tick last noticed input.
         self._heard = True
         self._heard_at = host.time()
-        # Of an incomplete frame, after a tick has seen it.
+        # Pace of an incomplete frame, from the first tick that sees it.
         self._pace: Pace | None = None
         self._flood_since = self._heard_at
-        # Writing: the system's and the peer's progress when last seen, and the start of a stall.
+        # Writing: last progress of the system and the peer, and the start of a stall.
         self._stuck_at = (0, 0)
         self._stuck_since: float | None = None
 
@@ -167,11 +164,11 @@ class StreamTransport(ABC, Generic[F]):
             self._wire.resume_reading()
 
     def keep_short(self) -> None:
-        """Keep little data beyond the point where other frames could overtake it."""
+        """Limit the data in the kernel, where other frames cannot overtake it."""
         self._wire.keep_short()
 
     def pause_reading(self) -> None:
-        """Pause reading; the peer has to stop once the operating system's buffers are full."""
+        """Pause reading. The peer has to stop once the operating system's buffers are full."""
         if self._state is TransportState.OPEN and not self._deaf:
             self._deaf = True
             if self._early is None:
@@ -184,7 +181,6 @@ class StreamTransport(ABC, Generic[F]):
                 self._wire.resume_reading()
 
     def send_alone(self, frame: bytes) -> None:
-        """`send` for a frame that leaves at once, unless others wait."""
         wire = self._wire
         wire.alone = True
         try:
@@ -198,14 +194,14 @@ class StreamTransport(ABC, Generic[F]):
 
     @property
     def send_framed(self) -> Callable[[bytes, int], None]:
-        """`send` for the result of `framed`, which connections share: ``send_framed(data, turn)``."""
+        """Function that sends the result of `framed`, shared by connections: ``send_framed(data, turn)``."""
         return self._wire.write_first
 
     def write_backlog(self) -> int:
         return self._wire.backlog()
 
     def slow_arrival(self) -> int:
-        """Arrived bytes of a frame that was incomplete a tick ago, because many such frames cost memory."""
+        """Return the number of bytes of a frame that has been incomplete since the last tick. Many of these cost memory."""
         pace = self._pace
         return self._framer.arrived if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
 
@@ -228,7 +224,7 @@ class StreamTransport(ABC, Generic[F]):
     def tick(self, now: float) -> None:
         if self._state is not TransportState.OPEN:
             return
-        if self._heard or self._deaf:  # a side that does not read cannot complain of silence
+        if self._heard or self._deaf:  # silence means nothing if this side doesn't read
             self._heard = False
             self._heard_at = now
         if now - self._flood_since >= 1:
@@ -240,13 +236,11 @@ class StreamTransport(ABC, Generic[F]):
             self._check_silence(now)
 
     @abstractmethod
-    def _check_silence(self, now: float) -> None:
-        """Ask for signs of life, and cut a silent connection."""
+    def _check_silence(self, now: float) -> None: ...
 
     # -- for subclasses
 
     def _check_size(self, size: int) -> None:
-        """May raise `TooLarge`: a frame is over `Limits.message`."""
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
 
@@ -260,7 +254,7 @@ class StreamTransport(ABC, Generic[F]):
             self._receiver.frames_received(frames)
 
     def _leave(self, why: Closed, longest: float = math.inf) -> None:
-        if not self._paused:  # nothing is written from now on; an unpaused writer would not learn that from `closed`
+        if not self._paused:  # stop the writer now, since `closed` comes later
             self.pause_writing()
         self._state = TransportState.CLOSING
         self._wire.shut = True
@@ -273,7 +267,6 @@ class StreamTransport(ABC, Generic[F]):
         self.close(code, reason)
 
     def _check_flood(self) -> None:
-        """Close if more than `Limits.empty_frames` empty frames came within a second."""
         now = self._host.time()
         if now - self._flood_since < 1:
             self._fail(1008, f"more than {self._host.limits.empty_frames} empty frames in a second")
@@ -296,8 +289,8 @@ class StreamTransport(ABC, Generic[F]):
         if not self._wire.backlog():
             self._stuck_since = None
             return
-        # The kernel accepts more only when much of its buffer is free (Linux: a third, of up to 4 MiB). On a slow line that
-        # takes a minute, while the peer's kernel steadily acknowledges data.
+        # The kernel accepts more only when much of its buffer is free (Linux: a third of up to 4 MiB). On a slow
+        # line that takes a minute, although the peer's kernel steadily acknowledges data.
         signs = self._wire.signs()
         progress = self._wire.taken(), signs.outstanding if signs is not None else 0
         if self._stuck_since is None or progress != self._stuck_at:

@@ -1,7 +1,7 @@
-"""Interface of a byte connection for all its drivers, and shared parts.
+"""The interface of a byte connection, which all drivers implement, and their shared parts.
 
-A **wire** is one established byte connection; a **wire user** is its current user: the handshake, then the transport. There are
-two drivers: `asyncio_wire` (callbacks) and `pump_wire` (two tasks over any anyio byte stream). Only the driver writes, so that
+A **wire** is an established byte connection, and a **wire user** its current user: the handshake, then the transport. There are
+two drivers: `asyncio_wire` uses callbacks, and `pump_wire` two tasks over any anyio byte stream. Only the driver writes, so
 cancelled user code cannot tear a frame.
 """
 
@@ -15,114 +15,107 @@ from anyio.lowlevel import RunVar
 from ..sockets import Signs
 
 BURST: Final = 2 * 1024
-"""Bytes to write before the end of a loop turn, so that both ends work at the same time."""
+"""Bytes to write before the end of a loop turn, so that both ends work in parallel."""
 BURST_PARTS: Final = 8
-"""Minimum number of small frames for that: writing each frame of a few KiB, and waking the peer for it, costs three times the
-processor time if the peer keeps up.
+"""Minimum number of small frames for such a write. Writing each frame of a few KiB and waking the peer for it triples the CPU
+time.
 """
 
 GATHERED: Final = 16 * 1024
-"""`BURST` for a peer that only forwards: it has little to do, and waking it for part of a burst costs this process a third of
-its own work for small requests.
-"""
+"""`BURST` for a peer that only forwards. Waking such a peer early costs this process a third of its work for small requests."""
 
 
 class WireUser(Protocol):
-    """Called by a wire, always from the event loop and never from within the wire's methods, except `pause_writing` from
-    `Wire.write`.
+    """Called by a wire, always from the event loop and never from within the wire's methods, except for `pause_writing`, which
+    `Wire.write` may call.
     """
 
-    def data_received(self, data: bytes) -> None:
-        """Handle a chunk."""
+    def data_received(self, data: bytes) -> None: ...
 
     def eof_received(self) -> None:
-        """Handle the end of input. The wire closes itself after its pending output."""
+        """Handle the end of input. The wire closes itself once its output is written."""
 
     def wire_lost(self, error: Exception | None) -> None:
-        """Handle the end, in the last call. `error` is None after an orderly end."""
+        """Handle the end of the connection. This is the last call. `error` is `None` after an orderly end."""
 
     def pause_writing(self) -> None:
-        """More than `HIGH_WATER` bytes wait."""
+        """Stop writing, because more than `HIGH_WATER` bytes are waiting."""
 
     def resume_writing(self) -> None:
-        """Less than `LOW_WATER` bytes wait."""
+        """Write again, because less than `LOW_WATER` bytes are waiting."""
 
 
 class Wire(Protocol):
-    """One established byte connection. It starts paused and without a user."""
+    """An established byte connection, which starts paused and without a user."""
 
     @property
     def address(self) -> str:
-        """Address of the other end: ``127.0.0.1:40123``, ``[::1]:40123``."""
+        """Address of the other end, such as ``127.0.0.1:40123`` or ``[::1]:40123``."""
         ...
 
     def attach(self, user: WireUser) -> None:
-        """Set the current user. A loss in the past is reported in the next turn."""
+        """Set the current user. If the connection is already lost, the user learns it in the next turn."""
 
     def write(self, data: bytes) -> None:
-        """Write bytes; all output of one loop turn leaves together. After the end: ignored."""
+        """Write bytes, joining all output of one loop turn. Ignored after the end."""
 
     shut: bool
-    """Set by the user after its last output: `write_first` then ignores calls."""
+    """True after the user's last output, so that `write_first` is ignored."""
 
     def write_first(self, data: bytes, turn: int) -> None:
-        """Write bytes that may leave at once; other output of the turn still leaves together.
+        """Write bytes immediately if they are the first of the turn. Other output of the turn is still joined.
 
-        `turn` is the current loop turn's number. For many connections in one turn this costs less than a callback each.
+        `turn` is the current loop turn's number. For many connections in one turn this is cheaper than a callback each.
         """
 
     alone: bool
-    """Set by the user around the only write of a turn, which then leaves at once."""
+    """True during the only write of a turn, which then leaves immediately."""
 
     burst: int
-    """`BURST`, or `GATHERED` if set by the user."""
 
     def backlog(self) -> int:
-        """Bytes that the operating system has not accepted."""
+        """Return the number of bytes that the operating system has not accepted."""
         ...
 
     def taken(self) -> int:
-        """Total bytes that the operating system has accepted."""
+        """Return the total number of bytes that the operating system has accepted."""
         ...
 
-    def signs(self) -> Signs | None:
-        """Kernel facts about the other end, if available."""
+    def signs(self) -> Signs | None: ...
 
-    def keep_short(self) -> None:
-        """Limit the kernel's buffer to little more than the peer accepts."""
+    def keep_short(self) -> None: ...
 
     def pause_reading(self) -> None:
-        """Pause reading; at most one chunk that was already read is kept."""
+        """Pause reading. At most one chunk that was already read is kept."""
 
     def resume_reading(self) -> None:
-        """Resume reading, first with the kept chunk."""
+        """Resume reading, starting with the kept chunk."""
 
     def hang_up(self) -> None:
         """Write pending output, close this half, and read until the peer closes. The user sets the time limit.
 
-        Closing outright would lose the last words: a socket closed with unread input makes the kernel reset the connection, and
-        a reset destroys what the peer has not read yet.
+        Closing outright would lose the last messages: if a socket is closed with unread input, the kernel resets the
+        connection, and a reset destroys what the peer has not read yet.
         """
 
     def abort(self) -> None:
-        """Cut at once. `WireUser.wire_lost` follows."""
+        """Cut the connection immediately. `WireUser.wire_lost` follows."""
 
-    def tls_peer(self) -> Mapping[str, Any] | None:
-        """The verified certificate of the other end, if any."""
+    def tls_peer(self) -> Mapping[str, Any] | None: ...
 
 
 RATION: Final = 128 * 1024
-"""Bytes per loop turn, read from all busy connections together. As small requests they take some 70 ms."""
+"""Bytes to read per loop turn from all busy connections together. Handling that many as small requests takes about 70 ms."""
 LEAST: Final = 2 * 1024
-"""Minimum bytes read per connection."""
+"""Minimum bytes to read per connection."""
 
 
 class Rations:
-    """Shares of reading in one event loop: bytes per connection and turn.
+    """Shares of the input in one event loop, in bytes per connection and turn.
 
-    A turn reads from each connection with input. Without limits, a turn with two hundred fast senders took a second, and
-    another peer's request takes some turns. Connections that fill their reads therefore share one ration; others, and a single
-    one, are not affected.
+    A turn reads from every connection with input. Without limits, a turn with two hundred fast senders took a second, and
+    another peer's request takes several turns. Connections that fill their reads therefore share one ration. Others, and a
+    single busy one, are not affected.
 
     Args:
         call_soon: Calls a function in the next turn.
@@ -139,11 +132,9 @@ class Rations:
         """Maximum bytes of the next read."""
 
     def filled(self, size: int, *, again: bool = False) -> None:
-        """Count a full read.
+        """Count a full read of `size` bytes.
 
-        Args:
-            size: Bytes.
-            again: True if the connection already had a full read in this turn.
+        `again` is True if the connection already had a full read in this turn.
         """
         if not self._hungry:
             self._call_soon(self._next_turn)
@@ -153,7 +144,7 @@ class Rations:
         self.size = max(LEAST, min(self._share, RATION - self._read))
 
     def enough(self, size: int) -> bool:
-        """True if a connection that read so much in this turn must wait for the next."""
+        """Return True if a connection that read this much in the turn must wait for the next one."""
         return size >= self._share or self.size <= LEAST
 
     def _next_turn(self) -> None:

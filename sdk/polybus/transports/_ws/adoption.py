@@ -1,8 +1,8 @@
-"""Takes over WebSockets that uvicorn has accepted, so that they work like those of the built-in server.
+"""Takes over WebSockets that uvicorn has accepted, so that they run like those of the built-in server.
 
-The upgrade passes through ASGI and the application's middleware. Afterwards ASGI costs a dictionary, a queue and a task turn
-per frame, so uvicorn's protocol object is replaced. The replacement stays in uvicorn's set of connections, which it counts,
-closes and waits for. An unknown version of uvicorn is left alone.
+The upgrade passes through ASGI and the application's middleware. After that, ASGI would cost a dictionary, a queue and a task
+switch per frame, so uvicorn's protocol object is replaced. The replacement stays in uvicorn's set of connections, which uvicorn
+counts, closes and waits for. An unknown version of uvicorn is left alone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _USED: Final = (
 )  # fmt: skip
 _STREAM: Final = ("get_protocol", "is_reading", "pause_reading", "set_protocol")
 _RESTARTS: Final = 1012
-"""Close code that uvicorn sends at shutdown."""
+"""Close code that uvicorn sends on shutdown."""
 
 
 class AdoptedWire(AsyncioWire):
     """A connection taken from uvicorn. It stays in the server's set of connections until it is lost.
 
     The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. Input is handled in the
-    bus's context instead, with the bus's variables, so that anyio finds its loop.
+    bus's context, which anyio needs to find its loop.
     """
 
     __slots__ = ("_connections", "_context", "_goodbye", "_waiter")
@@ -47,14 +47,13 @@ class AdoptedWire(AsyncioWire):
         self._waiter: asyncio.Future[None] | None = None
 
     def serve(self, user: WireUser, goodbye: Callable[[int], None]) -> None:
-        """Attach the permanent user, in the context of this call; `goodbye` closes with a code."""
+        """Attach the permanent user, in the context of this call."""
         self._context = contextvars.copy_context()
         self._goodbye = goodbye
         self.attach(user)
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """The event loop's stream, under uvicorn's name for it."""
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,14 +76,13 @@ class AdoptedWire(AsyncioWire):
             self._waiter.set_result(None)
 
     def shutdown(self) -> None:
-        """Say goodbye at shutdown. uvicorn calls this, and waits until the connection leaves its set."""
+        """Close the connection on shutdown. uvicorn calls this, then waits until the connection leaves its set."""
         if self._goodbye is not None:
             self._goodbye(_RESTARTS)
-        else:  # taken over in this very turn
+        else:  # taken over in this turn
             self.abort()
 
     async def lost(self) -> None:
-        """Wait for the end of the connection; cancelling cuts it."""
         if self._lost is not None:
             return
         self._waiter = self._loop.create_future()
@@ -96,17 +94,15 @@ class AdoptedWire(AsyncioWire):
 
 
 class UvicornWebSocket:
-    """A WebSocket of uvicorn's websockets-sansio, between upgrade request and first frame."""
-
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol
 
     @staticmethod
     def under(receive: Receive) -> UvicornWebSocket | None:
-        """The owner of an ASGI `receive`, or None.
+        """Return the owner of an ASGI `receive`, or `None` if it cannot be taken over.
 
-        None for a `receive` wrapped by a middleware, which sees each frame, for a derived class, another server or
-        implementation of uvicorn, or a changed one.
+        That is the case if a middleware wraps `receive` because it wants to see frames, or if the owner is another server,
+        implementation, derived class or changed version.
         """
         protocol: Any = getattr(receive, "__self__", None)
         kind = type(protocol)
@@ -127,9 +123,9 @@ class UvicornWebSocket:
 
     @property
     def untouched(self) -> bool:
-        """True if it is open, and uvicorn holds no unwritten or already read data.
+        """True if the WebSocket is open, and uvicorn has neither unwritten nor unprocessed data.
 
-        A client must not send before the answer (RFC 6455, section 4.1). One that does is not taken over.
+        A client must not send before the answer (RFC 6455, section 4.1). If it does, it is not taken over.
         """
         protocol = self._protocol
         transport, conn = protocol.transport, protocol.conn
@@ -141,7 +137,7 @@ class UvicornWebSocket:
             and conn.state is OPEN
             and _awaits_a_frame(conn)
             and not transport.is_closing()
-            # Not paused by uvicorn, and not one stream of a shared connection.
+            # Neither paused by uvicorn nor a stream of a shared connection.
             and transport.is_reading()
             and transport.get_protocol() is protocol
         )
@@ -152,16 +148,14 @@ class UvicornWebSocket:
         return size
 
     def hand_over(self, address: str) -> AdoptedWire:
-        """The connection, paused. For uvicorn's object and its users it is closed."""
+        """Return the connection, paused. uvicorn and its users see it as closed."""
         protocol = self._protocol
         transport: asyncio.Transport = protocol.transport
         protocol.stop_keepalive()
         transport.pause_reading()  # uvloop reads into the buffers of the protocol at the start of reading
         wire = AdoptedWire(protocol.connections)
         wire.address = address
-        transport.set_protocol(
-            asyncio.Protocol()
-        )  # uvloop keeps a method of the last protocol that was not a `BufferedProtocol`
+        transport.set_protocol(asyncio.Protocol())  # uvloop keeps a method of the last one that isn't a `BufferedProtocol`
         transport.set_protocol(wire)
         wire.connection_made(transport)
         protocol.connections.discard(protocol)
@@ -173,7 +167,7 @@ class UvicornWebSocket:
 
 
 def _awaits_a_frame(conn: Any) -> bool:
-    """True if its parser waits for the first byte of a frame; otherwise it may have consumed a header."""
+    """Return True if the parser waits for the first byte of a frame. Otherwise it may have consumed part of a header."""
     step: Any = getattr(conn, "parser", None)
     while isinstance(step, GeneratorType) and step.gi_yieldfrom is not None:
         step = step.gi_yieldfrom
@@ -194,9 +188,9 @@ class _NoTransport:
         return 0
 
     def write(self, data: bytes) -> None:
-        """Ignore."""
+        pass
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
     abort = pause_reading = resume_reading = close

@@ -1,8 +1,8 @@
-"""A WebSocket of an ASGI server: a transport on `receive` and `send`.
+"""A transport over a WebSocket of an ASGI server, on top of `receive` and `send`.
 
-The server (uvicorn, hypercorn) has the socket, framing and pings. This transport orders frames, pauses for a slow peer, and
-reports the end once. It needs two tasks, because both `receive` and `send` wait: the server's own task reads and another
-writes, so that a peer that does not read is still heard.
+The server (uvicorn, hypercorn) is responsible for the socket, framing and pings. This transport orders frames, pauses for a
+slow peer, and reports the end once. Since both `receive` and `send` wait, it needs two tasks: the server's own task reads and
+another one writes, so that a peer that doesn't read can still be heard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _UNSEEN: Final = 8192
-"""Minimum bytes per second of a line if the server hides the progress of a frame: 64 kbit/s."""
+"""Minimum bytes per second if the server hides the progress of a frame: 64 kbit/s."""
 
 
 class Socket(Protocol):
@@ -41,10 +41,10 @@ class Socket(Protocol):
 
 
 def socket_of(receive: Receive) -> Socket | None:
-    """The connection of an ASGI `receive`; None if a middleware or another server hides it.
+    """Return the connection behind an ASGI `receive`, or `None` if a middleware or another server hides it.
 
-    ASGI cannot cut a connection: after `websocket.close`, and after the application returns, uvicorn waits until its buffer is
-    written, for ever if the peer does not read. Its `receive` is a method of the object that owns the socket.
+    ASGI cannot cut a connection. After `websocket.close`, or when the application returns, uvicorn waits until its buffer is
+    written, which is for ever if the peer doesn't read. Its `receive` is a method of the object that owns the socket.
     """
     socket = getattr(getattr(receive, "__self__", None), "transport", None)
     wanted = ("abort", "get_write_buffer_size", "get_extra_info")
@@ -83,16 +83,16 @@ class AsgiTransport:
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._why: Closed | None = None
-        # Frames that wait for the server, and their bytes, including the frame in progress.
+        # Frames waiting for the server, and their total size, including the frame in progress.
         self._pending: deque[bytes] = deque()
         self._size = 0
         self._paused = False
         self._goodbye: tuple[int, str] | None = None
-        # What the idle writing task waits for.
+        # Wakes the idle writing task.
         self._waiter: Any = None
         self._scope = anyio.CancelScope()
         self._cancel_timer: Callable[[], None] | None = None
-        # Number of frames that the server accepted, its last seen buffer size, and the start of a stall.
+        # Frames that the server has accepted, its last known buffer size, and the start of a stall.
         self._sent = 0
         self._taking = 0  # size of the frame in progress
         self._buffered = 0
@@ -118,7 +118,7 @@ class AsgiTransport:
             self._receiver.pause_writing()
 
     def write_backlog(self) -> int:
-        """Bytes that the operating system has not accepted, as far as the server shows them."""
+        """Return the number of bytes that the operating system has not accepted, as far as the server shows."""
         if self._state is TransportState.LOST:
             return 0
         return self._size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
@@ -145,7 +145,7 @@ class AsgiTransport:
         limits = self._host.limits
         buffered = self._socket.get_write_buffer_size() if self._socket is not None else 0
         if buffered > self.max_frame + limits.outbox_bytes:
-            # At most one frame is in that buffer: uvicorn answers each ping, even if the peer does not read.
+            # The buffer has at most one frame: the rest are uvicorn's answers to pings, sent even if the peer doesn't read.
             self.abort(Closed(1008, f"{buffered} bytes of answers to pings wait, and the peer reads none"))
         elif not self._size and not buffered:
             self._stuck_since = None
@@ -160,7 +160,7 @@ class AsgiTransport:
         self._buffered = buffered
 
     def _patience(self) -> float:
-        """Maximum seconds without progress. If the server hides its socket, only whole frames show progress."""
+        """Return the maximum seconds without progress. If the server hides its socket, only whole frames show progress."""
         longer = self._taking / _UNSEEN if self._socket is None else 0.0
         return self._host.limits.write_timeout + longer
 
@@ -195,7 +195,7 @@ class AsgiTransport:
             return
         binary: bytes | None = message.get("bytes")
         kind: Literal["text", "binary"] = "text" if binary is None else "binary"
-        # A lone surrogate, which is invalid in a WebSocket, becomes bytes that no decoder accepts.
+        # A lone surrogate is invalid in a WebSocket, and becomes bytes that no decoder accepts.
         data: bytes = message["text"].encode("utf-8", "surrogatepass") if binary is None else binary
         if kind not in self._reads:
             other = "binary" if kind == "text" else "text"
@@ -254,8 +254,9 @@ class AsgiTransport:
 
 
 def _ended(message: MutableMapping[str, Any]) -> Closed:
-    """The end reported by `websocket.disconnect`. 1005 means a closing frame without a code or, without a reason, a lost
-    connection.
+    """Return the end reported by `websocket.disconnect`.
+
+    1005 with a reason means a closing frame without a code; without a reason, the connection was lost.
     """
     code, reason = message.get("code", 1005), message.get("reason")
     if code == 1005:

@@ -17,8 +17,7 @@ from websockets.uri import parse_uri
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import DialOptions
 from ...secrets import without_secrets
-from .._stream.addresses import ServerAddresses
-from .._stream.dial import dial_tcp
+from .._stream.dial import ServerAddresses, dial_tcp
 from .._stream.wire import Wire
 from ..sockets import bounded, net_address
 from ..websocket import core_logger
@@ -39,13 +38,13 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 async def open_websocket(
     url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
 ) -> WebSocketTransport:
-    """Connect and upgrade, at one of several addresses if given.
+    """Connect and upgrade, at the current address of `addresses` if given.
 
     Raises:
-        ConnectFailed: With the address and the reason.
-        Unauthorized: The server answered 401.
-        Forbidden: The server answered 403.
-        LocalProtocolError: A header belongs to the handshake.
+        ConnectFailed: If the server cannot be reached or does not upgrade.
+        Unauthorized: If the server answers 401.
+        Forbidden: If the server answers 403.
+        LocalProtocolError: If a header belongs to the handshake or is malformed.
     """
     core, request = _request(url, options)
     address = net_address(url)
@@ -75,7 +74,6 @@ async def open_websocket(
 
 
 def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
-    """May raise `LocalProtocolError`: a header belongs to the handshake, or is malformed."""
     offers = [Subprotocol(options.subprotocol)] if options.subprotocol else None
     core = ClientProtocol(parse_uri(url), subprotocols=offers, logger=core_logger)
     request = core.connect()
@@ -117,9 +115,9 @@ class _Answer:
             self._feed(len(self.rest))
 
     def _skip_interim(self) -> int:
-        """Skip interim answers such as 100 and 103 (RFC 9110, 15.2), and return the end of the next head, or -1.
+        """Skip interim responses such as 100 and 103 (RFC 9110, section 15.2), and return the end of the next head, or -1.
 
-        After too many, the next one counts as the answer.
+        After `_MAX_INTERIM` of them, the next one counts as the answer.
         """
         while (end := self.rest.find(_END)) >= 0 and self._interim < _MAX_INTERIM and _INTERIM.match(self.rest):
             del self.rest[: end + len(_END)]
@@ -157,7 +155,7 @@ class _Answer:
         self.complete.set()
 
     def pause_writing(self) -> None:
-        """Ignore: a request is short."""
+        """Do nothing: a request is short."""
 
     resume_writing = pause_writing
 

@@ -1,8 +1,8 @@
 """WebSocket framing without I/O (RFC 6455, section 5).
 
-Unfragmented data frames, nearly all traffic, are read here. All else (control frames, fragments, errors) goes through the core
-of the `websockets` library, frame by frame. That core is made when needed and dropped when idle, so an idle connection has
-none.
+Unfragmented data frames, which are nearly all traffic, are parsed here for speed. Everything else (control frames, fragments,
+errors) goes through the protocol core of the `websockets` library, which is created on demand and dropped when idle to save
+memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BINARY: Final = 0x82
 _FIRST: Final = {"text": _TEXT, "binary": _BINARY}
 _OPCODES: Final = frozenset(Opcode)
 _KEYS: Final = 512
-"""Masking keys drawn at a time, in bytes: a system call per frame would be a tenth of its cost."""
+"""Bytes of masking keys to draw at a time. A system call per frame would be a tenth of its cost."""
 
 _pack_16 = struct.Struct("!BBH").pack
 _pack_64 = struct.Struct("!BBQ").pack
@@ -42,16 +42,16 @@ class WebSocketFramer(Framer):
     """One side of a connection after its handshake.
 
     Attributes:
-        out: Pending pongs and closing frames, which the user writes and clears.
+        out: Pongs and closing frames to write. The user clears it.
         empty_frames: Number of pings and pongs.
-        server: True for the server's side, which does not mask frames (section 5.1).
+        server: True for the server side, which does not mask frames (section 5.1).
     """
 
     __slots__ = (
         "_core", "_first", "_fragments", "_key", "_keys", "_kinds", "_owed", "_size", "_text", "out", "server",
     )  # fmt: skip
 
-    # The TCP connection ends with the peer's closing frame or a time-out.
+    # The TCP connection ends after the peer's closing frame or a time-out.
     ends_with_goodbye: ClassVar[bool] = False
 
     ended: Closed | None
@@ -66,10 +66,10 @@ class WebSocketFramer(Framer):
         self._kinds = (_TEXT if "text" in reads else -1, _BINARY if "binary" in reads else -1)
         self._first = _FIRST[writes]
         self._keys = bytearray()
-        # Of an incomplete data frame.
+        # Masking key and type of an incomplete data frame.
         self._key = b""
         self._text = False
-        # The library's core while in use, the size of its frame, and the missing bytes of it.
+        # The library's core while in use, the size of its current frame, and the number of bytes missing from it.
         self._core: Protocol | None = None
         self._size = 0
         self._owed = 0
@@ -170,7 +170,7 @@ class WebSocketFramer(Framer):
             frames.append(frame)
 
     def _is_utf8(self, frame: bytes) -> bool:
-        """Section 8.1: text that is not UTF-8 ends the connection."""
+        """Check text and fail the connection if it is not UTF-8 (section 8.1)."""
         if frame.isascii():
             return True
         try:
@@ -183,7 +183,6 @@ class WebSocketFramer(Framer):
     # -- everything but plain data frames
 
     def _begun_badly(self, data: bytes, position: int, frames: list[bytes]) -> int:
-        """Pass a header with two invalid bytes to the core, and return the position reached."""
         first, second = data[position], data[position + 1]
         if (second > 0x7F) == self.server and first & 0x0F in _OPCODES:
             return position
@@ -191,7 +190,6 @@ class WebSocketFramer(Framer):
         return len(data)
 
     def _aside(self, data: bytes, position: int, end: int, frames: list[bytes]) -> int:
-        """Pass a frame, perhaps incomplete, to the core, and return the position reached."""
         first = data[position]
         if first in (_TEXT, _BINARY) and first not in self._kinds:
             self._wrong_kind(first)
@@ -219,7 +217,7 @@ class WebSocketFramer(Framer):
         if core.parser_exc is not None:
             self._broke(core, core.parser_exc)
         elif core.close_rcvd is not None:
-            # 1005 means an empty closing frame, which is an orderly end.
+            # 1005 is an empty closing frame, which is an orderly end.
             code = 1000 if core.close_rcvd.code == CloseCode.NO_STATUS_RCVD else int(core.close_rcvd.code)
             self.ended = closed_by_peer(code, core.close_rcvd.reason)
         elif not self._owed and self._fragments is None and core.state is OPEN:
@@ -284,12 +282,10 @@ class WebSocketFramer(Framer):
         return header + key, apply_mask(frame, key)
 
     def sign_of_life(self, *, asks: bool) -> bytes:
-        """A ping, or an unasked pong (sections 5.5.2, 5.5.3)."""
-        first = 0x89 if asks else 0x8A
-        return bytes((first, 0)) if self.server else bytes((first, 0x80)) + os.urandom(4)
+        """Return a ping if `asks`, otherwise an unsolicited pong (sections 5.5.2, 5.5.3)."""
+        return Frame(Opcode.PING if asks else Opcode.PONG, b"").serialize(mask=not self.server)
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """The content of `out`, and a closing frame (section 5.5.1)."""
         core = self._the_core()
         if core.state is OPEN:
             core.send_close(sayable(code), cut_reason(reason).decode())
@@ -298,7 +294,7 @@ class WebSocketFramer(Framer):
         return out
 
     def fail(self, code: int, reason: str) -> None:
-        """Handle a peer's protocol error (section 7.1.7): put a closing frame in `out`, and read nothing more."""
+        """Fail the connection (section 7.1.7): put a closing frame in `out`, and stop reading."""
         core = self._the_core()
         core.fail(code, cut_reason(reason).decode())
         self._take_output(core)

@@ -1,11 +1,11 @@
 """Rules for incoming WebSockets: Host, Origin and sub-protocol, as pure functions.
 
-A browser lets any page open a WebSocket to any server, with the user's cookies, so the server must check Origin (CWE-1385). A
-page's host name may also resolve to 127.0.0.1 (DNS rebinding): then Origin and Host agree, and only Host shows that the page is
-foreign to a server on the loopback address.
+Browsers let any page open a WebSocket to any server with the user's cookies, so the server must check Origin (CWE-1385). A
+page's host name may also resolve to 127.0.0.1 (DNS rebinding). Origin and Host then agree, and only Host shows that the page
+doesn't belong to a server on the loopback address.
 
-The built-in server and the ASGI endpoint share these rules. They also decide if a client is local, by its socket and by
-proxies' headers.
+The built-in server and the ASGI endpoint share these rules. They also decide whether a client is local, from its socket and the
+headers of proxies.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ _names_a_client: Final = re.compile(
     r"(?:^|-)forwarded(?:-for)?$|user-ip$|"
     r"(?:client|real|remote|connecting|connection|originating|external|viewer|socket|source|peer)-?(?:ip|addr|address)(?:v[46])?$"
 ).search
-"""True for headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``.
-"""
+"""Matches headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
 _forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
-"""All matches of a part: the text of ``host=``, chosen by the client, may contain one."""
+"""Finds every match in a part, because the client chooses the text of ``host=``, which may contain another."""
 _SHOWN: Final = 60
-"""Characters shown of a client's or proxy's text; no address is longer."""
+"""Maximum characters to quote from a client or proxy. No address is longer."""
 _LOCAL: Final = ("", "testclient")
 """Clients without an address: Unix sockets, and Starlette's test client."""
 
 
 def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
-    """Evidence that a client is on another machine; None if there is no such evidence.
+    """Return evidence that a client is on another machine, or `None` if there is none.
 
-    A header counts no matter who sent it: a foreign client gains nothing by one, and a proxy adds its own. A malformed address
-    is not local.
+    A header counts no matter who sent it: a remote client gains nothing by sending one, and a proxy adds its own. A malformed
+    address is not local.
 
     Args:
         client: The client's host, as the server knows it.
@@ -60,14 +59,13 @@ def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | Non
 
 
 def _addresses(name: str, value: str) -> Iterator[str]:
-    """The hosts in a header; a part without a host is returned unchanged."""
     for part in value.split(","):
         found = _forwarded_for(part) if name == "forwarded" else []
         yield from map(_host, found or [part])
 
 
 def _host(text: str) -> str:
-    """The host in ``127.0.0.1``, ``127.0.0.1:80``, ``::1``, ``[::1]`` and ``"[::1]:80"``."""
+    """Return the host in ``127.0.0.1``, ``127.0.0.1:80``, ``::1``, ``[::1]`` or ``"[::1]:80"``."""
     text = text.strip().strip('"')
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -77,7 +75,7 @@ def _host(text: str) -> str:
 
 _TOKEN = "polybus.token."
 CLOSES: Final = "polybus.closes"
-"""Sub-protocol of a client that cannot see an HTTP status, such as a page: it gets a close code with the reason instead."""
+"""Sub-protocol of a client that cannot see HTTP statuses, such as a page. It gets a close code with the reason instead."""
 _CLOSES: Final[Mapping[int, int]] = {401: 4401, 403: 4403, 429: 1013, 503: 1013}
 _HINTS: Final[Mapping[int, tuple[str, str]]] = {
     401: ("WWW-Authenticate", "Bearer"),
@@ -88,13 +86,13 @@ _HINTS: Final[Mapping[int, tuple[str, str]]] = {
 
 
 class HandshakeRejected(Exception):
-    """A request is rejected with an HTTP status and a text with the cause and the option to change.
+    """A request was rejected with an HTTP status and a text that says which option to change.
 
     Args:
         status: Status of the answer.
         text: Text of the answer.
-        about: The listener's broken rule; such a rejection is logged.
-        advice: Only for the log: how to let the client in is not for strangers.
+        about: The listener's rule that was broken. Only such rejections are logged.
+        advice: How to accept the client. Only logged, because unauthenticated clients must not see it.
     """
 
     def __init__(self, status: int, text: str, *, about: str = "", advice: str = "") -> None:
@@ -105,7 +103,10 @@ class HandshakeRejected(Exception):
         super().__init__(status, text)
 
     def close(self, offers: Sequence[str]) -> tuple[int, str] | None:
-        """Code and reason of an equivalent close, if the client asked for one; None for a page of another site or host."""
+        """Return the code and reason of an equivalent close, if the client asked for it.
+
+        Returns `None` for pages of another site or host.
+        """
         code = None if self.about or CLOSES not in offers else _CLOSES.get(self.status)
         return None if code is None else (code, cut_reason(self.text).decode())
 
@@ -129,10 +130,9 @@ class UpgradeRequest:
     headers: Mapping[str, Sequence[str]]
     offers: Sequence[str] = field(default=())
     client: str = ""
-    """The client's host, as the server knows it; empty if unknown."""
 
     def only(self, name: str) -> str | None:
-        """The value of a unique header. May raise `HandshakeRejected`: 400, repeated."""
+        """Return the value of a header. Raises `HandshakeRejected` (400) if the header is repeated."""
         values = self.headers.get(name, ())
         if len(values) > 1:
             raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
@@ -140,7 +140,7 @@ class UpgradeRequest:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of the query, the last of each name. May raise `HandshakeRejected`: 400, too many fields."""
+        """The query's fields, the last of each name. Raises `HandshakeRejected` (400) if there are too many."""
         try:
             return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=200))
         except ValueError:
@@ -156,10 +156,9 @@ class OriginPolicy:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     private: bool = False
-    """The bus admits each client, so only local ones are allowed."""
+    """True if the bus admits every client, so only local ones are allowed."""
 
     def check(self, upgrade: UpgradeRequest) -> None:
-        """Check client, host, origin and path. May raise `HandshakeRejected`: against a rule of this listener."""
         if self.private:
             self.check_client(upgrade)
         host = upgrade.only("host")
@@ -168,10 +167,10 @@ class OriginPolicy:
         self.check_path(upgrade.path)
 
     def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
-        """The sub-protocol for the answer, and `known` with the request's facts for the bus.
+        """Return the sub-protocol for the answer, and `known` completed from the request.
 
         Raises:
-            HandshakeRejected: 400, no common sub-protocol, or too many fields.
+            HandshakeRejected: With status 400, if there is no common sub-protocol or the query has too many fields.
         """
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
@@ -187,7 +186,7 @@ class OriginPolicy:
         )
 
     def check_client(self, upgrade: UpgradeRequest) -> None:
-        """May raise `HandshakeRejected`: 403, the client is on another machine, behind a local proxy."""
+        """Raise `HandshakeRejected` (403) if the client is on another machine, possibly behind a local proxy."""
         seen = from_outside(upgrade.client, upgrade.headers)
         if seen is not None:
             raise HandshakeRejected(
@@ -198,12 +197,11 @@ class OriginPolicy:
             )
 
     def check_path(self, path: str) -> None:
-        """May raise `HandshakeRejected`: 404, another path."""
         if unquote(path or "/") != unquote(self.path or "/"):
             raise HandshakeRejected(404, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
 
     def check_host(self, host: str | None) -> None:
-        """May raise `HandshakeRejected`: 421, a foreign name at a loopback server; 400, missing."""
+        """Raise `HandshakeRejected` for an unknown name at a loopback server (421) or a missing host (400)."""
         if not host:
             raise HandshakeRejected(400, "the Host header is missing")
         name, _ = self._host_port(host)
@@ -221,7 +219,7 @@ class OriginPolicy:
         )
 
     def check_origin(self, origin: str | None, host: str) -> None:
-        """May raise `HandshakeRejected`: 403, a page of another site."""
+        """Raise `HandshakeRejected` (403) for a page of another site."""
         if origin is None or origin in self.origins:
             return
         try:
@@ -232,7 +230,7 @@ class OriginPolicy:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             port = -1
-        # A browser sends only scheme, host and port.
+        # Browsers send only scheme, host and port.
         whole = origin.lower() == f"{parts.scheme}://{parts.netloc.lower()}" and "@" not in parts.netloc
         if whole and parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
             return
@@ -244,7 +242,11 @@ class OriginPolicy:
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
-        """Sub-protocol for the answer, and token in the offers. May raise `HandshakeRejected`: 400, nothing in common."""
+        """Return the sub-protocol for the answer, and the token among the offers.
+
+        Raises:
+            HandshakeRejected: With status 400, if there is no common sub-protocol.
+        """
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
         if not offers:
@@ -252,14 +254,13 @@ class OriginPolicy:
         if self.subprotocol in offers:
             return self.subprotocol, token
         if len(tokens) == len(offers):
-            # A browser closes the connection if no offer is accepted.
+            # Browsers close the connection unless one of their offers is accepted.
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
         spoken = f"{self.subprotocol}: begin the URL with {self.subprotocol}+" if self.subprotocol else "none"
         raise HandshakeRejected(400, f"no common sub-protocol: offered {others}, spoken here {spoken}")
 
     def _host_port(self, host: str) -> tuple[str, int]:
-        """May raise `HandshakeRejected`: 400, malformed host."""
         try:
             parts = urlsplit(f"//{host}")
             port = parts.port or (443 if self.tls else 80)
@@ -275,7 +276,6 @@ def _shown(text: str) -> str:
 
 
 def tell(turned: HandshakeRejected, address: str, options: ListenOptions) -> None:
-    """Log a client that broke a rule of the listener."""
     if turned.about:
         why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
         options.turned_away(address, why, turned.about)

@@ -34,7 +34,7 @@ class PendingWebSocket(PendingConnection):
         super().__init__(listener, wire, knock, seconds)
         self._policy = policy
         self._head = bytearray()
-        # The answer 101, written when the bus admits the peer.
+        # The 101 response, written when the bus admits the peer.
         self._welcome = b""
         self._offers: tuple[str, ...] = ()
 
@@ -47,11 +47,10 @@ class PendingWebSocket(PendingConnection):
         seen = len(self._head)
         self._head += data
         if self._welcome:
-            # Reading pauses while the bus decides; this chunk was already in flight.
+            # Reading is paused while the bus decides, but this chunk was already in flight.
             return
-        if not (
-            self._head[:1].isalpha() or self._head[:1] in b"\r\n"
-        ):  # a TLS hello, or frames of tcp://: neither ends like a request
+        # Neither a TLS hello nor frames of tcp:// end like a request.
+        if not (self._head[:1].isalpha() or self._head[:1] in b"\r\n"):
             what = (
                 "a TLS hello: connect by ws://, or serve wss://"
                 if self._head[:1] == _TLS_HELLO
@@ -74,7 +73,7 @@ class PendingWebSocket(PendingConnection):
         requests = core.events_received()
         output = b"".join(core.data_to_send())
         if output:
-            # The library found a line too long (414) or too many lines (431).
+            # The library rejected a long line (414) or too many lines (431).
             self.turn_away(output)
         elif too_long:
             self.turn_away(_response(HandshakeRejected(431, "the request is too long")))
@@ -89,7 +88,6 @@ class PendingWebSocket(PendingConnection):
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
-        """Check the request and prepare the answer. May raise `HandshakeRejected`: against a rule of this listener."""
         policy = self._policy
         upgrade = _upgrade(request, self.wire.address.rpartition(":")[0].strip("[]"))
         policy.check(upgrade)
@@ -129,7 +127,6 @@ class PendingWebSocket(PendingConnection):
 
 
 def _upgrade(request: Request, client: str) -> UpgradeRequest:
-    """May raise `HandshakeRejected`: 400, malformed target or header."""
     headers = request.headers
     try:
         target = urlsplit(request.path)
@@ -145,6 +142,6 @@ def _upgrade(request: Request, client: str) -> UpgradeRequest:
 def _response(turned: HandshakeRejected) -> bytes:
     fields, body = turned.answer()
     fields.append(("Connection", "close"))
-    if turned.status in (400, 426):  # perhaps the wrong version (RFC 6455, 4.2.2)
+    if turned.status in (400, 426):  # the version may be wrong (RFC 6455, section 4.2.2)
         fields.append(("Sec-WebSocket-Version", "13"))
     return Response(turned.status.value, turned.status.phrase, Headers(fields), body).serialize()

@@ -6,8 +6,7 @@ from typing import Final
 
 from ...plugins import Closed, Framing, FramingFeatures, Host
 from ...plugins.connections import TransportState
-from .._stream.framed import how_it_broke
-from .._stream.transport import StreamTransport
+from .._stream.transport import StreamTransport, how_it_broke
 from .._stream.wire import GATHERED, Wire
 from ..sockets import PingProgress
 from .frames import WebSocketFramer
@@ -18,17 +17,17 @@ _LARGE: Final = 64 * 1024
 class WebSocketTransport(StreamTransport[WebSocketFramer]):
     """One connection of WebSocket messages.
 
-    A ping is sent after `Limits.ping_interval` of silence, and the connection is cut without an answer within
-    `Limits.ping_timeout`, even if the ping cannot leave because the peer does not read. If the kernel shows that data before
-    the ping still arrives, the time restarts. While the rest of a frame is slow to arrive, an unasked pong about once a second
-    keeps the sender from a time-out, because its ping waits behind that frame.
+    After `Limits.ping_interval` of silence a ping is sent. The connection is cut if there is no answer within
+    `Limits.ping_timeout`, even if the ping cannot leave because the peer doesn't read; the time restarts while the kernel
+    reports progress of the data ahead of the ping. While the rest of a frame arrives slowly, an unsolicited pong about once a
+    second keeps the sender from timing out, because its own ping is stuck behind that frame.
     """
 
     __slots__ = ("_ping", "_pinged_at")
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
         super().__init__(name, wire, host, framer)
-        # The ping without an answer.
+        # The unanswered ping.
         self._pinged_at: float | None = None
         self._ping: PingProgress | None = None
 
@@ -45,7 +44,11 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(payload)
 
     def framed(self, frame: bytes) -> bytes | None:
-        """The bytes of a frame, if equal on each connection: a server's frames are not masked. May raise `TooLarge`."""
+        """Return a frame's bytes, or `None` for a client, whose frames differ by their mask.
+
+        Raises:
+            TooLarge: If the frame exceeds `Limits.message`.
+        """
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return b"".join(self._framer.encode(frame)) if self._framer.server else None
@@ -55,7 +58,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
         framer = self._framer
         frames = framer.feed(data)
         if framer.out:
-            # Drop pongs for a peer that does not read (RFC 6455, section 5.5.3 requires only the last).
+            # Drop pongs for a peer that doesn't read: only the last is required (RFC 6455, section 5.5.3).
             if self._paused and framer.ended is None and framer.broken is None:
                 framer.out = None
             self._write_out()
@@ -73,7 +76,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(data)
 
     def _peer_left(self, why: Closed) -> None:
-        """Close TCP (RFC 6455, section 7.1.1) after the peer's closing frame or protocol error; ours is written."""
+        """Close TCP (RFC 6455, section 7.1.1) after the peer's closing frame or protocol error. Ours is already written."""
         if self._state is TransportState.OPEN:
             self._leave(why)
         self._wire.hang_up()
@@ -106,7 +109,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
 
 
 class FramedWebSocketTransport(WebSocketTransport):
-    """A WebSocket whose messages are chunks of a stream, split by the protocol's framing."""
+    """A WebSocket whose messages are chunks of a stream in the protocol's own framing."""
 
     __slots__ = ("_cutter", "_pack")
 
@@ -141,5 +144,4 @@ def make_transport(name: str, wire: Wire, host: Host, framer: WebSocketFramer, f
 
 
 def largest_message(host: Host, framing: Framing | None) -> int:
-    """Maximum bytes of a message: a frame, or a chunk of a stream, which may hold several frames."""
     return host.limits.message if framing is None else host.limits.payload

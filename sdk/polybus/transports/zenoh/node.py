@@ -1,13 +1,17 @@
-"""A Zenoh session, the threads that call it, and its way into the event loop.
+"""A Zenoh session and its threads.
 
-Most calls block. One thread opens, declares and closes, in order, so an abandoned open is still closed. Zenoh calls back on its
-own threads; an open session is closed before the interpreter ends. For each sample, one thread calls the matching subscribers
-in turn, chosen before the first call. Copies are therefore recognised by the thread's last call, even while filters change.
+Most calls of Zenoh block. One thread opens, declares and closes, in order, so that an abandoned open is still closed. Callbacks
+arrive on Zenoh's own threads, and an open session is closed before the interpreter exits. Outgoing samples have a queue and a
+thread per priority, because a write may block for seconds, and a stalled reader must block only the priority of its messages.
+
+For each sample, one of Zenoh's threads calls the matching subscribers in turn, chosen before the first call. Copies are
+therefore recognised by the thread's last call, even while filters change.
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +26,6 @@ from attrs import define, field
 from ...plugins import Sample
 from ...plugins.features import LEVELS
 from ...plugins.tools import running_loop
-from .address import as_json
-from .lanes import Lanes
 
 if TYPE_CHECKING:
     import zenoh
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 MOST_THREADS: Final = 64
-"""Zenoh threads with a remembered last sample; it has a few."""
+"""Maximum number of Zenoh threads whose last sample is remembered. Zenoh has a few."""
 
 
 @define(eq=False)
@@ -54,17 +56,16 @@ class Copies:
         return len(self._latest)
 
     def is_first(self, expression: str, sample: Sample) -> bool:
-        """True for the first copy. Call it in Zenoh's thread.
+        """Return True for the first copy of a sample. Call it in Zenoh's thread.
 
-        Args:
-            expression: The filter of the call. Each filter gets a sample once, so a repeated sample is not lost.
-            sample: The sample, recognised by key and attachment.
+        Copies have the same key and attachment but another filter in `expression`: each filter gets a sample once, so a
+        repeated sample is not taken for a copy.
         """
         thread = get_ident()
         latest = self._latest.get(thread)
         if latest is None:
             if len(self._latest) >= MOST_THREADS:
-                self._latest.clear()  # includes ended threads; at worst a copy is delivered twice
+                self._latest.clear()  # may include ended threads; at worst a copy is delivered twice
         elif expression not in latest.came_by and sample.key == latest.key and sample.attachment == latest.attachment:
             latest.came_by.add(expression)
             return False
@@ -74,10 +75,10 @@ class Copies:
 
 MOST_SAMPLES: Final = 16_384
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Samples and bytes of one priority that may wait; one sender may use half, to leave space for others."""
+"""Maximum samples and bytes of one priority that wait. A single sender may use half, to leave space for others."""
 BATCH: Final = 64
 BATCH_BYTES: Final = 64 * 1024
-"""Samples and bytes per turn of the event loop."""
+"""Maximum samples and bytes per turn of the event loop."""
 
 
 @define(eq=False)
@@ -116,8 +117,7 @@ class _Queue:
 class Inbox:
     """Samples on their way to the event loop.
 
-    Args:
-        wake: Called from any thread at the first of several samples: the loop must call `take`.
+    `wake` is called from any thread for the first sample. The loop must then call `take`.
     """
 
     __slots__ = ("_lock", "_lost", "_queues", "_wake", "_woken")
@@ -130,12 +130,7 @@ class Inbox:
         self._woken = False
 
     def add(self, sender: str, sample: Sample) -> None:
-        """Queue a sample, from any thread.
-
-        Args:
-            sender: Name of its sender.
-            sample: The sample.
-        """
+        """Queue a sample, from any thread."""
         with self._lock:
             if not self._queues[sample.level].add(sender, sample):
                 self._lost += 1
@@ -145,10 +140,9 @@ class Inbox:
         self._wake()
 
     def take(self) -> tuple[list[Sample], bool]:
-        """Take the next batch, the most urgent first.
+        """Take the next batch, most urgent first.
 
-        Returns:
-            The batch, and True if there is more: then call `take` again, as `wake` is not called.
+        The second value is True if there are more: call `take` again then, because `wake` is not called.
         """
         batch: list[Sample] = []
         size = 0
@@ -177,23 +171,163 @@ class Inbox:
                 queue.bytes = 0
 
 
+HIGH_BYTES: Final = 256 * 1024
+HIGH_SAMPLES: Final = 256
+"""Outgoing samples or bytes of one priority above which the bus is asked to pause. It resumes below half."""
+LANE_SAMPLES: Final = 4096
+"""Maximum number of outgoing samples of one priority. New ones are dropped if they exceed this number or `MOST_BYTES`."""
+
+
+class Lane:
+    """The outgoing samples of one priority.
+
+    While a full lane makes progress, the bus is asked to pause. A stalled one drops and counts the excess, so that the others
+    can continue.
+
+    `put` writes a sample; it may block, but never raises. `eased` is called from the lane's thread when it is no longer `full`.
+    """
+
+    __slots__ = (
+        "_bytes", "_eased", "_executor", "_full", "_level", "_lock", "_put", "_running", "_samples", "_written",
+        "_written_before",
+    )  # fmt: skip
+
+    def __init__(self, level: int, put: Callable[[Sample], None], eased: Callable[[], None]) -> None:
+        self._level: Final = level
+        self._put: Final = put
+        self._eased: Final = eased
+        self._executor: ThreadPoolExecutor | None = None
+        self._lock: Final = Lock()
+        self._samples: deque[Sample] = deque()
+        self._bytes = 0
+        self._running = False
+        self._full = False
+        self._written = 0
+        self._written_before = -1
+
+    @property
+    def waiting(self) -> int:
+        return self._bytes
+
+    @property
+    def full(self) -> bool:
+        """True if the bus should pause, because the lane is full and makes progress."""
+        return self._full and not self.stalled
+
+    @property
+    def stalled(self) -> bool:
+        """True if nothing was written since the last call of `look`, although a sample was waiting."""
+        return self._running and self._written == self._written_before
+
+    def look(self) -> None:
+        """Remember the progress so far, for `stalled`."""
+        self._written_before = self._written if self._running else -1
+
+    def add(self, sample: Sample) -> bool:
+        size = sample.size
+        with self._lock:
+            if len(self._samples) >= LANE_SAMPLES or (self._samples and self._bytes + size > MOST_BYTES):
+                return False
+            self._samples.append(sample)
+            self._bytes += size
+            self._full = self._full or self._bytes > HIGH_BYTES or len(self._samples) > HIGH_SAMPLES
+            if self._running:
+                return True
+            self._running = True
+        if self._executor is None:  # its thread ends with the interpreter even if the connection is never closed
+            self._executor = ThreadPoolExecutor(1, f"polybus-zenoh-{self._level}")
+        self._executor.submit(self._write)
+        return True
+
+    def _write(self) -> None:
+        while (sample := self._next()) is not None:
+            self._put(sample)
+            self._written += 1
+            if self._full and 2 * self._bytes <= HIGH_BYTES and 2 * len(self._samples) <= HIGH_SAMPLES:
+                self._full = False
+                self._eased()
+
+    def _next(self) -> Sample | None:
+        with self._lock:
+            if not self._samples:
+                self._running = False
+                return None
+            sample = self._samples.popleft()
+            self._bytes -= sample.size
+            return sample
+
+    def flush(self, done: Callable[[], None]) -> None:
+        if self._executor is None:
+            done()
+        else:
+            self._executor.submit(done)
+
+    def drop(self) -> int:
+        """Drop waiting samples, end the thread after its current write, and return the number of dropped samples."""
+        with self._lock:
+            count = len(self._samples)
+            self._samples.clear()
+            self._bytes = 0
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+        return count
+
+
+class Lanes:
+    __slots__ = ("_lanes",)
+
+    def __init__(self, put: Callable[[Sample], None], eased: Callable[[], None]) -> None:
+        self._lanes: Final = tuple(Lane(level, put, eased) for level in range(LEVELS))
+
+    def add(self, sample: Sample) -> bool:
+        return self._lanes[sample.level].add(sample)
+
+    @property
+    def waiting(self) -> int:
+        return sum(lane.waiting for lane in self._lanes)
+
+    @property
+    def full(self) -> bool:
+        return any(lane.full for lane in self._lanes)
+
+    def look(self) -> None:
+        for lane in self._lanes:
+            lane.look()
+
+    def flush(self, done: Callable[[], None]) -> None:
+        left, lock = [len(self._lanes)], Lock()
+
+        def one() -> None:
+            with lock:
+                left[0] -= 1
+                last = not left[0]
+            if last:
+                done()
+
+        for lane in self._lanes:
+            lane.flush(one)
+
+    def drop(self) -> int:
+        return sum(lane.drop() for lane in self._lanes)
+
+
 # Zenoh's stubs lack return types, so sessions and subscribers are `Any` here.
 T = TypeVar("T")
 
 _NOTHING: Final = "polybus/nothing"
 _PATIENCE: Final = 2.0
-"""Seconds for the next nodes to confirm a filter; then they are assumed to know it."""
+"""Seconds for the neighbouring nodes to confirm a filter, after which they are assumed to know it."""
 
 
 class ZenohNode:
-    """One Zenoh session.
+    """A Zenoh session.
 
     Args:
         sender: Returns the sender of a key.
-        largest: Maximum bytes of a payload with attachment.
+        largest: Maximum bytes of a payload with its attachment.
         news: Called in the event loop when samples wait in `inbox`.
-        eased: Called in the event loop when `lanes` accepts more.
-        alone: Called in the event loop when the last other node has gone.
+        eased: Called in the event loop when `lanes` accepts samples again.
+        alone: Called in the event loop when the last other node is gone.
     """
 
     def __init__(
@@ -223,7 +357,7 @@ class ZenohNode:
             pass  # the loop has ended
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in this node's thread, even if cancelled."""
+        """Call a function in this node's thread. It finishes even if the caller is cancelled."""
         done = anyio.Event()
         future: Future[T] = self._control.submit(function, *args)
         future.add_done_callback(lambda _: self._tell(done.set))
@@ -231,24 +365,24 @@ class ZenohNode:
         return future.result()
 
     def open(self, settings: Mapping[str, Any], config: str | None, expressions: Sequence[str]) -> None:
-        """Open the session with subscribers for these expressions. Blocks; may raise `zenoh.ZError`."""
+        """Open the session with subscribers for these expressions. Blocks, and may raise `zenoh.ZError`."""
         import zenoh
 
         given = zenoh.Config() if config is None else zenoh.Config.from_file(config)
-        for path, value in as_json(settings).items():
-            given.insert_json5(path, value)
+        for path, value in settings.items():
+            given.insert_json5(path, json.dumps(value))
         session = zenoh.open(given)
         levels = zenoh.Priority
         self._priorities = (
             levels.BACKGROUND, levels.DATA_LOW, levels.DATA, levels.DATA_HIGH, levels.INTERACTIVE_LOW, levels.INTERACTIVE_HIGH,
             levels.REAL_TIME,
         )  # fmt: skip
-        # Zenoh drops samples silently; BLOCK makes them wait in the lanes, which count what they drop.
+        # Zenoh drops samples silently. With BLOCK they wait in the lanes, which count dropped ones.
         block, others = zenoh.CongestionControl.BLOCK, zenoh.Locality.REMOTE
         self._write = partial(session.put, congestion_control=block, allowed_destination=others)
         atexit.register(self._close)
         self._session = session
-        self._declare(expressions)  # at once: a node that finds this one may send to it
+        self._declare(expressions)  # immediately, because a node that finds this one may send to it
         session.info.declare_transport_events_listener(
             zenoh.handlers.Callback(self._joined_or_left, indirect=False), history=True
         )
@@ -263,9 +397,7 @@ class ZenohNode:
     def declare(self, expressions: Sequence[str], done: Callable[[Exception | None], None]) -> None:
         """Subscribe to exactly these expressions.
 
-        Args:
-            expressions: Key expressions.
-            done: Called in the event loop with the failure, or None once the next nodes know them.
+        `done` is called in the event loop with the exception, or with `None` once the neighbouring nodes know them.
         """
 
         def declare() -> None:
@@ -286,16 +418,16 @@ class ZenohNode:
         if session is None:
             return
         wanted = dict.fromkeys(expressions)
-        for expression in wanted:  # first, so that no sample between an old and a new filter is missed
+        for expression in wanted:  # new ones first, so that no sample is missed in between
             if expression not in self._subscribers:
-                # In Zenoh's thread: a Python thread of Zenoh's would queue samples without bound.
+                # Called in Zenoh's thread, because an indirect handler would queue samples without bound.
                 handler = zenoh.handlers.Callback(self._taker(expression), indirect=False)
                 self._subscribers[expression] = session.declare_subscriber(expression, handler)
         for expression in self._subscribers.keys() - wanted.keys():
             self._subscribers.pop(expression).undeclare()
 
     def _settle(self) -> None:
-        """Query a key that does not exist: the next nodes answer after processing earlier declarations."""
+        """Query a key that does not exist: neighbours answer after they have processed earlier declarations."""
         if self._session is not None:
             for _ in self._session.liveliness().get(_NOTHING, timeout=_PATIENCE):
                 pass
@@ -308,10 +440,10 @@ class ZenohNode:
 
         def take(sample: zenoh.Sample) -> None:
             key, payload, attachment = str(sample.key_expr), sample.payload, sample.attachment
-            level = count - int(cast("Any", sample.priority))  # Zenoh counts priorities from the most urgent, 1
+            level = count - int(cast("Any", sample.priority))  # in Zenoh, 1 is the most urgent
             size = len(payload) + (0 if attachment is None else len(attachment))
-            if size > largest or sample.kind == deletion:  # messages are put; a deletion is not one
-                taken = Sample(key, None, b"", level)  # will be refused; not copied
+            if size > largest or sample.kind == deletion:  # a deletion is not a message
+                taken = Sample(key, None, b"", level)  # not copied, since it will be refused
             else:
                 taken = Sample(key, None if attachment is None else bytes(attachment), bytes(payload), level)
             if is_first(expression, taken):
@@ -336,14 +468,14 @@ class ZenohNode:
             atexit.unregister(self._close)
             try:
                 session.close()
-            except Exception as error:  # after ten seconds if a write blocks; the rest of the session ends later
+            except Exception as error:  # after ten seconds if a write blocks; the session ends later
                 logger.debug("a session of Zenoh was not closed: %s", error)
 
     def close(self, closed: Callable[[], None]) -> None:
         self.lanes.flush(lambda: self._end(closed))
 
     def cut(self) -> int:
-        """Close the session soon without the waiting samples, and return the number dropped."""
+        """Close the session soon, without the waiting samples. Returns the number of dropped samples."""
         count = self.lanes.drop()
         self._end(lambda: None)
         return count

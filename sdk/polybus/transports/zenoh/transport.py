@@ -1,15 +1,17 @@
-"""Zenoh sessions as transports, connecting and listening, with frames as samples."""
+"""Zenoh sessions as transports, which carry frames as samples; and the URLs of nodes."""
 
 from __future__ import annotations
 
 import enum
 import logging
 import socket
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import anyio
-from attrs import define, field
+from attrs import define, evolve, field, frozen
 
 from ...errors import BusError, ConnectFailed, LocalProtocolError, RemoteProtocolError, TooLarge, Unavailable, Unsupported
 from ...plugins import (
@@ -27,9 +29,177 @@ from ...plugins import (
     ReceiverFeatures,
     Transport,
 )
-from ...plugins.tools import log_fields
-from .address import ZenohAddress, listening_address, zenoh_address
+from ...plugins.tools import is_loopback, log_fields, without_secrets
+from ..sockets import host_port
 from .node import ZenohNode
+
+PORT: Final = 7447
+_MODES: Final = ("client", "peer", "router")
+_LINKS: Final = ("tcp", "tls", "quic", "ws", "udp")
+_SECURE: Final = ("tls", "quic")
+_OPTIONS: Final = ("mode", "link", "connect", "listen", "scouting", "ca", "cert", "key", "config")
+
+
+@frozen(kw_only=True)
+class ZenohAddress:
+    """A parsed URL.
+
+    Attributes:
+        host: Host of the node, or empty if only scouting finds other nodes.
+        port: Port of the node.
+        mode: Kind of this node. `None` is a router if it serves, otherwise a client.
+        link: Link of a locator: ``tcp``, ``tls``, ``quic``, ``ws`` or ``udp``.
+        connect: Further locators to connect to, such as ``tcp/192.0.2.7:7447``.
+        listen: Further locators to listen on.
+        scouting: Find other nodes by multicast, and be found.
+        ca: Path of the certificates that verify others.
+        cert: Path of this node's certificate.
+        key: Path of its private key.
+        config: Path of a Zenoh configuration. URL options take precedence.
+    """
+
+    host: str
+    port: int
+    mode: str | None = None
+    link: str = "tcp"
+    connect: tuple[str, ...] = ()
+    listen: tuple[str, ...] = ()
+    scouting: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    config: str | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"{self.link}/{host_port(self.host, self.port)}" if self.host else "scouting"
+
+    @property
+    def is_private(self) -> bool:
+        """True if a node that serves here, and the nodes that it joins, are reachable only from this machine."""
+        locators = (*self.connect, *self.listen)
+        near = all(is_loopback(_host_of(locator)) for locator in locators)
+        return is_loopback(self.host) and near and not self.scouting and self.config is None
+
+    def with_port(self, port: int) -> ZenohAddress:
+        return evolve(self, port=port)
+
+    def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
+        """Return the session's configuration, by Zenoh's paths.
+
+        `serves` is True to listen at the address, and False to connect to it. `patience` is the time-out of an attempt to
+        connect, in seconds.
+        """
+        own = (self.shown,) if self.host else ()
+        listen, connect = ((*own, *self.listen), self.connect) if serves else (self.listen, (*own, *self.connect))
+        settings: dict[str, Any] = {
+            "mode": self.mode or ("router" if serves else "client"),
+            "listen/endpoints": list(listen),
+            "listen/timeout_ms": 0,
+            "listen/exit_on_failure": True,
+            "connect/endpoints": list(connect),
+            # A server retries in the background, but a client fails immediately.
+            "connect/timeout_ms": -1 if serves else 0,
+            "connect/exit_on_failure": not serves,
+            "scouting/multicast/enabled": self.scouting,
+            "scouting/gossip/enabled": self.scouting,
+            "transport/unicast/open_timeout": round(patience * 1000),
+            "transport/shared_memory/enabled": False,
+        }
+        if not self.scouting:
+            # Otherwise a router waits for others, and admits clients before it receives their messages.
+            settings["scouting/delay"] = 0
+        side = "listen" if serves else "connect"
+        tls = {"root_ca_certificate": self.ca, f"{side}_certificate": self.cert, f"{side}_private_key": self.key}
+        settings |= {f"transport/link/tls/{name}": path for name, path in tls.items() if path is not None}
+        if self.link in _SECURE and self.cert is not None and self.ca is not None:
+            settings["transport/link/tls/enable_mtls"] = True
+        return settings
+
+    def url(self) -> str:
+        query = urlencode({} if self.link == "tcp" else {"link": self.link})
+        return f"zenoh://{host_port(self.host, self.port)}{'/?' if query else ''}{query}"
+
+
+def listening_address(url: str) -> ZenohAddress:
+    """Parse a server's URL. Raises `ValueError` if `zenoh_address` does, or if the node cannot listen."""
+    address = zenoh_address(url)
+    if address.mode == "client":
+        shown = without_secrets(url)
+        raise ValueError(f"{shown}: mode=client listens nowhere: leave it out, or write mode=peer")
+    return address
+
+
+def zenoh_address(url: str) -> ZenohAddress:
+    """Parse a URL. Raises `ValueError` if a part is missing, malformed or unknown."""
+    parts = urlsplit(url)
+    shown = without_secrets(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(set(options) - set(_OPTIONS)):
+        raise ValueError(f"{shown}: unknown option {', '.join(unknown)}; of zenoh there are {', '.join(_OPTIONS)}")
+    if parts.path not in ("", "/") or parts.username is not None:
+        raise ValueError(f"{shown}: zenoh:// has no path and no user: write zenoh://127.0.0.1:{PORT}")
+    _check_choice(shown, "mode", options.get("mode"), _MODES)
+    _check_choice(shown, "link", options.get("link"), _LINKS)
+    _check_choice(shown, "scouting", options.get("scouting"), ("off", "multicast"))
+    address = ZenohAddress(
+        host=parts.hostname or "",
+        port=PORT if parts.port is None else parts.port,
+        mode=options.get("mode"),
+        link=options.get("link", "tcp"),
+        connect=_locators(shown, "connect", options),
+        listen=_locators(shown, "listen", options),
+        scouting=options.get("scouting") == "multicast",
+        **{name: _file(shown, name, options[name]) for name in ("ca", "cert", "key", "config") if name in options},
+    )
+    if not (address.host or address.connect or address.listen or address.scouting or address.config):
+        raise ValueError(
+            f"{shown}: the host is missing, write zenoh://127.0.0.1:{PORT}, or ?scouting=multicast to look for one"
+        )
+    if (address.cert is None) != (address.key is None):
+        raise ValueError(f"{shown}: cert= and key= belong together: the file of a certificate, and that of its key")
+    if address.link in _SECURE and address.cert is None and address.ca is None and address.config is None:
+        raise ValueError(f"{shown}: link={address.link} needs ca= to verify others, and cert= with key= where it serves")
+    return address
+
+
+def _check_choice(url: str, name: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise ValueError(f"{url}: {name}={value} is not known; it is one of {', '.join(choices)}")
+
+
+def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    given = tuple(filter(None, options.get(name, "").split(",")))
+    for locator in given:
+        if not _is_locator(locator):
+            raise ValueError(
+                f"{url}: {name}={locator} is not a locator: a locator has the form tcp/127.0.0.1:{PORT}, several with commas"
+            )
+    return given
+
+
+def _is_locator(text: str) -> bool:
+    """Return True for a link, host and port. Zenoh silently never reaches a locator without a port."""
+    link, _, rest = text.partition("/")
+    try:
+        parts = urlsplit(f"//{rest}")
+        return link in _LINKS and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
+
+
+def _host_of(locator: str) -> str:
+    try:
+        return urlsplit(f"//{locator.partition('/')[2]}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _file(url: str, name: str, path: str) -> str:
+    if not Path(path).is_file():
+        raise ValueError(f"{url}: {name}={path} is no file")
+    return path
+
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -44,14 +214,14 @@ class _ZenohState(enum.Enum):
 
 
 class ZenohTransport:
-    """One session of Zenoh.
+    """A Zenoh session.
 
     Args:
-        address: Address to listen on, or to connect to.
+        address: Address to listen on or connect to.
         fabric: Converts between samples and frames.
         host: The bus.
-        dialled: True if the transport ends when the last other node has gone.
-        filters: Filters that the session has from its start, besides those of a new protocol session.
+        dialled: End when the last other node is gone.
+        filters: Filters from the start, in addition to those of a new protocol session.
     """
 
     __slots__ = (
@@ -71,7 +241,7 @@ class ZenohTransport:
         self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
         self.ended: anyio.Event = anyio.Event()
         self.filters: Sequence[str] = filters
-        """Filters that were last declared."""
+        """The filters that were last declared."""
         self._receiver: Receiver | None = None
         self._state = _ZenohState.OPEN
         self._why: Closed | None = None
@@ -79,7 +249,7 @@ class ZenohTransport:
         self._paused = False
         self._deaf = False
         self._hears = False
-        """Set when the session has declared its filters."""
+        """True once the session has declared its filters."""
         self._declared: anyio.Event | None = None
         self._jobs = 0
         self._lost = 0
@@ -88,7 +258,7 @@ class ZenohTransport:
         """Open the session, with the filters of a new protocol session.
 
         Raises:
-            Exception: `zenoh.ZError`. Then, and if cancelled, the transport has ended.
+            Exception: `zenoh.ZError`. The transport has ended then, as it has after cancellation.
         """
         limits, first = self._host.limits, [*self.filters]
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
@@ -104,7 +274,7 @@ class ZenohTransport:
         if self._state is _ZenohState.OVER:
             self._host.call_soon(self._tell_end)
             return
-        # Nothing is sent before the first filters are declared: an answer would be missed.
+        # Send nothing before the first filters are declared, or answers would be missed.
         self._paused = True
         receiver.pause_writing()
         self._host.call_soon(self._deliver)  # samples may have arrived before the receiver
@@ -163,7 +333,7 @@ class ZenohTransport:
         return self.node.inbox.waiting
 
     def pause_reading(self) -> None:
-        """Pause delivery: samples wait, and are dropped beyond a limit."""
+        """Pause delivery. Samples wait, and are dropped once a limit is reached."""
         self._deaf = True
 
     def resume_reading(self) -> None:
@@ -198,7 +368,7 @@ class ZenohTransport:
     # -- time and end ----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        self._eased()  # if a lane has stalled, the others go on
+        self._eased()  # a stalled lane must not pause the others
         self.node.lanes.look()
         if self._lost and self._receiver is not None:
             lost, self._lost = self._lost, 0
@@ -246,13 +416,13 @@ class ZenohTransport:
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
-"""First and longest pause, in seconds, before a listening session that has ended is opened again."""
+"""First and longest pause in seconds before a listening session that has ended is reopened."""
 _PORTS_TRIED: Final = 5
 _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) goes on trying"
 
 
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
-    """The protocol's form on Zenoh. May raise `Unsupported`: none; `LocalProtocolError`: `tls` is given."""
+    """Raises `Unsupported` if the protocol has no form on Zenoh, and `LocalProtocolError` if `tls` is given."""
     if options.tls is not None:
         text = "Zenoh does TLS itself: in place of tls= write ?link=tls&ca=FILE, and where it serves &cert=FILE&key=FILE"
         raise LocalProtocolError(text, protocol="zenoh")
@@ -264,7 +434,7 @@ def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
 
 
 def _reason(error: Exception) -> str:
-    """Zenoh's error text, without its source location."""
+    """Return Zenoh's error text without its source location."""
     return str(error).partition(" at /")[0].strip()
 
 
@@ -287,13 +457,13 @@ class ZenohConnector:
             raise ConnectFailed(self.url, f"timed out after {limits.connect_timeout:g} s (Limits.connect_timeout)") from None
         except BusError:
             raise
-        except Exception as error:  # Zenoh's errors have no narrower base class
+        except Exception as error:  # Zenoh's errors have no base class of their own
             raise ConnectFailed(self.url, f"{_reason(error)} {_ADVICE}") from error
         return transport
 
 
 class ZenohListening:
-    """A listening session and its one connection to the bus; the session is opened again after its end."""
+    """A listening session with its single connection to the bus. The session is reopened whenever it ends."""
 
     def __init__(self, address: ZenohAddress, fabric: Fabric, options: ListenOptions) -> None:
         self.url: str = address.url()
@@ -304,14 +474,14 @@ class ZenohListening:
         """Open the session and hand it to the bus.
 
         Raises:
-            OSError: Cannot listen there.
-            BusError: Not admitted.
+            OSError: If the node cannot listen there.
+            BusError: If the bus does not admit it.
         """
         transport = await self._opened()
         try:
             await self._admitted(transport)
         except Unavailable:
-            pass  # the bus has not started yet: try again later
+            pass  # the bus has not started yet, so `_keep` tries again
         self._options.host.spawn(self._keep, transport)
 
     async def _opened(self, filters: Sequence[str] = ()) -> ZenohTransport:
@@ -354,7 +524,7 @@ class ZenohListening:
                 gate.left(transport.address)
                 raise outcome[0]
             gate.opened(transport, outcome[0])
-            await transport.written()  # a client that knows this server is heard from now on
+            await transport.written()  # from now on, messages of clients that know this server arrive
         except BaseException:
             transport.abort(Closed(1006, "the bus did not let it in"))
             raise
@@ -367,7 +537,7 @@ class ZenohListening:
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
-                    # A client may be back and publish before the bus has admitted the session and declared its filters.
+                    # A client may reconnect and publish before the bus has admitted the session and declared its filters.
                     transport = await self._opened(transport.filters)
                     await self._admitted(transport)
                 except Unavailable:
@@ -380,12 +550,12 @@ class ZenohListening:
                 pause = _PAUSE
 
     async def aclose(self) -> None:
-        """Stop opening sessions. The address is released with the connection, which is the same session."""
+        """Stop opening sessions. The address is released when the connection, which is the same session, ends."""
         self._scope.cancel()
 
 
 def _free_port(host: str) -> int:
-    """A port that is free now, because Zenoh does not report the port that it chose."""
+    """Return a port that is free right now, because Zenoh does not report the port that it chooses."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
@@ -398,26 +568,24 @@ class Zenoh:
 
     name = "zenoh"
     carries_query = True
-    """URL options that the protocol does not know belong to the session."""
+    """URL options that the protocol doesn't know belong to the session."""
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import Zenoh. May raise `ImportError`: not installed."""
+        """Import Zenoh. Raises `ImportError` if it is not installed."""
         try:
-            import zenoh  # noqa: F401  # it is needed soon
+            import zenoh  # noqa: F401  # needed soon
         except ImportError:
             raise ImportError("zenoh:// needs eclipse-zenoh: pip install 'polybus[zenoh]'", name="zenoh") from None
 
     def connector(self, url: str) -> Connector:
-        """A connector for an address without the protocol."""
         return ZenohConnector(url, zenoh_address(url))
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach the address, and it joins no other fabric."""
+        """Return True if the address, and every fabric that it joins, is reachable only from this machine."""
         return zenoh_address(url).is_private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Open a listening session."""
         listening = ZenohListening(listening_address(url), _fabric_of(options), options)
         await listening.begin()
         return listening

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polybus.plugins.registry import resolve_url
-from polybus.transports.zenoh.address import listening_address, zenoh_address
+from polybus.transports.zenoh.transport import listening_address, zenoh_address
 
 CLIENT: dict[str, Any] = {
     "mode": "client",

@@ -6,9 +6,8 @@ from threading import Event, Thread
 import pytest
 
 from polybus.plugins import Sample
-from polybus.transports.zenoh import lanes, node
-from polybus.transports.zenoh.lanes import Lanes
-from polybus.transports.zenoh.node import Inbox
+from polybus.transports.zenoh import node
+from polybus.transports.zenoh.node import Inbox, Lanes
 from tests.support import BOUND
 
 
@@ -105,8 +104,8 @@ def test_what_waits_is_bounded_wherever_its_bytes_are(big: Sample) -> None:
     fabric.hold(1)
     assert out.add(big)
     assert fabric.begun[1].wait(BOUND)
-    assert sum(out.add(big) for _ in range(1000)) == lanes.MOST_BYTES // big.size
-    assert out.drop() == lanes.MOST_BYTES // big.size
+    assert sum(out.add(big) for _ in range(1000)) == node.MOST_BYTES // big.size
+    assert out.drop() == node.MOST_BYTES // big.size
     fabric.let_go(1)
 
 
@@ -167,7 +166,7 @@ def test_a_priority_that_stands_still_holds_back_no_other_and_drops_what_is_too_
     fabric.hold(1)
     assert out.add(sample(1))
     assert fabric.begun[1].wait(BOUND)
-    assert sum(out.add(sample(1)) for _ in range(lanes.MOST_SAMPLES + 5)) == lanes.MOST_SAMPLES
+    assert sum(out.add(sample(1)) for _ in range(node.LANE_SAMPLES + 5)) == node.LANE_SAMPLES
     assert out.add(sample(4))
     assert fabric.wrote.wait(BOUND)
     assert [one.level for one in fabric.put] == [4]
@@ -176,11 +175,11 @@ def test_a_priority_that_stands_still_holds_back_no_other_and_drops_what_is_too_
     assert not pauses(out)  # it stands still: the bus goes on without it
     fabric.let_go(1)
     flushed(out)
-    assert len(fabric.put) == lanes.MOST_SAMPLES + 2
+    assert len(fabric.put) == node.LANE_SAMPLES + 2
     out.drop()
 
 
-@pytest.mark.parametrize("size", [1, lanes.HIGH_BYTES // 4])
+@pytest.mark.parametrize("size", [1, node.HIGH_BYTES // 4])
 def test_the_bus_is_asked_to_pause_and_goes_on_when_half_is_written(size: int) -> None:
     fabric, out = made()
     fabric.hold(1)
@@ -188,7 +187,7 @@ def test_the_bus_is_asked_to_pause_and_goes_on_when_half_is_written(size: int) -
     while not pauses(out):
         assert out.add(sample(1, size))
         count += 1
-    assert count > min(lanes.HIGH_SAMPLES, lanes.HIGH_BYTES // size)
+    assert count > min(node.HIGH_SAMPLES, node.HIGH_BYTES // size)
     assert not fabric.eased.is_set()
     fabric.let_go(1)
     assert fabric.eased.wait(BOUND)

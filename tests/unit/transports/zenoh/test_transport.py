@@ -10,8 +10,7 @@ import polybus
 from polybus import Limits
 from polybus.protocols import Up
 from polybus.testing.contract.transport import FrameReceiver
-from polybus.transports.zenoh.address import zenoh_address
-from polybus.transports.zenoh.transport import ZenohTransport
+from polybus.transports.zenoh.transport import ZenohTransport, zenoh_address
 from tests.support import BOUND, eventually
 from tests.unit.protocols.up.test_session import published
 
