@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._util.log_fields import log_fields
-from ._util.repeated_warnings import Warnings
+from ._util.logs import Warnings, log_fields
 from .errors import BusError
 from .events import DeadLettered
 

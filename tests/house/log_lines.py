@@ -47,7 +47,7 @@ class LogLine:
 def lines() -> tuple[LogLine, ...]:
     found = set[LogLine]()
     for path in SOURCES:
-        if path.relative_to(PACKAGE).parts[0] not in OF_OTHERS and path.stem != "repeated_warnings":  # writes what others say
+        if path.relative_to(PACKAGE).parts[0] not in OF_OTHERS and path.stem != "logs":  # writes what others say
             found.update(lines_of(path.read_text(encoding="utf-8")))
     return tuple(sorted(found))
 

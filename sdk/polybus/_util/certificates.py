@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from .log_fields import log_fields
+from .logs import log_fields
 from .sources import sources
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import anyio
 
 from .._validation import shown
 from .listening import cannot_listen
-from .log_fields import log_fields
+from .logs import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")
 

@@ -72,3 +72,13 @@ def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callab
 
     host.spawn(call)
     return scope.cancel
+
+
+def cookies_of(text: str) -> dict[str, str]:
+    """Parse a ``Cookie`` header for `Handshake.cookies`. Returns an empty dictionary if the header is malformed."""
+    from http.cookies import CookieError, SimpleCookie  # slow to import, and needed only for clients with cookies
+
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
+    except CookieError:
+        return {}

@@ -8,18 +8,15 @@ from .._util.broadcast import EventHub
 from .._util.cancel_scopes import receive, to_the_end
 from .._util.certificates import EXPIRES_SOON, warn_of_certificate
 from .._util.class_shapes import form_of_struct
-from .._util.cookies import cookies_of
 from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
 from .._util.listening import is_loopback, unlink_if_ours
-from .._util.log_fields import log_fields
+from .._util.logs import ViolationCounter, Warnings, log_fields, too_many
 from .._util.misuse import CONNECT, blocking_entered_first, explains
-from .._util.own_thread import in_own_thread
 from .._util.pattern_index import SubjectIndex, tokens_overlap
-from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
+from .._util.process import end_by_sigterm, ending_signals, exit_at_once, in_own_thread
 from .._util.pydantic_types import adapter_of
-from .._util.repeated_warnings import ViolationCounter, Warnings, too_many
 from .._util.sources import Sources, sources
 from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable
 from .._validation import (
@@ -37,6 +34,7 @@ from .._validation import (
 )
 from ..body import plain_form, scalar_form, writes_aliases
 from ..secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
+from .connections import cookies_of
 
 __all__ = [
     "CONNECT",

@@ -13,10 +13,10 @@ import anyio
 from anyio.lowlevel import RunVar
 from attrs import define, field, frozen
 
-from .._util.cookies import cookies_of
 from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, TooLarge, Unauthorized
 from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Host, Listening, ListenOptions, Receiver, Transport
 from ..plugins.close_codes import closed_by_peer, text_of
+from ..plugins.connections import cookies_of
 from ..secrets import shown_url, without_secrets
 
 HIGH_BYTES: Final = 64 * 1024

@@ -22,7 +22,7 @@ import anyio.lowlevel
 from attrs import frozen
 
 from .._util.listening import cannot_listen, is_loopback
-from .._util.log_fields import log_fields
+from .._util.logs import log_fields
 from ..errors import ConnectFailed
 from ..limits import Limits
 from ..plugins import Closed

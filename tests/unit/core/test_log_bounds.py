@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from polybus import Bus, ConnectFailed, Disconnected, Forbidden, RequestError, Route, bridge, connect
-from polybus._util.repeated_warnings import Warnings
+from polybus._util.logs import Warnings
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio

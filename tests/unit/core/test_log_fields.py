@@ -9,8 +9,7 @@ import pytest
 
 from polybus import Bus, Context, Handshake, RequestError, connect
 from polybus._core.bus.dialer import LinkLog
-from polybus._util.log_fields import log_fields
-from polybus._util.repeated_warnings import Warnings
+from polybus._util.logs import Warnings, log_fields
 from polybus.message import Kind, Message
 from polybus.testing import pair
 from tests.refusal import refused

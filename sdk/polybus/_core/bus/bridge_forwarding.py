@@ -14,8 +14,7 @@ import anyio
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
-from ..._util.repeated_warnings import ViolationCounter
+from ..._util.logs import ViolationCounter, log_fields
 from ...errors import (
     BadReply,
     BusError,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from ..._util.event_loop import running_loop
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.misuse import CONNECT, explains
-from ..._util.process_end import end_by_sigterm, ending_signals, exit_at_once
+from ..._util.process import end_by_sigterm, ending_signals, exit_at_once
 from ..._validation import check_count, check_type, counted, seconds, shown
 from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError

@@ -10,9 +10,9 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..._util.cookies import cookies_of
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Handshake
+from ...plugins.connections import cookies_of
 from ...plugins.extensions import party_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import define, field
 
-from ..._util.repeated_warnings import ViolationCounter
+from ..._util.logs import ViolationCounter
 from ..._util.sources import sources
 from ...errors import Disconnected, Forbidden, Unauthorized, Unsupported
 from ...events import LinkDown, LinkUp

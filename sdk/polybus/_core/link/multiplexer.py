@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..._util.repeated_warnings import ViolationCounter
-from ...errors import BusError, Code, Forbidden, Unauthorized
+from ..._util.logs import ViolationCounter
+from ...errors import BusError, Code, Unauthorized
 from ...events import LinkDown, LinkUp
 from ...message import Kind, Message
 from ...plugins import Admission, Handshake, Identity, PeerOpened
+from ...plugins.close_codes import code_for, text_of
 from ..runtime.memory_budgets import MemoryBudget, cost
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _PARTS = 16
 """Fraction (1/n) of the memory for pending peers that one of them may take."""
-
-_CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
 class PendingPeer(Struct, eq=False):
@@ -100,8 +99,7 @@ class MultiplexedPeers:
             self._let_in(event, outcome.identity)
             link.receive_all(messages)
         else:
-            code = _CODES.get(type(outcome), 1013)
-            self._refuse(event.key, code, _text(outcome))
+            self._refuse(event.key, code_for(outcome), text_of(outcome))
 
     def _let_in(self, event: PeerOpened, identity: Identity) -> None:
         link = self._link
@@ -189,7 +187,3 @@ class MultiplexedPeers:
             peer.connection_lost(reason, going_on=False, error=error)
         if self._link.outbox is not None:
             self._link.outbox.clear()
-
-
-def _text(error: BusError) -> str:
-    return str(getattr(error, "text", error))

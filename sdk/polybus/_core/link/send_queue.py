@@ -11,7 +11,7 @@ import anyio
 from attrs import define, field
 
 from ..._util.event_loop import Notifier
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.priority_queue import PriorityQueue
 from ...errors import BusError, Code
 from ...message import Message

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._util.repeated_warnings import too_many
+from ..._util.logs import too_many
 from ...errors import BusError, Code, Disconnected
 from ...events import FrameRefused
 from ...message import Kind

@@ -12,7 +12,7 @@ import anyio
 from msgspec import Struct, field
 
 from ..._util.event_loop import Notifier
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...plugins.hello import HELLO

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._util.deadlines import Deadlines
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.priority_queue import PriorityQueue
 from ...errors import Code
 from ...headers import VIA

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 import anyio
 
 from ..._util.cancel_scopes import receive
-from ..._util.log_fields import log_fields
+from ..._util.logs import ViolationCounter, log_fields
 from ..._util.misuse import never_without_async
-from ..._util.repeated_warnings import ViolationCounter
 from ..._util.typed_body import misfit, typed_body
 from ..._validation import type_name
 from ...errors import BusError, Code, LocalProtocolError, SlowConsumer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.pattern_index import pattern_cost
 from ...subjects import canonical, check_pattern, wire_pattern
 

@@ -12,7 +12,7 @@ import anyio
 from attrs import define, field
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ...errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
 from ...message import Kind, Message
 from ...plugins import ToUser

@@ -14,9 +14,8 @@ import anyio.lowlevel
 from attrs import define, field
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import ViolationCounter, log_fields
 from ..._util.pattern_index import SubjectIndex
-from ..._util.repeated_warnings import ViolationCounter
 from ...body import JSON
 from ...errors import BusError, LocalProtocolError, QueueFull
 from ...headers import VIA

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.pattern_index import SubjectIndex
 from ..._util.typed_body import check_returns
 from ...errors import BusError, Code, Unsupported, another

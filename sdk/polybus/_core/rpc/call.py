@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 import anyio
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.sources import sources
 from ...errors import Code, Forbidden, RequestError
 from ...events import HandlerFailed

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from ..._util.cancel_scopes import EARLY, let_scope_fire
 from ..._util.deadlines import Deadlines
 from ..._util.event_loop import wrong_event_loop
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.misuse import awaited_first
 from ..._util.sources import sources
 from ..._util.typed_body import body_of, misfit, typed_body

@@ -13,8 +13,7 @@ import anyio
 from attrs import evolve
 
 from ..._util.event_loop import is_foreign_exception
-from ..._util.log_fields import log_fields
-from ..._util.repeated_warnings import Warnings
+from ..._util.logs import Warnings, log_fields
 from ..._validation import check_callable, shown
 from ...errors import BadRequest, BusError, Forbidden, NotFound, RequestError, TooManyRequests, Unauthorized, Unavailable
 from ...plugins import Admission, Handshake, Identity

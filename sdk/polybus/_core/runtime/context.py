@@ -7,7 +7,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ...plugins import Identity
 from ...plugins.extensions import party_of
 

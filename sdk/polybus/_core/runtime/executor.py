@@ -16,7 +16,7 @@ import anyio
 from msgspec.structs import replace
 
 from ..._util.broadcast import KEPT
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.sources import sources
 from ..._validation import in_one_line, name_of, shown
 from ...events import HandlerFailed

@@ -17,7 +17,7 @@ import anyio.lowlevel
 from attrs import define, field
 from msgspec import Struct
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from .context import Context
 from .threads import holding
 

@@ -19,7 +19,7 @@ from anyio.lowlevel import RunVar
 
 from ..._util.cancel_scopes import effective_deadline
 from ..._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
-from ..._util.repeated_warnings import Warnings
+from ..._util.logs import Warnings
 from .context import current_call
 from .loop_prevention import BusIdentities
 from .memory_budgets import AddressBudget

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 from attrs import define, field
 
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ..._util.priority_queue import PriorityQueue
 from ..._util.sources import sources
 

@@ -18,8 +18,7 @@ import anyio.lowlevel
 from attrs import define, field
 
 from ..._util.listening import unlink_if_ours
-from ..._util.log_fields import log_fields
-from ..._util.repeated_warnings import Warnings
+from ..._util.logs import Warnings, log_fields
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
 from ...plugins.connections import call_later

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import anyio
 
 from ..._util.event_loop import running_loop
-from ..._util.log_fields import log_fields
+from ..._util.logs import log_fields
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
 from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
