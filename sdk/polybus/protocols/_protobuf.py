@@ -1,10 +1,10 @@
-"""The body format ``google.protobuf.Any``, and errors as ``google.rpc.Status``.
+"""The ``google.protobuf.Any`` body format, and errors as ``google.rpc.Status``.
 
-Protobuf messages are packed unchanged, any other value as ``google.protobuf.Value``. Decoding returns plain values for
-``Value`` and the wrapper types, message objects for known types, and otherwise the ``Any`` itself.
+Protobuf messages are packed as they are, any other value as ``google.protobuf.Value``. Decoding returns a plain value for
+``Value`` and the wrapper types, a message object for a known type, and otherwise the ``Any`` itself.
 
-Plain values are handled without the package ``protobuf``, which Pyodide lacks and which takes two to four times as long.
-``Value`` stores numbers as doubles. A whole number is returned as ``int``; one beyond 2^53 is refused, not rounded.
+Plain values do not need the `protobuf` package, which Pyodide lacks and which takes two to four times as long. ``Value`` stores
+all numbers as doubles: whole ones are read as ``int``, and an integer beyond 2^53 is rejected instead of rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..plugins.protobuf import field, length, read_fields, read_varint, varint
 
 
 def known_class(name: str) -> type[Any] | None:
-    """The class of a message type by full name; None if the program does not know it."""
+    """Return the class of a message type, or None if the program has not loaded it."""
     from google.protobuf import descriptor_pool, message_factory
 
     try:
@@ -35,7 +35,7 @@ def known_class(name: str) -> type[Any] | None:
 
 
 def is_message(value: Any) -> bool:
-    """True if a value is a protobuf message; does not load the package."""
+    """Check for a protobuf message without importing the package."""
     return hasattr(value, "DESCRIPTOR") and hasattr(value, "SerializeToString")
 
 
@@ -48,14 +48,14 @@ _NULL, _NUMBER, _STRING, _BOOL, _STRUCT, _LIST, _ITEM, _ENTRY_VALUE = 0x08, 0x11
 
 
 class Unwritable(ValueError):
-    """The value does not fit ``google.protobuf.Value``; the text gives the reason."""
+    """The value does not fit into ``google.protobuf.Value``."""
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------
 
 
 def write_value(value: Any, depth: int) -> bytes:
-    """Encode a ``Value``. May raise `Unwritable`; `UnicodeEncodeError`: lone surrogate."""
+    """Encode a ``Value``. Raises `Unwritable`, or `UnicodeEncodeError` for a lone surrogate."""
     kind = type(value)
     if kind is str:
         text: bytes = value.encode()
@@ -125,7 +125,7 @@ _WRITERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
 
 
 def read_value(data: bytes, depth: int) -> Any:
-    """Decode a ``Value``. May raise `ValueError`: malformed, or nested deeper than `depth`."""
+    """Decode a ``Value``. Raises `ValueError` if it is malformed or nested deeper than `depth`."""
     try:
         return _value(data, 0, len(data), depth)
     except IndexError as error:
@@ -133,7 +133,7 @@ def read_value(data: bytes, depth: int) -> Any:
 
 
 def read_value_at(data: bytes, at: int, depth: int) -> Any:
-    """`read_value` from a position to the end. May raise `ValueError` or `IndexError`."""
+    """Decode a ``Value`` from a position to the end. Truncated data may also raise `IndexError`."""
     end = len(data)
     if at + 2 < end and data[at] == _STRUCT and data[at + 1] == end - at - 2 < 128:
         return _struct(data, at + 2, end, depth - 1)
@@ -248,7 +248,7 @@ def pack(name: str, data: bytes) -> bytes:
 
 
 def pack_value(value: Any) -> bytes:
-    """Pack a plain value in an ``Any``. May raise `EncodeError`, with the path of the part that does not fit."""
+    """Pack a plain value into an ``Any``."""
     try:
         data = write_value(value, _DEPTH)
     except (ValueError, RecursionError):
@@ -257,7 +257,7 @@ def pack_value(value: Any) -> bytes:
 
 
 def _write_converted(value: Any) -> bytes:
-    """Convert attrs classes, dataclasses, datetimes, bytes and so on as in a JSON body, which reports the path of a failure."""
+    """Write a value that has to be converted to JSON first, such as an attrs object or a datetime."""
     data = JSON.encode(value)  # raises with the path
     try:
         return write_value(msgspec.json.decode(data), _DEPTH)
@@ -276,7 +276,7 @@ def _is_written(part: Any) -> bool:
 
 
 def unpack(data: bytes) -> tuple[str, bytes]:
-    """Type URL and bytes of an ``Any``. May raise `ValueError`."""
+    """Return the type URL and the content of an ``Any``."""
     url, value = "", b""
     for number, part in read_fields(data):
         if number == 1 and isinstance(part, bytes):
@@ -287,7 +287,7 @@ def unpack(data: bytes) -> tuple[str, bytes]:
 
 
 def check_any(data: bytes) -> bool:
-    """True if the bytes are an ``Any``; its content is not checked."""
+    """Check that the bytes are an ``Any``, without looking at its content."""
     try:
         head = data[1] + 2
         size = data[head + 1]
@@ -305,7 +305,7 @@ def check_any(data: bytes) -> bool:
 
 
 def type_name(url: str) -> str:
-    """Full name of a message type from its URL; up-java and the document's examples use a single leading slash."""
+    """Return the full name in a type URL. up-java and the document's examples write it after a single slash."""
     return url.rpartition("/")[2]
 
 
@@ -313,7 +313,7 @@ class AnyFormat:
     content_type = "application/protobuf"
 
     def encode(self, value: Any) -> bytes:
-        """Pack a value. May raise `EncodeError`, with the path of the part that does not fit."""
+        """Pack a value. The `EncodeError` has the path of the part that does not fit."""
         if type(value) is dict:
             try:
                 data = write_dict(value, _DEPTH)
@@ -327,7 +327,7 @@ class AnyFormat:
         return data if name == "google.protobuf.Any" else pack(name, data)
 
     def decode(self, data: bytes) -> Any:
-        """Unpack a value. May raise `BadRequest`: malformed."""
+        """Unpack a value. Raises `BadRequest` if the data is not an ``Any``."""
         if not data:
             return None  # an empty ``Any``
         try:
@@ -370,7 +370,7 @@ _DOMAIN: Final = field(b"\x12", b"polybus")
 
 
 def status_of(message: Message) -> bytes:
-    """Write the Status of an error or failed end; reason and detail are in its details. May raise `EncodeError`."""
+    """Write an error or a failed end as a Status, with reason and detail in its ``details``."""
     given = message.attributes
     reason, detail = given.get("reason"), given.get("detail")
     data = b"\x08" + varint(int(message.code or Code.UNKNOWN)) + field(b"\x12", str(given.get("text") or "").encode())
@@ -382,7 +382,7 @@ def status_of(message: Message) -> bytes:
 
 
 def facts_of(status: bytes) -> tuple[int, dict[str, Any]]:
-    """Code and facts of a Status. May raise `ValueError`: malformed."""
+    """Return the code and the error facts of a Status."""
     code, facts = 0, {"text": "", "reason": None, "detail": None}
     for number, part in read_fields(status):
         if number == 1 and isinstance(part, int):
@@ -408,7 +408,7 @@ def _add_detail(facts: dict[str, Any], data: bytes) -> None:
 
 
 def code_of(number: int) -> tuple[Code, str]:
-    """The code of a number, and a text if the number is unknown."""
+    """Return the code for a number. An unknown number becomes UNKNOWN, with a text that says so."""
     try:
         return Code(number), ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rules and small parts that the protocols share: caches, options in URLs, subjects, headers, counts, errors, channels."""
+"""What the protocols share: caches, URL options, and rules for subjects, headers, counts and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST: Final = 4096
 
 
 def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
-    """Add an entry to a cache, which is emptied first if it has `most` entries."""
+    """Cache a value. A cache with `most` entries is emptied first."""
     if len(cache) >= most:
         cache.clear()
     cache[key] = value
@@ -26,7 +26,7 @@ def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
 
 
 class Memo(dict[K, V]):
-    """A dictionary that makes missing values with `make`, whose exceptions it raises, and empties itself at `most` keys.
+    """A dictionary that calls `make` for a missing key, and empties itself when it has `most` keys.
 
     A hit costs no Python call.
     """
@@ -43,7 +43,7 @@ class Memo(dict[K, V]):
 
 
 class UrlOptions:
-    """Base of the adapters, which are attrs classes. `option_names` are the fields that a URL may set."""
+    """Base class of the adapters. `option_names` lists the fields that a URL may set."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class UrlOptions:
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from the defaults, as written in the query of a URL."""
+        """Return the options that differ from their defaults, as written in a URL's query."""
         kind: Any = type(self)
         defaults = {one.name: one.default for one in fields(kind)}
         given = {name: getattr(self, name) for name in self.option_names if getattr(self, name) != defaults[name]}
@@ -60,10 +60,10 @@ class UrlOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Create an adapter from the query of a URL.
+        """Create an adapter from a URL's query.
 
         Raises:
-            ValueError: An option or value is unknown. The error text lists the known ones.
+            ValueError: If an option or value is unknown. The text lists the known ones.
         """
         unknown = sorted(set(options) - set(cls.option_names))
         if unknown:
@@ -72,7 +72,7 @@ class UrlOptions:
 
 
 def choice(*values: str) -> Any:
-    """Return a field that accepts one of these values. The first is the default."""
+    """Return an attrs field that accepts one of these values. The first value is the default."""
     return field(default=values[0], validator=one_of(*values))
 
 
@@ -93,7 +93,9 @@ LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Return the reason why the value is not a string of at most `limit` UTF-8 bytes without control characters, or None."""
+    """Return what is wrong with a subject, or None if it is a string of up to `limit` UTF-8 bytes without control
+    characters.
+    """
     if type(value) is not str:
         return f"a subject is a string here, not {type(value).__name__}"
     if _CONTROL.search(value):
@@ -106,7 +108,7 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
-    """Return the reason why the value does not map strings to strings, of at most `limit` UTF-8 bytes in all, or None."""
+    """Return what is wrong with headers, or None if they map strings to strings and have up to `limit` UTF-8 bytes in total."""
     if type(headers) is not dict:
         return f"headers are an object, not {type(headers).__name__}"
     size = 0
@@ -133,7 +135,7 @@ def milliseconds(ttl: float) -> int:
 
 
 def shown_text(data: bytes) -> str:
-    """Return the beginning of a field for display, with escapes for bytes that are not UTF-8."""
+    """Decode the beginning of a field for display, with escapes for bytes that are not UTF-8."""
     text = data[:_SHOWN].decode("utf-8", "backslashreplace")
     return (text if text.isprintable() else repr(text)) + (f" ... {len(data)} bytes" if len(data) > _SHOWN else "")
 
@@ -143,7 +145,7 @@ def plain_field(value: int | bytes) -> str:
 
 
 def opening_facts(message: Message) -> tuple[str, int, int]:
-    """Return mode, credit and hops of an outgoing open."""
+    """Return the mode, credit and hops of an outgoing open."""
     given = message.attributes
     return given.get("mode", "channel"), given.get("credit", 0), given.get("hops", 0)
 
@@ -160,7 +162,7 @@ def refusal(error: RemoteProtocolError, id: Any) -> Message:
 
 
 class WireRules:
-    """The rules, with errors that name a protocol: `RemoteProtocolError` for input, `LocalProtocolError` for output."""
+    """Checks that raise errors with a protocol's name: `RemoteProtocolError` for input, `LocalProtocolError` for output."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
@@ -175,7 +177,7 @@ class WireRules:
         return self.refuse(text, "too_large", close_code=1009)
 
     def refuse_json(self, error: Exception, answer_id: Any = None, kind: str = "a message") -> RemoteProtocolError:
-        """Return the error for input that a JSON decoder or `polybus.body.check_json` rejects, or that is not a valid value."""
+        """Convert the error of a JSON decoder or of `polybus.body.check_json`, or the `BadRequest` for an invalid value."""
         if isinstance(error, (EncodeError, RecursionError)):  # check_json raises EncodeError for input that is too deep
             return self.refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
         if isinstance(error, BadRequest):
@@ -183,7 +185,7 @@ class WireRules:
         return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
 
     def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-        """Check incoming headers; null means no headers. Raises `RemoteProtocolError`: ``invalid_headers``."""
+        """Check incoming headers, which may be null."""
         fault = None if headers is None else fault_in_headers(headers, limit)
         if fault is not None:
             raise self.refuse(fault, "invalid_headers", answer_id)
@@ -192,7 +194,7 @@ class WireRules:
     def read_count(
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
-        """Check an incoming integer. Raises `RemoteProtocolError` with `reason` if it is invalid."""
+        """Check an incoming integer. Errors have the given `reason`."""
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value
@@ -200,14 +202,14 @@ class WireRules:
     def read_opening(
         self, mode: Any, credit: Any, hops: Any, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT
     ) -> dict[str, Any]:
-        """Return the attributes of an incoming open. Raises `RemoteProtocolError` with `reason` if one is invalid."""
+        """Check an incoming open, and return its attributes. Errors have the given `reason`."""
         if mode not in MODES:
             raise self.refuse(f"mode is one of {', '.join(MODES)}", reason, answer_id)
         credit = self.read_count(credit, "credit", answer_id, reason, most)
         return {"mode": mode, "credit": credit, "hops": self.read_count(hops, "hops", answer_id, reason, most)}
 
     def check_local_subject(self, value: Any, limit: int) -> str:
-        """Check an outgoing subject, which may be empty. Raises `LocalProtocolError`, or `Unsupported` for an integer."""
+        """Check an outgoing subject, which may be empty. An integer raises `Unsupported`."""
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
@@ -216,7 +218,6 @@ class WireRules:
         return str(value)
 
     def check_local_headers(self, headers: Any, limit: int) -> None:
-        """Check outgoing headers. Raises `LocalProtocolError` if they are invalid."""
         fault = fault_in_headers(headers, limit)
         if fault is not None:
             raise LocalProtocolError(fault, protocol=self._protocol)

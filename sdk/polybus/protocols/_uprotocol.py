@@ -1,9 +1,9 @@
-"""The parts that both generations of uProtocol share: ids, priorities, session rules, and attributes that survive a bridge.
+"""What both generations of uProtocol share: ids, priorities, the session, and the attributes that survive a bridge.
 
-Ids are UUIDs with a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document uses UUID version 8: 48 bits of
-Unix milliseconds, the version, a 12-bit counter that restarts each millisecond, the variant, and 62 bits that are random once
-per maker. up-java wrote version 6 for a while, and later releases write version 7: both are read. The document's own examples
-show version 4, which has no time.
+Ids are UUIDs that contain a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document uses version 8: 48 bits of
+Unix milliseconds, the version, a 12-bit counter that restarts each millisecond, the variant, and 62 bits that each maker
+chooses at random once. up-java wrote version 6 for a while and later version 7, and both are read. The document's own examples
+use version 4, which has no time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ._shared import UrlOptions
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
 FIRST_TOPIC: Final = 0x8000
-"""First number of a topic in an address; methods are below, and 0 is for answers and notifications."""
+"""First topic number in an address. Methods have lower numbers, and 0 is for answers and notifications."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -77,10 +77,10 @@ def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
 
 @frozen(kw_only=True)
 class EntityOptions(UrlOptions):
-    """The options that both generations have."""
+    """Options of both generations."""
 
     largest: ClassVar[int]
-    """Largest number of milliseconds in a ttl, and largest permission level."""
+    """Largest ttl in milliseconds, and largest permission level."""
 
     ttl: float | None = field(default=None, validator=_check_lifetime)
     priorities: Pairs = field(default=(), converter=_pairs, validator=_check_priorities)
@@ -116,19 +116,19 @@ _UUID: Final = re.compile(
 )
 _COUNTS: Final = 4096
 _HEX: Final = tuple(f"{count:03x}" for count in range(1024))
-"""Enough for a million ids per second; formatting one costs a third of making an id."""
+"""Formatting the count takes a third of the time for an id. These suffice for a million ids per second."""
 _LAST_MS: Final = 2**48 - 1
 _GREGORIAN_MS: Final = 12_219_292_800_000  # from 1582-10-15, the epoch of version 6, to 1970
 
 
 class IdFactory:
-    """Creates unique, ordered ids, even if the clock is set back.
+    """Generates unique ids in ascending order, even if the clock is set back.
 
-    After 4,096 ids within one millisecond, or if the clock is set back, the time in the ids runs ahead of the clock until the
-    clock catches up. (In the document the counter stops instead, so ids are repeated.) This class is not thread-safe.
+    After 4,096 ids in one millisecond, or after the clock was set back, ids contain times ahead of the clock until it catches
+    up. (In the document the counter stops instead, which repeats ids.) Not thread-safe.
 
     Args:
-        clock: Function that returns nanoseconds since 1970.
+        clock: Returns nanoseconds since 1970.
         rng: Generates the random part. The default is `random.SystemRandom`.
     """
 
@@ -168,10 +168,10 @@ def id_version(id: str) -> int | None:
 
 
 def id_time_ms(id: str) -> int | None:
-    """Return the creation time of an id in milliseconds since 1970, or None if it has no time (version 4, as in the document).
+    """Return when an id was created, in milliseconds since 1970, or None for version 4, which contains no time.
 
     Raises:
-        ValueError: The string is not a hyphenated UUID.
+        ValueError: If the string is not a UUID with hyphens.
     """
     version = id_version(id)
     if version == 8 or version == 7:
@@ -188,16 +188,16 @@ _VERSION_AT: Final = 14
 
 
 def relayed_priority(attributes: Mapping[str, Any]) -> str | None:
-    """Original priority of a message, also over a bridge; None if it had none, or came from another protocol."""
+    """Return the original priority of a message, even across a bridge, or None if it came from another protocol."""
     crossed = attributes.get(RELAYED)
     name = crossed.get("priority") if isinstance(crossed, dict) else attributes.get("priority")
     return name if isinstance(name, str) and name in LEVELS else None
 
 
 def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
-    """Original id of a message that crossed a bridge, converted to a version; None if it had no id with a time.
+    """Return the original id of a bridged message, converted to a version, or None if it had no id with a time.
 
-    Versions 7 and 8 differ only in that digit, so an id that crosses twice is unchanged.
+    Versions 7 and 8 differ only in the version digit, so an id that crosses twice is unchanged.
     """
     crossed = attributes.get(RELAYED)
     id = crossed.get("id") if isinstance(crossed, dict) else None
@@ -207,7 +207,7 @@ def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
 
 
 class LazyMessage(Message, ABC):
-    """A message that converts its attributes to a dict only when they are read, which few handlers do."""
+    """A message that builds its `attributes` on first access, because few handlers read them."""
 
     __slots__ = ()
     extras: dict[str, Any] | None  # declared in `Message`; repeated for type checkers
@@ -233,7 +233,7 @@ _REQUEST_LEVEL: Final = 4
 
 
 def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | int], str | None]) -> int:
-    """Urgency for send order: 0 (CS0) to 6 (CS6). An answer is as urgent as its request (`asked`)."""
+    """Return how urgent a message is, from 0 (CS0) to 6 (CS6). An answer has the priority of its request (`asked`)."""
     name = asked or relayed_priority(message.attributes) or level_of(message.subject)
     return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
 
@@ -246,10 +246,7 @@ _REQUEST: Final = Kind.REQUEST
 
 
 class EntitySession(QuietSession, ABC):
-    """Base of the sessions of both generations: pending requests, expiry, and answers to malformed messages.
-
-    There is no handshake, heartbeat or goodbye. Times are milliseconds.
-    """
+    """Base class of both sessions: pending requests, expiry, and answers to malformed requests. Times are in milliseconds."""
 
     codes: ClassVar[Mapping[str | None, Code]]  # Codes of refusal reasons that are not INVALID_ARGUMENT
     return_address: ClassVar[type]
@@ -271,7 +268,7 @@ class EntitySession(QuietSession, ABC):
         self._output: list[Message | SessionEvent | bytes] = []  # Outcome of the current frame, unless it is one message
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. Never raises: a malformed message becomes `Refused`, and a malformed request is answered."""
+        """Handle one frame. A malformed message becomes `Refused`, and a malformed request is also answered."""
         try:
             message = self._read(frame)
             if self._is_taken(message, now):
@@ -282,7 +279,7 @@ class EntitySession(QuietSession, ABC):
 
     @abstractmethod
     def _is_taken(self, message: Any, now: float) -> bool:
-        """Return True if the message goes on; otherwise the outcome is in `_output`."""
+        """Return True if the bus gets the message. Otherwise the outcome is in `_output`."""
 
     def _unread(self, error: RemoteProtocolError, frame: bytes, now: float) -> None:
         self._refuse(error)
@@ -297,9 +294,9 @@ class EntitySession(QuietSession, ABC):
         self._topics.clear()
 
     def _in_time(self, message: Message, made: int, ttl: int) -> bool:
-        """True if a message that is not an answer has not expired. Sets its remaining ttl.
+        """Set the remaining ttl of a message that is not an answer, or return False if it has expired.
 
-        May raise `RemoteProtocolError`: its time is too far in the future.
+        Raises `RemoteProtocolError` if the message is from too far in the future.
         """
         age = self._clock() // 1_000_000 - made
         left = ttl - age + self._allowance
@@ -315,7 +312,7 @@ class EntitySession(QuietSession, ABC):
         return True
 
     def _answer_in_time(self, message: Message, source: str, made: int, ttl: int) -> bool:
-        """True if an answer has not expired. Otherwise the request waits on, until its own deadline."""
+        """Return False for an expired answer. Its request then waits until its own deadline."""
         age = self._clock() // 1_000_000 - made
         if age <= ttl + self._allowance:
             return True
@@ -347,7 +344,7 @@ class EntitySession(QuietSession, ABC):
     def _event(self, kind: Kind, message: Message) -> bytes: ...
 
     def _publication(self, message: Message) -> bytes:
-        """The frame of a publication, made once for all peers so that it has one id."""
+        """Write a publication once for all peers, so that it has the same id everywhere."""
         shared, key = message.shared, (self.codec, self._names.entity)
         frame = shared.get(key)
         if frame is None:
@@ -355,7 +352,7 @@ class EntitySession(QuietSession, ABC):
         return frame
 
     def _kept_id(self, extras: Mapping[str, Any], version: int) -> tuple[str | None, int]:
-        """Original id of a message that crossed a bridge, and its age in milliseconds, which counts against its ttl."""
+        """Return the original id of a bridged message, and its age in milliseconds, which counts against its ttl."""
         id = relayed_id(extras, version)
         made = None if id is None else id_time_ms(id)
         return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)

@@ -1,7 +1,7 @@
-"""CSB, Client Server Broker: numbered actions, requests and responses in both directions, with or without a broker.
+"""CSB, Client Server Broker: requests and responses with numbered actions, in both directions, with or without a broker.
 
-`docs/reference/csb.md` has each byte, and the actions from 0xFFFF0000, which are polybus extensions. Any peer may use actions
-up to 4 of them; the others only polybus peers, after a hello or on these actions.
+`docs/reference/csb.md` describes every byte. Actions from 0xFFFF0000 are polybus extensions: any peer may use the first five,
+and only polybus peers use the others.
 """
 
 from .adapter import Csb

@@ -1,5 +1,5 @@
-"""The five payload encodings (document CSB, "Payload Encodings") as body formats with strict checks, and the table between
-polybus codes and CSB result codes (document CSB, "Result code").
+"""The five payload encodings (document CSB, "Payload Encodings") as strict body formats, and the table of result codes
+(document CSB, "Result code").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def result_for(code: Code, reason: Any, detail: Any) -> int:
-    """The result byte of an error; a code without its own result becomes InternalError."""
+    """Return the result byte of an error. A code without a byte of its own becomes InternalError."""
     if type(detail) is dict:
         own = detail.get("result")
         if type(own) is int and 1 <= own <= LAST_USER:
@@ -54,7 +54,7 @@ def result_for(code: Code, reason: Any, detail: Any) -> int:
 
 
 def error_payload(message: Message) -> tuple[int, bytes]:
-    """Result byte and JSON payload of an error or failed end. May raise `EncodeError`: the detail cannot be encoded."""
+    """Return the result byte and the JSON payload of an error or a failed end."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     text, reason, detail = str(said.get("text") or ""), said.get("reason"), said.get("detail")
@@ -69,9 +69,9 @@ def error_payload(message: Message) -> tuple[int, bytes]:
 
 
 def fill_error(message: Message, result: int | None, value: Any) -> None:
-    """Set code and attributes of an error from its result byte (None: the frame has none) and decoded payload.
+    """Set the code and attributes of an error from its result byte (None if the frame has none) and its decoded payload.
 
-    A payload without polybus's form is from another peer: its text, or else its value, is passed on.
+    A string from another implementation becomes the text of the error, any other payload its detail.
     """
     attributes = message.attributes
     if isinstance(value, dict) and type(number := value.get("code")) is int and 1 <= number <= 16:
@@ -103,7 +103,7 @@ refuse: Final = WIRE_RULES.refuse
 
 @frozen(eq=False)
 class CsbPayloadFormat:
-    """A body format of this wire only. `read` may raise `RemoteProtocolError`."""
+    """A body format that only CSB has."""
 
     content_type: str
     write: Callable[[Any], bytes]
@@ -172,11 +172,11 @@ def _read_base64(data: bytes) -> bytes:
 
 
 FORM_FORMAT: Final = CsbPayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
-"""A dict of texts, with lists for repeated keys."""
+"""A dict of strings, with lists for repeated keys."""
 BASE64_FORMAT: Final = CsbPayloadFormat(
     "application/base64", lambda value: binascii.b2a_base64(OCTETS.encode(value), newline=False), _read_base64
 )
-"""Bytes as base64 text (RFC 4648 section 4, with padding, without line breaks)."""
+"""Bytes as base64 (RFC 4648 section 4, with padding, without line breaks)."""
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON_FORMAT, OCTETS, TEXT, FORM_FORMAT, BASE64_FORMAT)
 _BY_NUMBER: Final[tuple[BodyFormat, ...]] = (OCTETS, TEXT, JSON_FORMAT, FORM_FORMAT, BASE64_FORMAT)
 BY_NAME: Final[Mapping[str, BodyFormat]] = {name: _BY_NUMBER[number] for name, number in wire.ENCODINGS.items()}
@@ -186,10 +186,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def payload_readers(limits: Limits) -> dict[int, PayloadReader]:
-    """Readers of payloads by encoding, which return bytes (None if empty), format and value.
-
-    Each may raise `RemoteProtocolError` with the reason ``encoding`` or ``too_large``.
-    """
+    """Return the payload reader of each encoding. It returns the bytes (None if empty), the format and the value."""
     short = 2 * limits.depth
 
     def read_json(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:

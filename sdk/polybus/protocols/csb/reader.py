@@ -45,7 +45,7 @@ _decode_extras: Final = msgspec.json.Decoder(CsbExtras).decode
 
 
 class CsbReader:
-    """Reads frames without a client number; `names` has the names of actions."""
+    """Reads frames without a client number. `names` maps action numbers to names."""
 
     def __init__(self, limits: Limits, names: Mapping[int, str]) -> None:
         self._limits = limits
@@ -68,7 +68,7 @@ class CsbReader:
         }
 
     def read(self, frame: bytes) -> Message:
-        """Read the message of a frame, with ids as in `CsbCodec`. May raise `RemoteProtocolError`: malformed."""
+        """Read the message of a frame, with an id as in `CsbCodec`."""
         try:
             if len(frame) < 8:
                 raise refuse(f"{len(frame)} of the 8 bytes of a header", "short_frame")
@@ -218,7 +218,7 @@ class CsbReader:
         return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | id & 0xFFFF, ttl=ttl / 1000)
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
-        """Read an item, credit or end: a request from the sender of the open, a response from its receiver."""
+        """Read an item, credit or end. The sender of the open writes them as requests, the receiver as responses."""
         if kind is _ITEM and not encoding and len(frame) > 8:
             message = Message(_ITEM, "", id, frame[8:], OCTETS)
             message.extras = {"encoding": "binary"}
@@ -239,7 +239,7 @@ class CsbReader:
     # -- subjects and extras ---------------------------------------------------------------------------------------------
 
     def _subject(self, frame: bytes, id: int) -> tuple[str | int, int]:
-        """The ``length, subject`` at the start of a payload, and its end."""
+        """Return the subject at the start of a payload, and the position after it."""
         if len(frame) < 10:
             raise refuse("the payload is shorter than the length of its subject", "truncated", id)
         size = frame[8] << 8 | frame[9]
@@ -284,7 +284,7 @@ _NOTHING: Final = CsbExtras()
 
 
 def unwrap(frame: bytes) -> tuple[int, bytes]:
-    """Split a frame into client number and inner frame. May raise `RemoteProtocolError`: too short."""
+    """Split a frame into the client number and the inner frame."""
     if len(frame) < 4:
         raise refuse(f"{len(frame)} of the 12 bytes of a header", "short_frame")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]
@@ -345,7 +345,7 @@ def _result_word(kind: int, result: int) -> str:
 
 
 def _subject_fields(frame: bytes, at: int, more: bool) -> Generator[FrameField, None, int]:
-    """The fields before the body, and its position; -1 if the frame is cut off before."""
+    """Yield the fields before the body, and return the body's position, or -1 if the frame ends before it."""
     sizes = (("subject length", 2), ("extras length", 2), ("ttl", 4)) if more else (("subject length", 2),)
     read = []
     for name, width in sizes:

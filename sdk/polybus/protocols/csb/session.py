@@ -1,9 +1,9 @@
-"""One CSB connection without I/O: point to point, or a server's side at a broker.
+"""One CSB connection without I/O, either point to point or between a server and its broker.
 
-The protocol has no handshake, heartbeat or goodbye, and both ends may send requests. Features that the document lacks (named
-subjects, publications, streams, headers, deadlines) use reserved actions. Unless the peer is known to be a polybus, only the
-document's messages and actions up to 4 are sent. Each direction of a connection (or of a broker's client) has 65,536 message
-ids, which are reused.
+There is no handshake, heartbeat or goodbye, and both ends may send requests. Reserved actions carry what the document lacks:
+named subjects, publications, streams, headers and deadlines. A peer that is not known to be a polybus gets only the document's
+messages and the first five of these actions. Each direction of a connection (or of a broker's client) has 65,536 message ids,
+which are reused.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _ACTION: Final = 0xFFFFFFFF
 
 
 class CsbParty:
-    """One end's view of the other side: used ids, and whether it is a polybus.
+    """The message ids in use with one peer, and whether that peer is a polybus.
 
-    The key of a request is its negative serial number, so it is unique and differs from the other side's ids; its low 16 bits
-    are the id on the wire. Keys contain `number`, which distinguishes the parties of a connection.
+    The key of a request is a negative serial number, so it differs from all of the peer's ids. Its low 16 bits are the message
+    id on the wire; its high bits contain `number`, which tells the parties of a connection apart.
     """
 
     __slots__ = ("_serial", "asked", "key", "notice", "number", "ours", "pending", "resting")
@@ -63,13 +63,13 @@ class CsbParty:
         self._serial = number << NUMBER_SHIFT
         self.pending: dict[int, int] = {}
         self.resting: dict[int, float] = {}
-        """Ids of abandoned requests and the latest time that they become free, earliest first."""
+        """Ids of abandoned requests, with the time when they become free at the latest, earliest first."""
         self.ours: bool | None = None
         self.asked: int = 0
         self.notice: tuple[Any, float | None] | None = None
 
     def next_id(self, now: float) -> int:
-        """The serial of the next request, with its id in the low 16 bits. May raise `QueueFull`: all ids are used."""
+        """Return the next serial number. Its low 16 bits are a free message id. Raises `QueueFull` if there is none."""
         pending = self.pending
         serial = self._serial + 1
         if serial & _MASK in pending:
@@ -87,7 +87,7 @@ class CsbParty:
         return serial
 
     def find(self, id: int) -> int | None:
-        """The key of an answered request. Some peers send 0 instead of the action."""
+        """Return the key of the request that was answered. Some peers send 0 instead of the action."""
         entry = self.pending.get(id & _MASK)
         if entry is None:
             return None
@@ -105,7 +105,7 @@ class CsbParty:
         return entry & _ACTION if entry is not None and entry >> 32 == -key else None
 
     def rest(self, key: int, now: float) -> None:
-        """Reserve the id of an abandoned request, so that a late answer does not match a new one."""
+        """Reserve the id of an abandoned request, so that a late answer cannot match a new request."""
         number = -key & _MASK
         if self.action_of(key) is not None and number not in self.resting:
             self.resting[number] = now + REST
@@ -132,7 +132,7 @@ _RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.P
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
-"""Polybus actions with answers that carry no information."""
+"""Polybus actions that get empty answers."""
 _HELLO_BODY: Final = JSON.encode(question_of())
 
 
@@ -148,13 +148,13 @@ class CsbSession(QuietSession):
         self._writer = codec.writer
         self._max_frame = limits.message
         self._faces_strangers = faces_strangers
-        """True if the peer may subscribe without being a polybus: before its hello it gets publications without headers."""
+        """True if an unknown peer may subscribe. Until its hello it gets publications without headers."""
         self._one = CsbParty()
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. Never raises: a malformed one becomes `Refused`, and is answered if possible."""
+        """Handle one frame. A malformed frame becomes `Refused`, and is answered if possible."""
         party = self._one
         try:
             message = self._reader(frame)
@@ -207,7 +207,7 @@ class CsbSession(QuietSession):
 
     @staticmethod
     def _met(message: Message, party: CsbParty, key: int) -> bool:
-        """Store if the peer is a polybus. True if only the session asked."""
+        """Record whether the peer is a polybus, and return True if only the session asked."""
         try:
             body = message.body if message.kind is _RESPONSE else None
         except Exception:  # an undecodable body is not from a polybus
@@ -265,7 +265,9 @@ class CsbSession(QuietSession):
         return None, self._framed(frame, party)
 
     def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: CsbParty, now: float) -> list[bytes]:
-        """Send the deadline before a request by name, because the peer may handle frames separately, and a hello after it."""
+        """Add the deadline before a request by name, because the peer may handle each frame separately, and a hello after
+        it.
+        """
         frames = [frame]
         if ttl is not None:
             frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))
@@ -287,7 +289,7 @@ class CsbSession(QuietSession):
         return None, frame
 
     def _ask(self, party: CsbParty, now: float) -> bytes:
-        """Ask if the peer, which got a request by name, is a polybus and also reads deadlines."""
+        """Ask after a request by name if the peer is a polybus, which also reads deadlines."""
         serial = party.next_id(now)
         number = serial & 0xFFFF
         frame = self._framed(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
@@ -307,7 +309,7 @@ class CsbSession(QuietSession):
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Reserve the id of an abandoned request. A finished channel's id is free."""
+        """Reserve the id of an abandoned request. The id of a finished channel is free at once."""
         self._forget(key, self._one, now)
         return ()
 
@@ -331,12 +333,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class CrowdedSession(CsbSession):
-    """One socket between a server and a broker, with many clients (document CSB, "Message structure with broker").
+    """One socket between a server and its broker, with many clients (document CSB, "Message structure with broker").
 
-    Each frame begins with a client number, assigned by the broker, which sends Connected and Closed for each client and accepts
-    Close to disconnect one. Number 0 is the broker: with ``server=ID`` the first frame is a `_polybus.hello` to it, which
-    registers the server. The broker then also sends facts about clients and accepts a reason for Close. Otherwise the broker
-    gets only the document's bytes.
+    Each frame begins with the number that the broker has assigned to a client. The broker sends Connected and Closed for each
+    client, and accepts Close to disconnect one. Number 0 is the broker itself: with ``server=ID`` the session first sends it a
+    `_polybus.hello`, which registers the server. The broker then also sends facts about clients and accepts a reason for Close.
+    Without an id, it gets only the document's messages.
     """
 
     capabilities: Capabilities = _CAPABILITIES
@@ -346,7 +348,7 @@ class CrowdedSession(CsbSession):
         self._introduction = introduction
         self._registered = False
         self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
-        """Frames of clients that the broker may have assigned before its answer to the introduction."""
+        """Frames of clients that the broker may have assigned before it answered the introduction."""
         self._early_bytes = 0
         self._parties: dict[int, CsbParty] = {}
         self._sent_away: dict[int, None] = {}  # The latest disconnected clients, whose frames in flight are ignored
@@ -355,14 +357,14 @@ class CrowdedSession(CsbSession):
         self._numbered: dict[int, CsbParty] = {}
 
     def start(self, now: float) -> SessionOutput:
-        """Introduce a server with an id, and become ready with the broker's answer; without an id at once."""
+        """Introduce a server that has an id, and wait for the broker's answer. A server without an id is ready at once."""
         if self._introduction is None:
             return super().start(now)
         head = wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, 0, wire.HELLO)
         return (wire.CLIENT.pack(BROKER) + head + _encode(self._introduction),)
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. Never raises: a malformed one becomes `Refused`, and is answered if possible."""
+        """Handle one frame, as in `CsbSession`."""
         if self._early is not None and frame[:4] != _OF_BROKER:
             return self._keep(self._early, frame)
         client, party = BROKER, None
@@ -399,7 +401,7 @@ class CrowdedSession(CsbSession):
         raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
 
     def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> SessionOutput:
-        """Keep a frame until this server is ready. A second Connected replaces the first."""
+        """Store a frame until this server is ready. A second Connected replaces the first."""
         connected = frame[4:5] and frame[4] >> 4 == wire.CONNECTED
         early[(frame[:4], 0) if connected else (b"", len(early))] = frame
         self._early_bytes += len(frame)
@@ -409,7 +411,7 @@ class CrowdedSession(CsbSession):
         return (CloseWanted(1009, "clients sent too much before the broker answered the introduction"),)
 
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
-        """Handle the answer to the introduction. May raise `RemoteProtocolError`: another message."""
+        """Handle the answer to the introduction. The broker itself must not send anything else."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("0 is not a client's number", "unknown_peer")
         if message.kind is Kind.RESPONSE:

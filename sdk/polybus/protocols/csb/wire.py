@@ -1,6 +1,6 @@
 """The numbers of CSB (document CSB, "Common Message Structure" and "Message structure with broker").
 
-The document leaves most values of kinds and encodings open; these are from its reference code.
+The document does not define the values of most kinds and encodings. These are from its reference code.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT
 REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))  # Actions for handlers
 UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))
 WITH_SUBJECT: Final = frozenset((SUBSCRIBE, UNSUBSCRIBE, PUBLISH, REQUEST_NAMED))
-"""Payloads that begin with the length of a subject in two bytes, and the subject."""
+"""Actions with a payload that begins with a two-byte length and a subject."""
 WITH_MORE: Final = frozenset((REQUEST_MORE, PUBLISH_MORE, OPEN))
-"""Payloads that begin with the lengths of subject and extras in two bytes each, a ttl in four, subject and extras."""
+"""Actions with a payload that begins with the two-byte lengths of subject and extras, a four-byte ttl, subject and extras."""
 _WITHOUT_BODY: Final = (CANCEL, CREDIT, DEADLINE)
 NUMBERED: Final = 0xFFFF  # In place of a subject's length: the subject is an action number of four bytes
 NO_TTL: Final = 0xFFFFFFFF
 
 
 def start_of_body(frame: bytes, at: int, action: int) -> int:
-    """The position of the body in a reserved action, given that of the payload."""
+    """Return the position of the body in a reserved action, given that of the payload."""
     if action in WITH_SUBJECT or action in WITH_MORE:
         size, more = int.from_bytes(frame[at : at + 2]), int.from_bytes(frame[at + 2 : at + 4])
         end = at + (4 if size == NUMBERED else size)

@@ -48,7 +48,7 @@ class CsbWriter:
     # -- requests and publications ---------------------------------------------------------------------------------------
 
     def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
-        """Write a request or notification; returns the frame and its action. `ours`: the peer is a polybus; None if unknown."""
+        """Write a request or notification, and return the frame and its action. `ours` is None until the peer is known."""
         subject, headers = message.subject, message.headers
         raw = message.raw
         first = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
@@ -76,7 +76,7 @@ class CsbWriter:
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
-        """Write a publication. Those of a polybus have number 0 and get no answer. `bare`: without headers."""
+        """Write a publication, without headers if `bare`. Those of a polybus have number 0 and get no answer."""
         first, raw = self._body(message, _AS_REQUEST)
         size, name = self._names[message.subject]
         if message.headers and not bare:
@@ -109,14 +109,14 @@ class CsbWriter:
         return _pack(_JSON_RESPONSE, result, id & 0xFFFF, id >> 16) + payload
 
     def acknowledged(self, id: int) -> bytes:
-        """Write the answer to a subscription or numbered publication: an empty Ok."""
+        """Write an empty Ok, the answer to a subscription or a numbered publication."""
         return _pack(_AS_RESPONSE, 0, id & 0xFFFF, id >> 16)
 
     def cancel(self, number: int, action: int) -> bytes:
         return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
 
     def deadline(self, number: int, action: int, ttl: float) -> bytes:
-        """Write the deadline of the following request, which lacks one because the peer is unknown yet."""
+        """Write the deadline of the request that follows. A peer that is not known yet gets it in this separate message."""
         payload = wire.NUMBER.pack(action) + wire.NUMBER.pack(_wait(ttl))
         return _pack(_AS_REQUEST, 0, number, wire.DEADLINE) + payload
 
@@ -175,7 +175,9 @@ class CsbWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, side: int) -> tuple[int, bytes]:
-        """The first byte and the payload. Empty bytes are base64, because an empty binary payload means no body."""
+        """Return the first byte and the payload. Empty bytes are sent as base64, because an empty binary payload means no
+        body.
+        """
         if not message.has_body:
             return side, b""
         raw = message.encoded(FORMATS, choose_format)
@@ -186,7 +188,7 @@ class CsbWriter:
         return side | NUMBERS[have], raw
 
     def _name(self, subject: str | int) -> tuple[int, bytes]:
-        """Length and bytes of a subject; a number has a length that no text has."""
+        """Return the length and the bytes of a subject. A number has a reserved length."""
         if type(subject) is int:
             if not 0 <= subject <= 0xFFFFFFFF:
                 raise LocalProtocolError(f"action {subject}: an action is a number of 32 bits", protocol="csb")
@@ -207,14 +209,14 @@ class CsbWriter:
 
 
 def choose_format(value: Any) -> BodyFormat:
-    """Default format of a value: bytes and text unchanged, anything else as JSON."""
+    """Return the default format of a value: bytes and strings as they are, anything else as JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
     return TEXT if isinstance(value, str) else JSON_FORMAT
 
 
 def _wait(ttl: float) -> int:
-    """Convert seconds to 32-bit milliseconds; longer ones become no deadline."""
+    """Convert seconds to 32-bit milliseconds. A longer deadline is left out."""
     return min(milliseconds(ttl), NO_TTL)
 
 

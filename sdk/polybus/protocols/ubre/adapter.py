@@ -25,7 +25,9 @@ _LIMITS: Final = Limits()
 
 @frozen(eq=False, kw_only=True)
 class UbreCodec:
-    """One message per frame. The session uses `read` and `write`; `decode` and `encode` implement the plugin."""
+    """Reads and writes one message per frame. The session uses `read` and `write`; `decode` and `encode` implement the
+    plugin.
+    """
 
     read: Callable[[bytes], Message]  # Reads the message of a frame. Raises only `RemoteProtocolError`.
     write: Callable[[Message, Any], bytes]  # Writes a message under an id (ignores `Message.id`). Raises as `encode`.
@@ -60,12 +62,13 @@ class Ubre(UrlOptions):
 
     Args:
         format: ``json`` (text), ``binary``, or ``any``, which reads both and writes JSON.
-        dialect: How requests are written: ``named`` as in the npm package, ``spec`` as in the document. Both forms can be read.
-        body: What binary frames have as their body: ``json`` or ``raw`` bytes.
-        body_length: -1 writes a binary body as "the rest of the frame"; None writes its length. Both forms can be read.
+        dialect: How to write requests: ``named`` as in the npm package, or ``spec`` as in the document. Both are read.
+        body: Bodies of binary frames: ``json``, or ``raw`` bytes.
+        body_length: How to write the length of a binary body: -1 for "the rest of the frame", None for the number. Both are
+            read.
 
     Raises:
-        ValueError: A value is invalid, or an option has no meaning in this format.
+        ValueError: If a value is invalid, or an option does not apply to this format.
     """
 
     name = "ubre"
@@ -84,15 +87,15 @@ class Ubre(UrlOptions):
             raise ValueError("ubre: body_length=-1 is for written binary frames: set format=binary")
 
     def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
-        """Return the codec. Equal adapters with equal limits share one."""
+        """Return the codec, which equal adapters with equal limits share."""
         return _codec(self, limits)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Return the fields of a binary frame for display; empty for JSON. See `plugins.Dissector`."""
+        """Return the fields of a binary frame for display, or none for JSON. See `plugins.Dissector`."""
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
-        """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
+        """Create the session of a connection, the same in both roles. `rng` generates the random part of ids."""
         codec = _codec(self, limits)
         kind = UbreSession if codec.ask is None else ShortUbreSession
         return kind(codec, limits, random.SystemRandom() if rng is None else rng)
@@ -112,7 +115,7 @@ def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
         return UbreCodec(read=read_json, write=writer.write, reads=frozenset(("text",)), writes="text", **short)
 
     def read(frame: bytes) -> Message:
-        """Distinguish the formats by the first byte."""
+        """Tell the formats apart by the first byte."""
         return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
 
     return UbreCodec(read=read, write=writer.write, reads=frozenset(("text", "binary")), writes="text", **short)

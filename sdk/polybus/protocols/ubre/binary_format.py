@@ -1,6 +1,6 @@
 """UBRE in binary frames (document UBRE, "Binary Message Format"). `docs/reference/ubre.md` has the table of types.
 
-The document does not define names and bodies; here a name is text, with parts separated by NUL.
+The document does not define names and bodies. Here a name is a string, with parts separated by NUL.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class BinaryReader:
         raise refuse(f"{size - start - body_length} trailing bytes", "bad_length")
 
     def _request(self, name: str, body: bytes | None) -> Message:
-        """Read ``id NUL subject [NUL extras]``; a bare id, or ``"spec": true`` in the extras, is the document's dialect."""
+        """Read ``id NUL subject [NUL extras]``. A bare id, or ``"spec": true`` in the extras, means the document's dialect."""
         id, named, rest = name.partition("\0")
         self._check_id(id)
         subject, more, text = rest.partition("\0")
@@ -155,7 +155,7 @@ class BinaryReader:
         return error(id, self._fail_body(body), extras, self._limits)
 
     def _fail_body(self, body: bytes | None) -> Any:
-        """Read the body of an error. The request has failed in any case, so malformed JSON becomes text."""
+        """Read the body of an error. Malformed JSON becomes text, because the request has failed in any case."""
         if not body:
             return None
         try:
@@ -219,13 +219,8 @@ _MAX_NAME: Final = 0xFFFF
 
 
 class BinaryWriter:
-    """Writes binary frames.
-
-    Args:
-        limits: Limits for subjects and headers.
-        spec: Write requests in the document's dialect.
-        raw: Ordinary bodies are bytes.
-        to_the_end: Write -1 as the length of a body.
+    """Writes binary frames, with requests in the document's dialect (`spec`), bodies as bytes (`raw`), or -1 as their length
+    (`to_the_end`).
     """
 
     def __init__(self, limits: Limits, spec: bool, raw: bool, to_the_end: bool) -> None:
@@ -299,7 +294,7 @@ class BinaryWriter:
         return self._subject_bytes(message.subject)
 
     def _self_described(self, letters: bytes, name: bytes, message: Message) -> bytes:
-        """Write an item or open, with the first letter for bytes, the second for JSON."""
+        """Write an item or open. The first letter is for bytes, the second for JSON."""
         if body_is_octets(message):
             return self._frame(letters[:1], name, message.encoded(OCTETS_ONLY))
         return self._frame(letters[1:], name, message.encoded(JSON_ONLY))
@@ -346,7 +341,7 @@ _LETTERS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """Yield the fields of any bytes; none for JSON."""
+    """Yield the fields of any bytes, or none for JSON."""
     if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
         return
     if len(frame) < HEADER.size:
@@ -376,7 +371,7 @@ def _shown_length(announced: int, there: int) -> tuple[str, str]:
 
 
 def _shown_name(name: bytes, first: str) -> Iterator[FrameField]:
-    """The parts of a name, separated by NUL: the first one, then the subject (of a request or open) and a JSON object."""
+    """Yield the parts of a name: an id or subject, the subject of a request or open, and a JSON object."""
     offset = HEADER.size
     for index, part in enumerate(name.split(b"\0", 2)):
         if index and (index == 2 or part[:1] == b"{"):

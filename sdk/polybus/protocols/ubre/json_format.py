@@ -1,9 +1,9 @@
 """UBRE as JSON text (document UBRE, "JSON Message Format"; npm ubre 0.0.23).
 
-Reading has two steps. The first letter of a frame suggests its verb, and that verb's struct is decoded with unknown members
-forbidden, which also ensures a single verb. Frames that do not fit (other order, unknown members, malformed) take a slower
-path. A struct checks nothing else, so that errors name the broken rule. A body is cut out as bytes and decoded at once, because
-cutting alone accepts numbers that decoders refuse. Writing concatenates bytes and decodes nothing.
+The first letter of a frame suggests its verb. The reader decodes that verb's struct with unknown members forbidden, which also
+ensures that there is a single verb. A frame that does not fit (another order, unknown members, or malformed) takes a slower
+path. The structs check nothing else, so that errors name the broken rule. A body is cut out as bytes and also decoded at once,
+because cutting alone accepts numbers that decoders reject. The writer joins bytes and decodes nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SHAPES: Final[Mapping[str, tuple[tuple[type[Struct], ...], list[Any]]]] = {
     "credit": ((ChannelMembers,), []),
     "end": ((ChannelMembers,), []),
 }
-"""Members of each verb, which is a member too: by a base class, or one by one."""
+"""Members of each verb, from a base class or one by one. The verb is a member, too."""
 
 
 def _shape(verb: str, strict: bool) -> type[Struct]:
@@ -246,7 +246,7 @@ _BLANKS: Final = (Message(_REQUEST), Message(_RESPONSE), Message(_PUBLISH))
 
 
 def json_read(limits: Limits) -> Callable[[bytes], Message]:
-    """Give `JsonReader.read`, in C for frames as most are where that has been built."""
+    """Return the function that reads a frame. If the C extension is built, it reads the usual frames."""
     read = JsonReader(limits).read
     if native is None:
         return read
@@ -256,7 +256,7 @@ def json_read(limits: Limits) -> Callable[[bytes], Message]:
 
 
 class JsonWriter:
-    """Writes JSON frames. `spec`: requests in the document's dialect."""
+    """Writes JSON frames, with requests in the document's dialect if `spec` is set."""
 
     def __init__(self, limits: Limits, spec: bool) -> None:
         self._limits = limits
@@ -358,7 +358,7 @@ def _quoted_id(id: Any) -> bytes:
 
 
 def json_writer(limits: Limits, spec: bool) -> JsonWriter:
-    """Give a `JsonWriter`, in C for frames as most are where that has been built."""
+    """Return a `JsonWriter`. If the C extension is built, it writes the usual frames."""
     writer = JsonWriter(limits, spec)
     if native is None:
         return writer

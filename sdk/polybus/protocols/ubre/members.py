@@ -1,7 +1,7 @@
-"""Members of both formats, and the rules for subjects, ids and deadlines, in both directions.
+"""Members of both formats, and the rules for subjects, ids and deadlines.
 
-Members are errors, deadlines, headers, channel facts and, in the document's dialect, which has only ids for requests, the
-subject in a request's body. Readers test the usual case inline and call these rules for the rest, which name the fault.
+Members are errors, deadlines, headers, channel facts and, in the document's dialect, the subject in a request's body. Readers
+handle the usual case inline and call these rules for the rest, to name the fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ refuse_json: Final = WIRE_RULES.refuse_json
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = False) -> None:
-    """Check an incoming subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     fault = fault_in_subject(value, limit)
     if fault is None and not value and not empty:
         fault = "the subject is empty"
@@ -33,7 +32,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = F
 
 
 def check_id(value: Any, limit: int) -> None:
-    """Check an id: text of 1 to `limit` bytes, or an integer within 2^53. May raise `RemoteProtocolError`: ``invalid_id``."""
+    """Check an id: a string of 1 to `limit` bytes, or an integer within 2^53."""
     if type(value) is str:
         if value and len(value.encode()) <= limit:
             return
@@ -45,7 +44,7 @@ def check_id(value: Any, limit: int) -> None:
 
 
 def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
-    """Read whole milliseconds as seconds; null means none. May raise `RemoteProtocolError`: ``invalid_ttl``."""
+    """Convert whole milliseconds to seconds."""
     if ttl is None:
         return None
     if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
@@ -63,7 +62,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ChannelMembers(Struct, gc=False, kw_only=True):
-    """Optional, unchecked members beside the verb. Binary frames have them as a JSON object in the name."""
+    """Optional, unchecked members next to the verb. In a binary frame they are a JSON object in the name."""
 
     headers: Any = None
     ttl: Any = None
@@ -96,7 +95,7 @@ _subject_in_body: Final = msgspec.json.Decoder(SubjectInBody).decode
 
 
 def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
-    """Split a body ``{"subject": text, "body": any}``; None for any other body."""
+    """Split a body ``{"subject": text, "body": any}``, or return None for any other body."""
     try:
         return _subject_in_body(body)
     except (ValueError, RecursionError):
@@ -104,7 +103,7 @@ def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
 
 
 def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message:
-    """Read a fail, given its checked id and decoded body. May raise `RemoteProtocolError`: ``invalid_headers``."""
+    """Read a fail, given its checked id and decoded body."""
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers)
     if extras.code is UNSET:
         code, attributes = _bare_error(body)
@@ -119,7 +118,7 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
 
 
 def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
-    """Code and facts of an error without code. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
+    """Return the code and facts of an error without a code. npm writes an Error as ``{"name", "message", "stack"}``."""
     if isinstance(body, str):
         return Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN, error_facts(body, None, None)
     return Code.UNKNOWN, error_facts(body.get("message") if isinstance(body, dict) else None, None, body)
@@ -130,7 +129,7 @@ def _code(value: Any) -> Code:
 
 
 def end(id: Any, extras: ChannelMembers) -> Message:
-    """Read the end of a channel: clean without a code (or with 0), otherwise an error."""
+    """Read the end of a channel. It is clean if the code is missing or 0."""
     if extras.code is UNSET or (type(extras.code) is int and extras.code == 0):
         return Message(Kind.END, "", id)
     facts = error_facts(extras.text, extras.reason, extras.detail)
@@ -138,7 +137,6 @@ def end(id: Any, extras: ChannelMembers) -> Message:
 
 
 def credit(id: Any, extras: ChannelMembers) -> Message:
-    """Read additional credit. May raise `RemoteProtocolError`: ``malformed``, not a whole number above 0."""
     amount = WIRE_RULES.read_count(extras.n, "n")
     if amount == 0:
         raise refuse("a credit of 0: it must be at least 1")
@@ -146,7 +144,7 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
 
 
 def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
-    """Read an open without its body. May raise `RemoteProtocolError`, with `id` for the answer."""
+    """Read an open without its body."""
     attributes = WIRE_RULES.read_opening(extras.mode, extras.n, extras.hops, id)
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
     ttl = read_ttl(extras.ttl, id)
@@ -163,7 +161,7 @@ def body_is_octets(message: Message) -> bool:
 
 
 def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
-    """Put the subject in a JSON body. The subject ``""`` changes nothing, unless a reader could find a subject in the body."""
+    """Put the subject into a JSON body. The subject ``""`` is left out, unless a reader could find another one in the body."""
     if quoted_subject == b'""' and (body is None or not (b'"subject"' in body or b"\\" in body)):
         return body
     if body is None:
@@ -176,7 +174,7 @@ def error_body(message: Message) -> str:
 
 
 def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
-    """The members beside the verb as a JSON object, or ``b""``. May raise `LocalProtocolError` or `EncodeError`."""
+    """Return the members next to the verb as a JSON object, or ``b""`` if there are none."""
     members: dict[str, Any] = {"spec": True} if spec else {}
     if message.headers:
         WIRE_RULES.check_local_headers(message.headers, limits.headers)

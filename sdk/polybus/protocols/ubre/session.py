@@ -1,4 +1,4 @@
-"""One UBRE connection, without I/O. The protocol has no handshake, heartbeat or goodbye; only ids are tracked."""
+"""One UBRE connection without I/O. There is no handshake, heartbeat or goodbye: the session tracks only ids."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR
 
 
 class UbreSession(QuietSession):
-    """One end of a connection; both ends behave alike.
+    """One end of a connection. Both ends behave alike.
 
-    Ids of this side are ``<token>-<n>``. An answer with another id is refused (``unknown_id``); the link detects late answers.
+    Ids of this side are ``<token>-<n>``. An answer with any other id is refused (``unknown_id``); the link detects late
+    answers.
     """
 
     __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec")
@@ -44,7 +45,7 @@ class UbreSession(QuietSession):
         self._count = 0
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """The message of one frame. Never raises: a malformed one becomes `Refused`, and is answered if it has an id."""
+        """Return the message of a frame. A malformed frame becomes `Refused`, and is answered if it has an id."""
         try:
             message = self._read(frame)
             kind = message.kind
@@ -75,9 +76,8 @@ class UbreSession(QuietSession):
         return output
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
-        """The frame of a message. For a request, notification or open also its id, which the answers will carry.
-
-        `Message.id` is neither read nor set for those three.
+        """Return the frame of a message, and the new id of a request, notification or open, for which `Message.id` is
+        ignored.
         """
         kind = message.kind
         key = None
@@ -93,7 +93,7 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """A session with `ask` and `tell`, which write usual frames without a `Message`."""
+    """A session that also writes the usual frames without a `Message`, with `ask` and `tell`."""
 
     __slots__ = ()
 
