@@ -22,7 +22,7 @@ from .session import NatsSession
 
 _LIMITS: Final = Limits()
 _SHOWN: Final = ("queue", "inbox", "client", "dead_letters", "domain")
-"""Options that neither contain a secret nor say where one is stored."""
+"""Options that contain neither a secret nor the path of one."""
 _LONGER: Final = 1024  # Extra bytes of a subject in a cluster
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
 
@@ -60,24 +60,24 @@ class Nats(UrlOptions):
     """The NATS protocol with its options.
 
     Args:
-        queue: Queue group of this bus's handlers. Each request is delivered to one member of the group, in whichever program
-            it runs. NATS services use ``q``.
-        inbox: First part of reply subjects, for a user who is not allowed to subscribe to ``_INBOX.>``.
+        queue: Queue group of this bus's handlers. The server delivers each request to one member of the group. NATS services
+            use ``q``.
+        inbox: Prefix of reply subjects, for users without permission to subscribe to ``_INBOX.>``.
         client: Name of this connection in the server's monitoring.
         tls_first: Start TLS before INFO, for servers with ``handshake_first``.
-        user: User name, together with `password`. You can also write ``nats+tcp://user:password@host``.
+        user: User name, with `password`. You can also write ``nats+tcp://user:password@host``.
         password: Password of `user`.
-        token: Token to use instead of a user and password. You can also write ``nats+tcp://token@host``.
-        nkey: Seed of a key (``SU...``), or the path of a file that contains one. `nkey` and `creds` need ``pip install
+        token: Token instead of a user and password. You can also write ``nats+tcp://token@host``.
+        nkey: Seed of an nkey (``SU...``), or path of a file that contains one. `nkey` and `creds` need ``pip install
             'polybus[nats]'``.
-        creds: Path of a credentials file with an operator's JWT and a key. The file is read again for each connection.
-        dead_letters: Subject prefix of a stream for the dead letters of durable handlers. They are stored as
-            ``<dead_letters>.<durable>.<subject>``. Without a prefix, dead letters are not stored.
+        creds: Path of a credentials file with a JWT and a key. It is read again for each connection.
+        dead_letters: Subject prefix of the stream that stores dead letters of durable handlers, as
+            ``<dead_letters>.<durable>.<subject>``. Without a prefix they are not stored.
         domain: JetStream domain of the stores if it is not the server's own, for example on a leaf node.
 
     Raises:
-        ValueError: A value is unknown, the seed is damaged, or there is more than one kind of credentials.
-        ImportError: `nkey` or `creds` is given without `cryptography` installed.
+        ValueError: If a value is unknown, the seed is corrupt, or there is more than one kind of credentials.
+        ImportError: If `nkey` or `creds` is set and `cryptography` is not installed.
     """
 
     name = "nats"
@@ -100,11 +100,11 @@ class Nats(UrlOptions):
     dead_letters: str = field(default="", validator=_is_name_or_empty)
     domain: str = field(default="", validator=_is_token_or_empty)
     cluster: str = ""
-    """Name of the cluster that this bus belongs to. `polybus.cluster` sets it; a URL cannot."""
+    """Name of the cluster that this bus belongs to. Only `polybus.cluster` sets it."""
     member: str = field(default="", repr=False)
     host: str = field(default="", repr=False)
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
-    """Handlers that other nodes have or recently had, shared by all connections of a bus. Set by `polybus.cluster`."""
+    """Current and recent handlers of other nodes, shared by a bus's connections. Only `polybus.cluster` sets it."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -125,13 +125,13 @@ class Nats(UrlOptions):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The path and purpose of the credentials file, if there is one. See `plugins.ProtocolFeatures`."""
+        """Path and purpose of the credentials file, if there is one. See `plugins.ProtocolFeatures`."""
         if self.creds:
             return {self.creds: "the credentials file of creds="}
         return {self.nkey: "the file of nkey="} if self.nkey and not is_seed(self.nkey) else {}
 
     def with_files(self, texts: Mapping[str, str]) -> Nats:
-        """Return a copy with the credentials from its file. Raises `ValueError` if the content is invalid."""
+        """Return a copy with the credentials in its file. Raises `ValueError` if they are invalid."""
         credentials = read_creds(texts[self.creds]) if self.creds else Credentials(key=key_in(texts[self.nkey]))
         made = copy(self)
         object.__setattr__(made, "_credentials", credentials)
@@ -144,7 +144,7 @@ class Nats(UrlOptions):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from the defaults and do not reveal a secret."""
+        """Return the options that differ from their defaults, without secrets."""
         return {name: value for name, value in super().url_options.items() if name in _SHOWN}
 
     @property
@@ -153,7 +153,7 @@ class Nats(UrlOptions):
         return NatsFraming(self.tls_first)
 
     def codec(self, limits: Limits = _LIMITS) -> NatsCodec:
-        """Return the codec. Adapters with the same queue and limits share one."""
+        """Return the codec, which adapters with the same queue and limits share."""
         return _codec(self.queue, limits, bool(self.cluster))
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
@@ -161,7 +161,7 @@ class Nats(UrlOptions):
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
-        """Create the session for one connection, a client session in both roles. `rng` generates the inbox and the tokens."""
+        """Create the session of a connection, a client session in both roles. `rng` generates the inbox and the tokens."""
         random_ = random.SystemRandom() if rng is None else rng
         return NatsSession(self.codec(limits), limits, random_, self, self._credentials)
 

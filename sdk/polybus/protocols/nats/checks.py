@@ -1,6 +1,6 @@
-"""Rules for names on this wire, in both directions.
+"""Rules for subjects on this wire.
 
-A server silently drops a subject with an empty token, and ends a name at a blank, so both are refused here.
+A server drops a subject with an empty token without an error, and ends a subject at a blank, so both are refused here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def has_wildcard(name: str) -> bool:
 
 
 def is_answerable(reply: str) -> bool:
-    """True if a reply subject may be answered: subjects that begin with ``$`` command the server itself."""
+    """Check that a reply subject does not begin with ``$``, because such subjects are commands to the server."""
     return not reply.startswith("$")
 
 
 def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
-    """Reason why the name is not a subject (or pattern) of NATS; None if valid."""
+    """Return what is wrong with a subject or pattern, or None if it is valid."""
     if type(name) is not str:
         return f"a subject is a string here, not {type(name).__name__}"
     what = "pattern" if pattern else "subject"
@@ -47,7 +47,7 @@ def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None
 
 
 def local_subject(name: Any, limit: int) -> str:
-    """Check a subject to send to. May raise `LocalProtocolError`; `Unsupported` for a number."""
+    """Check a subject to send to."""
     fault = _fault_of_ours(name, limit, pattern=False)
     if fault is None and has_wildcard(name):
         fault = f"the subject {name[:60]!r} is a pattern to a NATS server: only subscriptions take wildcards"
@@ -57,7 +57,7 @@ def local_subject(name: Any, limit: int) -> str:
 
 
 def local_pattern(name: Any, limit: int) -> str:
-    """Convert a pattern to the server's form. May raise `LocalProtocolError`; `Unsupported`: no such form."""
+    """Convert a pattern to the server's form. Raises `Unsupported` if it has none."""
     fault = _fault_of_ours(name, limit, pattern=True)
     if fault is not None:
         raise LocalProtocolError(fault, protocol="nats")

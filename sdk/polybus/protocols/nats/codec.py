@@ -1,6 +1,6 @@
 """Converts between operations and messages, without a connection.
 
-Only the session knows the subscription that a message belongs to. Here a message with a reply subject is a request, and one to
+Only the session knows which subscription a message is for. Here a message with a reply subject is a request, and a message to
 an inbox is an answer.
 """
 
@@ -52,7 +52,7 @@ def _deadline_block(ttl: float) -> bytes:
 
 @frozen(eq=False, kw_only=True)
 class NatsCodec:
-    """One operation per frame. The session uses `reader` and writing methods; `decode` and `encode` implement the plugin."""
+    """Reads and writes one operation per frame. The session uses `reader` and the writing methods."""
 
     limits: Limits
     queue: str
@@ -61,7 +61,7 @@ class NatsCodec:
     reads: frozenset[Literal["text", "binary"]] = _BINARY
     writes: Literal["text", "binary"] = "binary"
     deadlines: Memo[float, bytes] = field(factory=lambda: Memo(_deadline_block, _DEADLINES), init=False)
-    """Header blocks by time-out in seconds: a program usually uses the same few."""
+    """Header blocks by timeout in seconds. Most programs use the same few."""
 
     _subjects: Memo[str | int, str] = field(init=False)
 
@@ -110,7 +110,7 @@ class NatsCodec:
         return message
 
     def _answer(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> Message:
-        """Read an answer; in a cluster also a receipt, or an item, credit or end of a channel."""
+        """Read an answer or, in a cluster, also a receipt or an item, credit or end of a channel."""
         if headers is None:
             return self.message(Kind.RESPONSE, "", subject, None, payload)
         if headers.status == HAVE_IT and headers.error is None:
@@ -134,7 +134,7 @@ class NatsCodec:
         reply_to: str | None = None,
         peer: Any = None,
     ) -> Message:
-        """Make an incoming message. Its body is JSON if it parses, else bytes."""
+        """Create an incoming message. Its body is JSON if the payload parses, otherwise bytes."""
         ttl = fields = facts = None
         octets = False
         if headers is not None:
@@ -189,7 +189,7 @@ class NatsCodec:
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
-        """Write a request. `headers` is False if the server carries none."""
+        """Write a request, without headers for a server that does not support them."""
         subject = self._subjects[message.subject]
         payload, own = self.payload(message)
         if not headers:
@@ -211,7 +211,7 @@ class NatsCodec:
         return write_publication(inbox, None, block, payload)
 
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-        """A message's body and the header fields that describe it. May raise `EncodeError`."""
+        """Return the body of a message, and the header fields that describe it."""
         raw = message.raw
         if raw is not None and raw is message.checked and message.format is JSON:
             return raw, []
@@ -256,7 +256,7 @@ def _sid(message: Message) -> str:
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-    """Payload and header fields of an error. May raise `EncodeError`: its detail cannot be encoded."""
+    """Return the payload and the header fields of an error."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     reason, detail = said.get("reason"), said.get("detail")

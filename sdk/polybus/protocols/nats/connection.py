@@ -1,4 +1,4 @@
-"""State of one connection that its session and dialect share: the server's INFO, subscriptions, and request tokens."""
+"""What a session and its dialect share about one connection: the server's INFO, subscriptions and request tokens."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ _LEAVING: Final = 4096
 
 @define(eq=False)
 class NatsSubscription:
-    """One subscription of this side."""
-
     number: int  # Its sid; later ones are higher
     pattern: str
     queue: str | None
@@ -42,9 +40,9 @@ class NatsSubscription:
 class NatsSubscriptions:
     """The subscriptions of one connection, by sid.
 
-    A server sends one copy of a message for each matching subscription, in any order. The copy for the oldest subscription
-    counts and the rest are dropped. If the oldest subscription ends while a message is in flight, that message may be delivered
-    twice, because the wire does not mark copies. Queue groups have copies of their own.
+    A server sends one copy of a message for each matching subscription, in any order. Only the copy for the oldest subscription
+    counts. If that subscription ends while a message is in flight, the message may be delivered twice, because the wire does
+    not mark copies. Queue groups get copies of their own.
     """
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
@@ -54,7 +52,7 @@ class NatsSubscriptions:
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
-    """Ended subscriptions with a queue group: their messages in flight are still accepted."""
+    """Ended subscriptions of queue groups. Their messages in flight are still accepted."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         if (pattern, queue) in self._sids:
@@ -121,7 +119,7 @@ class RequestTokens:
         return f"{self._count}{self._salts[at : at + _SALT]}"
 
     def was_given(self, token: str) -> bool:
-        """True if this connection may have made the token. The link knows if it still waits for the answer."""
+        """Check that this connection may have made a token. The link knows whether it still waits for the answer."""
         count = token[:-_SALT]
         return count.isascii() and count.isdigit() and len(count) < 20 and 0 < int(count) <= self._count
 
@@ -146,7 +144,7 @@ class ServerInfo:
 
     @classmethod
     def read(cls, members: Mapping[str, Any], before: ServerInfo) -> ServerInfo:
-        """Read the JSON of an INFO. Members that are missing or have the wrong type keep their earlier value."""
+        """Read the JSON of an INFO. A member that is missing or has the wrong type keeps its earlier value."""
 
         def member(name: str, kind: type, otherwise: Any) -> Any:
             value = members.get(name)
@@ -179,7 +177,7 @@ class NatsConnection:
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     frames: list[bytes] = field(factory=list, init=False)
-    """Returned at the end of each call. Events of a `send` are returned by the next `receive` or `tick`."""
+    """Frames that the current call returns. The next `receive` or `tick` returns the events of a `send`."""
     heard: float = field(default=0.0, init=False)
     _surely: int = field(default=0, init=False)  # The server accepts any frame up to this size, in bytes
 
@@ -192,7 +190,7 @@ class NatsConnection:
         self._surely = min(self.limits.message, info.max_payload) if info.headers else 0
 
     def queue(self, frame: bytes) -> None:
-        """Queue a frame with a payload. May raise `TooLarge`: over the limit of this side or the server; `Unsupported`."""
+        """Queue a frame with a payload. Raises `TooLarge` if it is over the limit of this side or of the server."""
         if len(frame) > self._surely:
             self._check(frame)
         self.frames.append(frame)
@@ -212,7 +210,7 @@ class NatsConnection:
             self.frames.append(write_subscription(subject, queue, sid))
 
     def queue_for_others(self, frame: bytes, patterns: Iterable[str], queue: str) -> None:
-        """Queue a frame for the other members of a group: this side leaves the group around it. Raises as `queue`."""
+        """Queue a frame for the other members of a group, by leaving the group around it."""
         self.queue(frame)
         members = [(pattern, sid) for pattern in patterns if (sid := self.subscriptions.sid(pattern, queue)) is not None]
         again = [write_subscription(pattern, queue, sid) for pattern, sid in members]
@@ -228,10 +226,12 @@ class NatsConnection:
 
 
 class NatsDialect:
-    """Base of the dialects, which interpret the messages of a connection: for foreign services, or for nodes of a cluster."""
+    """Base class of the dialects, which interpret the messages of a connection for NATS clients or for cluster nodes."""
 
     probes: tuple[bytes, ...] = ()
-    """Frames sent with the inbox's subscription, so that the server reports missing permissions before it confirms it."""
+    """Frames sent with the inbox subscription, so that the server reports missing permissions before it confirms the
+    subscription.
+    """
 
     def __init__(self, connection: NatsConnection, inbox: str) -> None:
         self._connection = connection
@@ -240,7 +240,7 @@ class NatsDialect:
         self.inbox: str = inbox  # Subject of all answers, subscribed first, as `operations.INBOX_SID`
 
     def named(self, subject: str) -> str | int:
-        """Return the bus's name of a wire subject. May raise `RemoteProtocolError`."""
+        """Return the bus's name of a subject on the wire."""
         return subject
 
     def give_stored(
@@ -259,7 +259,7 @@ class NatsDialect:
             self._connection.events.append(message)
 
     def give_unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Pass an unreadable message to its reader. False if its address is unreadable, too."""
+        """Pass an unreadable message to its reader, or return False if its address is also unreadable."""
         read = self._connection.codec.reader.headers.read
         try:
             to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
@@ -278,7 +278,7 @@ class NatsDialect:
 
     @property
     def due(self) -> float:
-        """Time of the next `tick`; infinite for never. An event `plugins.Due` waits for the next input."""
+        """Time of the next `tick`, infinite for never. An event `plugins.Due` waits for the next input."""
         return math.inf
 
     def judged(self, error: ServerError) -> ServerError:

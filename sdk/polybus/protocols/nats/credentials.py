@@ -26,7 +26,7 @@ def _without_padding(data: bytes) -> str:
 
 
 def private_keys() -> type[Ed25519PrivateKey]:
-    """Import the class of private keys. May raise `ImportError`: `cryptography` is not installed."""
+    """Import the class of private keys from `cryptography`, which is an optional dependency."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
@@ -43,7 +43,7 @@ class KeyPair:
 
     @classmethod
     def of_seed(cls, seed: str) -> KeyPair:
-        """Make the key pair of a seed, ``SU...``. Raises `ValueError` if it is not the seed of a user, or `ImportError`."""
+        """Create the key pair of a user's seed, ``SU...``."""
         try:
             raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
         except binascii.Error:
@@ -61,7 +61,7 @@ class KeyPair:
 
 @frozen(kw_only=True)
 class Credentials:
-    """Identity for CONNECT: user and password, a token, a key, or a key with an operator's JWT."""
+    """Identity for CONNECT: user and password, a token, a key, or a key with a JWT."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -71,7 +71,7 @@ class Credentials:
     unread: bool = False  # The credentials are in a file that was not read yet
 
     def members(self, nonce: str | None) -> dict[str, Any]:
-        """The members of CONNECT. Raises `LocalProtocolError` without a nonce for the key, or if the file was not read."""
+        """Return the members of CONNECT."""
         if self.unread:
             raise LocalProtocolError("the file of nkey= or creds= has not been read: call with_files first", protocol="nats")
         if self.key is not None:
@@ -90,7 +90,7 @@ def is_seed(nkey: str) -> bool:
 
 
 def key_in(text: str) -> KeyPair:
-    """Make the key pair of the seed in a text. Raises as `KeyPair.of_seed`."""
+    """Find the seed in a string and create its key pair."""
     found = _SEED.search(text)
     if found is None:
         raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")
@@ -98,7 +98,6 @@ def key_in(text: str) -> KeyPair:
 
 
 def read_creds(text: str) -> Credentials:
-    """Read a credentials file. Raises as `KeyPair.of_seed`."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise ValueError("nats: creds= is not a credentials file, which has a USER JWT and a USER NKEY SEED")

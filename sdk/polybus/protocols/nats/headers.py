@@ -1,7 +1,7 @@
-"""Reads and writes header blocks, and the errors in them or in a server's -ERR.
+"""Header blocks, and the errors in them or in a server's -ERR.
 
-A block is ``NATS/1.0``, an optional status, then name and value lines (ADR-4). Blocks repeat, mainly for errors and for
-messages of one sender, so the last few hundred are cached.
+A block is ``NATS/1.0`` with an optional status, followed by lines with a name and a value (ADR-4). Blocks repeat, above all in
+errors and in messages of one sender, so the last few hundred are cached.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
 ONLY: Final = "Polybus-Only"  # The one durable handler that a republished message is for
 AGAIN: Final = "Polybus-Again"
-"""Marks a publication that is sent again because the engine did not confirm it: subscribers may already have received it."""
+"""Marks a publication that is repeated because the engine did not confirm it. Subscribers may have received it already."""
 ECHO: Final = "Polybus-Echo"  # Marks publications so that their publisher recognises the server's copy
 MESSAGE_ID: Final = "Nats-Msg-Id"
-"""A stream stores messages with the same id once (NATS documentation, JetStream, "Message Deduplication")."""
+"""A stream stores only one of several messages with the same id (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
@@ -46,7 +46,7 @@ _SLACK: Final = 1024  # Bytes of a block beyond the application's headers: its f
 
 @frozen
 class HeaderBlock:
-    """Content of a block. Some fields are used only between nodes of a cluster."""
+    """Content of a block. Some fields are only used between cluster nodes."""
 
     status: int | None = None  # Status from the server, such as 503: no subscriber
     text: str = ""  # Text after the status, or the text of an error
@@ -67,8 +67,8 @@ class HeaderBlock:
 class HeaderReader:
     """Reads and caches blocks.
 
-    Servers forward headers unchecked, so a publisher may send malformed ones. Malformed lines and all beyond `limit` are left
-    out; the message is still delivered.
+    Servers forward headers unchecked, so a publisher may send malformed ones. Malformed lines, and all lines beyond `limit`,
+    are left out and the message is still delivered.
     """
 
     __slots__ = ("_limit", "known")
@@ -141,7 +141,7 @@ def without_those_of_engine(fields: Mapping[str, str] | None) -> Mapping[str, st
 
 
 def _field(line: bytes) -> tuple[str, str, str]:
-    """Name, value and fault of a header line; the fault is empty if the line is valid."""
+    """Return the name and value of a header line and, if the line is malformed, its fault."""
     raw_name, colon, raw_value = line.partition(b":")
     name = raw_name.decode("latin-1")
     try:
@@ -175,7 +175,6 @@ def _seconds(text: str | None) -> float | None:
 
 
 def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], limit: int) -> bytes:
-    """Write a header block. May raise `LocalProtocolError`: a header cannot be sent on this wire."""
     lines = [VERSION]
     if fields:
         check_fields(fields, limit)
@@ -188,7 +187,7 @@ def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], li
 
 
 def check_fields(fields: Mapping[str, str], limit: int) -> None:
-    """May raise `LocalProtocolError`: a header cannot be sent on this wire, or its name is reserved."""
+    """Check outgoing headers. The names of this wire's own fields are reserved."""
     fault = fault_in_headers(fields, limit)
     if fault is None:
         for name, value in fields.items():
@@ -213,7 +212,9 @@ def _is_utf8(value: str) -> bool:
 
 
 def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
-    """Header fields of an error. A text that does not fit a line is cut there, and sent whole as JSON in `TEXT`."""
+    """Return the header fields of an error. A text that does not fit on a line is cut, and also sent whole as JSON in
+    `TEXT`.
+    """
     line = LINE_BREAK.sub(" ", text)[:_SHORT].strip(_BLANKS)
     fields = [(ERROR, line), (ERROR_CODE, str(number))]
     if line != text:
@@ -224,7 +225,7 @@ def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, 
 
 
 def one_line(text: str) -> str:
-    """Make a header value: the text, or its JSON form if a reader would change or split it."""
+    """Return a header value: the string, or its JSON form if a reader would change or split it."""
     plain = not LINE_BREAK.search(text) and text[:1] != '"' and text.strip(_BLANKS) == text
     return text if plain else quoted(text)
 
@@ -254,7 +255,7 @@ _CODES: Final = {
 }
 _STATUSES: Final = {number: code for code, numbers in _CODES.items() for number in numbers}
 _REASONS: Final = {405: "not_implemented", 501: "not_implemented", 413: "too_large"}
-"""Numbers of foreign services, by custom HTTP status codes. Numbers 1 to 16 are polybus codes."""
+"""Error numbers of third-party services are HTTP status codes by convention. 1 to 16 are polybus codes."""
 
 
 def code_of_status(number: Any) -> Code:
@@ -266,7 +267,7 @@ def is_failure(headers: HeaderBlock | None) -> bool:
 
 
 def error_message(id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-    """Convert an error answer of a service (ADR-32) or of the server."""
+    """Convert an error of a service (ADR-32) or of the server."""
     if headers.error is None and headers.status == NO_RESPONDERS and not payload:
         text = headers.text or "no subscriber for this subject (503 of the NATS server)"
         facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
@@ -293,7 +294,7 @@ def _detail(payload: bytes) -> Any:
 
 @frozen
 class ServerError:
-    """Meaning of an -ERR."""
+    """The meaning of an -ERR."""
 
     text: str
     ends: bool = False  # The connection ends or is unusable
@@ -312,7 +313,7 @@ _VIOLATION: Final = re.compile(
 )
 _CREDENTIALS: Final = ("authorization violation", "authentication timeout", "authentication expired", "authentication revoked")
 _GOES_ON: Final = ("invalid subject", "invalid publish subject", "maximum subscriptions exceeded", "permissions violation")
-"""Prefixes of errors after which the server goes on. It ends the connection after any other."""
+"""Prefixes of errors after which the server keeps the connection. It closes the connection after any other."""
 
 
 def read_error(text: str) -> ServerError:

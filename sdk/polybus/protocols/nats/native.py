@@ -1,7 +1,7 @@
-"""The dialect for foreign services: plain subjects, handlers in a queue group, answers to an inbox.
+"""The dialect of ordinary NATS clients: plain subjects, handlers in a queue group, answers to an inbox.
 
-Inbox subjects have a random part that cannot be guessed, and each request token has its own, so that the responder to one
-request cannot answer another. Messages of external streams arrive at their readers on separate subjects.
+Inbox subjects have a random part, and each request token has another, so that a client that answers one request cannot answer
+others. Messages of external streams arrive at their readers on separate subjects.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _DIGITS: Final = 18
 
 
 class Echoes:
-    """Recognises the server's copies of this side's publications by a header with a number.
+    """Recognises the server's copies of this side's publications by a numbered header.
 
-    The server must send them back, because a queue group could otherwise never choose the publishing connection. The bus
+    The server has to send them back, because a queue group could otherwise never choose the connection that published. The bus
     delivers to its subscriptions without a group itself, so their copies are dropped. Marks return in order. A mark that
-    arrives twice is from a program that copies headers, so that message counts.
+    arrives twice comes from a client that copies headers, so that message counts.
     """
 
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
@@ -44,7 +44,7 @@ class Echoes:
         self._heard = 0
 
     def mark(self, subject: str) -> list[tuple[str, str]]:
-        """Header fields for a publication; empty if no copy will come back to a subscription without a group."""
+        """Return the header fields for a publication, or none if no copy will come back to a subscription without a group."""
         if not self._subscriptions.alone.match(subject):
             return []
         self._marked += 1
@@ -54,7 +54,7 @@ class Echoes:
         self._other = key
 
     def is_own(self, mark: str) -> bool:
-        """True if the mark is of this bus and arrives for the first time."""
+        """Check for a mark of this bus that arrives for the first time."""
         key, _, digits = mark.partition(".")
         if key == self._other:
             return True
@@ -76,8 +76,6 @@ _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY
 
 
 class NativeDialect(NatsDialect):
-    """Requests, answers and publications of ordinary NATS clients."""
-
     def __init__(self, connection: NatsConnection) -> None:
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         super().__init__(connection, f"{self._inbox}*")
@@ -204,7 +202,7 @@ class NativeDialect(NatsDialect):
             connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
 
     def _is_of_reader(self, subject: str | None) -> bool:
-        """True if a reader pulled or acknowledged at the subject; the application may do that itself, too."""
+        """Check if a reader pulled or acknowledged at the subject. The application may also do that itself."""
         return any(f".{consumer}." in f"{subject}." for consumer in (*self._pulled.values(), *self._left))
 
     def _publication_not_allowed(self, subject: str, text: str) -> None:
@@ -245,7 +243,7 @@ class NativeDialect(NatsDialect):
         return None
 
     def _queue_for_others(self, frame: bytes, subject: Any) -> None:
-        """Queue a frame, but not for this side's own handlers: the asker wants another program's answer."""
+        """Queue a frame, but not for this side's own handlers: the caller wants another program's answer."""
         connection = self._connection
         patterns = self._handled.match(subject) if self.echo else ()
         connection.queue_for_others(frame, patterns, connection.options.queue)
@@ -314,7 +312,7 @@ class NativeDialect(NatsDialect):
                 self._handled.add(pattern, pattern)
 
     def forget(self, key: Any, now: float) -> None:
-        """Forget a key. Tokens are never reused, and NATS has no cancel."""
+        """Forget a key. Tokens are not reused, and NATS cannot cancel."""
         self._waiting.pop(key, None)
         self._publications.pop(key, None)
         self._owed.pop(key, None)

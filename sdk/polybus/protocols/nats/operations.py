@@ -1,7 +1,7 @@
-"""Reads and writes NATS operations of clients and servers.
+"""Reads and writes the operations of NATS clients and servers.
 
-An operation is a frame: a line and, for some verbs, headers and a payload whose lengths are in the line. Verbs are read in
-upper and lower case, as servers do.
+An operation is one frame: a line and, for some verbs, headers and a payload with their lengths in the line. Verbs may be in
+upper or lower case, as for servers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _first_words: Final = msgspec.json.Decoder(_FirstWords).decode
 
 
 def words_of(line: bytes) -> list[bytes]:
-    """Split a line at blanks and tabs only: a server takes any other byte, even a form feed, as part of a subject."""
+    """Split a line at blanks and tabs only. A server accepts any other byte in a subject, even a form feed."""
     return [word for word in line.replace(b"\t", b" ").split(b" ") if word]
 
 
 def announced(line: bytes) -> int | None:
-    """Bytes that follow a line, without the final CRLF; None if the operation is only a line. May raise `ValueError`."""
+    """Return how many bytes follow a line, without the final CRLF, or None if the operation is only a line."""
     first = line[:1].upper()
     if first not in b"MHP" or (first == b"P" and line[1:2].upper() != b"U"):
         return None
@@ -135,7 +135,7 @@ class NatsCutter:
             position = after
 
     def _end_of_other(self, data: bytes, position: int, end: int) -> int:
-        """End of any operation. May raise `RemoteProtocolError`: malformed, or TLS is required first."""
+        """Return where an operation of any verb ends. Raises `RemoteProtocolError` if the server requires TLS first."""
         try:
             length = announced(data[position:end])
         except ValueError as error:
@@ -147,20 +147,19 @@ class NatsCutter:
         return end + 2
 
     def _left_out(self, data: bytes, position: int, end: int, after: int, frames: list[bytes]) -> int:
-        """Pass on the line of an operation whose payload is over the limit, and return the position to continue at."""
+        """Pass on the line of an operation with a payload over the limit, and return the position to continue at."""
         frames.append(data[position : end + 2])
         reached = max(end + 2, min(after, len(data)))
         self._skipped = after - reached
         return reached
 
     def _keep_line(self, rest: bytes) -> None:
-        """Keep an incomplete line. May raise `RemoteProtocolError`: too long."""
         if len(rest) > LINE:
             raise refuse(f"a line of more than {LINE} bytes: is this a NATS server?", "too_large", close_code=1009)
         self._head = rest
 
     def _keep(self, data: bytes) -> None:
-        """Keep a part of an operation. Small parts are joined, so that one-byte slices do not cost an object each."""
+        """Store part of an operation. Small parts are joined, so that one-byte slices do not cost an object each."""
         self._there += len(data)
         self._missing -= len(data)
         parts = self._parts
@@ -182,11 +181,11 @@ class NatsCutter:
 
 @frozen
 class NatsFraming:
-    """The framing of NATS connections. `tls_first`: the server starts with TLS (its option ``handshake_first``)."""
+    """Framing of NATS connections. With `tls_first`, the server starts with TLS (its option ``handshake_first``)."""
 
     tls_first: bool = False
     pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)
-    """Identity: a frame is sent as it is. A builtin, for speed."""
+    """Identity, because a frame is sent as it is. A builtin, for speed."""
     gathers: ClassVar[bool] = True  # A server forwards the bytes it receives
 
     def cutter(self, limits: Limits, transport: str) -> NatsCutter:
@@ -224,8 +223,6 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 @define(eq=False)
 class NatsOperation:
-    """One operation."""
-
     verb: str  # In upper case: ``MSG``, ``PUB``...; ``OK`` and ``ERR`` without their signs
     subject: str = ""
     sid: str = ""  # The client's id of a subscription
@@ -253,7 +250,7 @@ class OperationReader:
         self._known_blocks = self.headers.known
 
     def read(self, frame: bytes) -> NatsOperation:
-        """Read a frame. A `RemoteProtocolError` has a `close_code` if the stream, not only this message, is broken."""
+        """Read a frame. The `RemoteProtocolError` has a `close_code` if the stream, not only this message, is broken."""
         end = frame.find(CRLF)
         if end < 0:
             raise _out_of_step(f"no line: {frame[:60]!r}", "truncated")
@@ -270,7 +267,7 @@ class OperationReader:
         return read(self, tokens, line)
 
     def delivery(self, frame: bytes) -> Delivery:
-        """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
+        """Return the parts of MSG or HMSG."""
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
         parts = line.split(b" ")
@@ -327,9 +324,9 @@ class OperationReader:
         return subject, sid, reply, self.headers.read(frame[start : start + head]), frame[start + head : -2]
 
     def _reply(self, data: bytes) -> str:
-        """Decode a reply subject, which differs for each request and is therefore not cached.
+        """Decode a reply subject. It differs for each request, so it is not cached.
 
-        It is only sent to and cannot hold a blank, so other faults of the name do no harm here.
+        It is only sent to and cannot contain a blank, so other faults in it are harmless.
         """
         if len(data) > self._limit:
             raise refuse(f"a subject of {len(data)} bytes is longer than {self._limit} (limit: subject)", "invalid_subject")
@@ -350,7 +347,6 @@ class OperationReader:
         return NatsOperation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
 
     def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
-        """Decode and check a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
         try:
             name = data.decode()
         except UnicodeDecodeError as error:
@@ -362,7 +358,7 @@ class OperationReader:
 
 
 _DELIVERIES: Final = {b"MSG": (1, True), b"HMSG": (2, True), b"PUB": (1, False), b"HPUB": (2, False)}
-"""For each operation with a payload: how many lengths it has, and if it has a sid."""
+"""For each operation with a payload: the number of lengths, and True if it has a sid."""
 _READERS: Final[Mapping[bytes, Callable[[OperationReader, list[bytes], bytes], NatsOperation]]] = {
     b"SUB": OperationReader._subscription,
     b"UNSUB": OperationReader._unsubscription,
@@ -385,7 +381,7 @@ def _read_json(verb: str, line: bytes) -> NatsOperation:
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
-    """The error for a line that no server writes: framing is lost, and payloads would be read as operations."""
+    """Return the error for a line that no server writes. The framing is lost, and payloads would be read as operations."""
     return refuse(text, reason, close_code=1002)
 
 
@@ -404,7 +400,7 @@ def _length(data: bytes) -> int:
 def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
     """Split MSG or HMSG, even a malformed one, into reply subject, headers and payload.
 
-    Headers and payload are empty if the payload was skipped for its size.
+    Headers and payload are empty if the payload was skipped because of its size.
     """
     line, _, rest = frame.partition(CRLF)
     verb, *tokens = words_of(line)
@@ -440,7 +436,6 @@ def write_unsubscription(sid: str, most: int | None = None) -> bytes:
 
 
 def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
-    """Write INFO or CONNECT. May raise `EncodeError`: a member cannot be encoded."""
     try:
         return b"%b %b\r\n" % (verb.encode(), _encode(members))
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
 """The client side of a connection to a NATS server, without I/O.
 
-The session answers INFO with CONNECT, the inbox subscription and PING; the server's PONG confirms them. From then on each
-publication, subscription and request is one operation. A dialect interprets them: `native` for foreign services, `cluster` for
-nodes of a cluster.
+The session answers INFO with CONNECT, the inbox subscription and PING; the server's PONG completes the handshake. From then on
+each publication, subscription and request is one operation. A dialect interprets these: `native` for NATS clients, `cluster`
+for cluster nodes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _CLOSE_CODES: Final[Mapping[str, int]] = {
     "maximum payload": 1009,
     "server shutdown": 1001,
 }
-"""Prefixes of errors that end a connection; any other is a protocol error."""
+"""Close codes by the beginning of the error. Any other error is a protocol error."""
 
 
 class NatsSession:
@@ -106,7 +106,7 @@ class NatsSession:
         self._pings: deque[tuple[int | None, tuple[str, ...]]] = deque()
         """PINGs without a PONG: the key, if a caller waits, and the sids that ended before."""
         self._retired: bool | None = None
-        """False while this side unsubscribes everything, True when done; another connection has taken over."""
+        """False while this side unsubscribes everything, True when done. Another connection has then taken over."""
         self._asked_at: float = -math.inf
         self._quiet: float = min(_QUIET, limits.ping_interval) if options.cluster else limits.ping_interval
         self._silent: float = limits.ping_interval + limits.ping_timeout
@@ -121,7 +121,7 @@ class NatsSession:
 
     @property
     def heard(self) -> float:
-        """Time of the last frame, by which a link tells a silent engine."""
+        """Time of the last frame, which shows the link if the engine has gone silent."""
         return self._connection.heard
 
     @property
@@ -129,7 +129,7 @@ class NatsSession:
         return self._connection.subscriptions
 
     def start(self, now: float) -> SessionOutput:
-        """Wait: the server speaks first."""
+        """Send nothing, because the server speaks first."""
         self._connection.heard = now
         return ()
 
@@ -143,7 +143,7 @@ class NatsSession:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one operation. Never raises: a malformed one becomes `Refused`, or ends the connection."""
+        """Handle one operation. A malformed operation becomes `Refused`, or closes the connection."""
         connection = self._connection
         connection.heard = now
         try:
@@ -179,7 +179,7 @@ class NatsSession:
             self._connection.events.append(wanted)
 
     def _malformed(self, error: RemoteProtocolError, frame: bytes) -> None:
-        """Count a malformed operation; answer a request, and fail the request that a malformed answer was for."""
+        """Count a malformed operation. A request is answered; if it was an answer, its request fails."""
         if not self._move(NatsEvent.MALFORMED, f"{frame[:40]!r} ({error.text})"):
             return
         if error.close_code is not None:  # framing is lost: no other client can cause this
@@ -233,7 +233,7 @@ class NatsSession:
         self._dialect.know(other.signs)
 
     def retire(self) -> Frames:
-        """Unsubscribe everything; messages in flight are still accepted and answered."""
+        """Unsubscribe everything. Messages in flight are still accepted and answered."""
         if self.state is NatsState.READY and self._retired is None:
             self._retired = False
             self._connection.frames += map(write_unsubscription, self._connection.subscriptions.by_sid)
@@ -303,7 +303,7 @@ class NatsSession:
         return key, frames.pop() if len(frames) == 1 else connection.taken()
 
     def confirm(self, now: float) -> tuple[int, Frames]:
-        """Send a PING; `Confirmed` follows when the server has handled everything sent before."""
+        """Send a PING. `Confirmed` follows when the server has handled everything sent before."""
         self._serial = key = self._serial + 1
         self._ping(key)
         return key, self._connection.taken()
@@ -339,7 +339,7 @@ class NatsSession:
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Say goodbye if the dialect has a message for it; for a server, the end of the connection is enough."""
+        """Say goodbye if the dialect has a message for that. For a server, closing the connection is enough."""
         if self.state is NatsState.READY:
             self._dialect.leave()
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]

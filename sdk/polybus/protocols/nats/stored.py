@@ -1,6 +1,4 @@
-"""Stored publications on this wire: reader address, acknowledgement and engine messages, for a cluster's own and external
-streams.
-"""
+"""Stored publications on this wire: addresses of readers, acknowledgements, and messages of the engine."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ ACKS: Final = "$JS.ACK."
 
 @frozen
 class ToEngine:
-    """Sends a message to the engine itself, at a subject of the wire."""
+    """Address of the engine itself. The message's subject is one on the wire."""
 
 
 @frozen
 class ToStore:
-    """Sends a publication that the engine confirms when it is stored."""
+    """Address of a store. The engine confirms when it has stored the publication."""
 
     id: str  # Message id, stored once; empty for none
     at: str = ""  # Subject on the wire, if it is not the publication's own
@@ -48,7 +46,7 @@ class ToStore:
 
 @frozen
 class ToReader:
-    """Address of a stored publication, or of an engine message, for a reader."""
+    """Address of a stored publication, or of a message from the engine, for a reader."""
 
     reader: int  # Number of the reader's subscription; 0 in a message for all readers of the consumer
     ack: str = ""  # Subject for the acknowledgement; in a refusal the refused subject, or empty
@@ -66,7 +64,7 @@ class ToReader:
 
 _HEAD: Final = "$JS"
 _PULLS: Final = ".API.CONSUMER.MSG.NEXT."
-"""After ``$JS``, or ``$JS`` and a domain: the subject of pulls. Stream and consumer follow."""
+"""Middle of a pull's subject: ``$JS``, perhaps with a domain, comes before it, and stream and consumer after it."""
 _DIGITS: Final = 20
 _NOT_ALLOWED: Final = 403  # Status for a reader that may not acknowledge or pull
 
@@ -82,7 +80,7 @@ def read_pull(subject: str) -> str:
 
 @frozen
 class AckSubject:
-    """Facts in an acknowledgement subject."""
+    """Content of an acknowledgement subject."""
 
     subject: str
     stream: str
@@ -95,8 +93,8 @@ class AckSubject:
 def read_ack(reply: str | None) -> AckSubject:
     """Read an acknowledgement subject.
 
-    Its form is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``; newer servers put a domain and an account
-    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: malformed.
+    It has the form ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``. Newer servers put a domain and an account
+    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15).
     """
     tokens = (reply or "").split(".")
     at = 3 if len(tokens) == 9 else 5
@@ -110,7 +108,7 @@ def read_ack(reply: str | None) -> AckSubject:
 
 
 def read_stored(payload: bytes) -> dict[str, Any] | None:
-    """Read a stream's confirmation of a publication; None if the answer is from another program.
+    """Read a stream's confirmation of a publication, or return None if another client has answered.
 
     It is an object with the stream's name and a sequence number, or with an error (NATS documentation, "NATS JetStream wire
     API", ``io.nats.jetstream.api.v1.pub_ack_response``).
@@ -129,9 +127,9 @@ def read_stored(payload: bytes) -> dict[str, Any] | None:
 
 
 def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReader:
-    """Make the address of a stored publication. May raise `RemoteProtocolError`: no valid acknowledgement subject.
+    """Return the address of a stored publication.
 
-    Headers over this reader's limit make it unreadable; the original block is kept, because another reader may accept it.
+    Headers over this reader's limit make it unreadable. The original block is kept, because another reader may accept it.
     """
     ack = read_ack(reply)
     only = None if headers is None else headers.only
@@ -142,7 +140,7 @@ def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReade
 
 
 def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
-    """Convert an engine's status message to a reader, with the number of publications that will not come."""
+    """Convert a status message of the engine, with the number of publications that will not come."""
     fields: Mapping[str, str] = headers.fields or {}
     left = fields.get("Nats-Pending-Messages", "")
     pending = int(left) if left.isascii() and left.isdigit() and len(left) < 12 else None
@@ -153,7 +151,7 @@ def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
 def give_unreadable(
     reader: int, fault: str, frame: bytes, read: Callable[[bytes], HeaderBlock]
 ) -> tuple[ToReader, HeaderBlock, bytes]:
-    """Make the address, headers and payload of an unreadable message, which the engine would otherwise redeliver for ever."""
+    """Return the address, headers and payload of an unreadable message, which the engine would otherwise redeliver forever."""
     reply, block, payload = cut_delivery(frame)
     headers = read(block)
     to = give(reader, reply, headers)
@@ -161,7 +159,7 @@ def give_unreadable(
 
 
 def read_refusal(error: ServerError) -> Message | None:
-    """Convert a refusal that concerns a reader; None if it concerns anything else."""
+    """Convert a refusal that concerns a reader, or return None."""
     subject = error.refused or ""
     consumer = ""
     if asked := read_pull(subject):
@@ -179,7 +177,7 @@ def read_refusal(error: ServerError) -> Message | None:
 def write_to_engine(
     names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]], limit: int
 ) -> bytes:
-    """Write a message that the engine answers, without a deadline, which would be stored."""
+    """Write a message that the engine answers. It has no deadline, because the engine would store that."""
     if isinstance(to, ToEngine):
         own = []  # the engine needs no description of the body
     elif to.block:

@@ -1,1 +1,1 @@
-"""The dialect for nodes of a cluster, with its own subjects and tracking of requests."""
+"""The dialect of cluster nodes, with its own subjects and tracking of requests."""

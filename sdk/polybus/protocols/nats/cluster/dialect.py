@@ -1,10 +1,10 @@
-"""The dialect for nodes of a cluster: all buses on the engine form one bus.
+"""The dialect of cluster nodes, in which all buses on the engine form one bus.
 
-The engine's subscriptions are the directory of handlers, users and nodes; a request to a subject without subscriber gets a 503.
-This module adds the rest. A node that cannot answer a request in the same loop turn sends a receipt (102, with its name). Nodes
-that share a request or channel check each other once a second. A request that a node refused before its handler saw it is sent
-again, to another node. Nodes announce their handlers, so that a subject that had a handler until recently is unavailable for a
-while before it counts as unknown.
+The engine's subscriptions are the directory of handlers, users and nodes: a request to a subject without a subscriber gets a
+503. This module adds what the engine lacks. A node that does not answer a request in the same loop turn sends a receipt (102,
+with its name). Nodes that share a request or a channel check each other once a second. If a node refuses a request before its
+handler has seen it, the request is sent to another node. Nodes announce their handlers, so that a subject that had a handler
+until recently is unavailable for a while before it counts as unknown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .words import (
 
 Headers: TypeAlias = HeaderBlock | None
 _SOURCES: Final = 1024
-"""Cached prefixes of publications' reply subjects: a node has two, a foreign program perhaps one per message."""
+"""Cached prefixes of publications' reply subjects. A node has two, a third-party client perhaps one per message."""
 _OVER: Final = 1024  # Ended requests that are remembered, because a cancel may follow
 _ELSEWHERE: Final = 2
 _AT_ONCE: Final = 256
@@ -62,14 +62,14 @@ class ClusterDialect(NatsDialect):
         self._answers = self._subjects.answers
         self.probes: tuple[bytes, ...] = (write_publication(self._subjects.nobody, None, b"", b""),)
         self._own: tuple[str, ...] = (self._subjects.mine,)
-        """Prefixes of this node's reply subjects, including the bus's other connection."""
+        """Prefixes of this node's reply subjects, including those of the bus's other connection."""
         self.echo: bool = True  # or the only member of a group would not get its own node's messages
         self._asked: dict[str, AskedRequest] = {}
         self._over: dict[str, AskedRequest] = {}
         self._fresh: dict[Any, str] = {}
-        """Unanswered requests of the last turns: the asking nodes, empty for other programs."""
+        """Unanswered requests of the last turns, with the nodes that sent them (empty for other clients)."""
         self._turns: deque[list[Any]] = deque()
-        """Ids that arrived in each of these turns; the next turn may begin before the last one's end is reported."""
+        """Ids of the requests in each turn. The next turn may begin before the bus reports the end of the last one."""
         self._turn = -math.inf  # Time of the last turn: everything that the transport delivers together has the same time
         self._held: dict[Any, str] = {}
         self._serial = 0
@@ -243,7 +243,7 @@ class ClusterDialect(NatsDialect):
         events.append(message)
 
     def _say_taken(self, turn: list[Any]) -> None:
-        """Send each asker one receipt for all its requests of a turn that are still unanswered."""
+        """Send each node one receipt for all of its requests in a turn that are still unanswered."""
         tokens: dict[str, list[str]] = {}
         for id in turn:
             asker = self._fresh.pop(id, None)
@@ -302,7 +302,7 @@ class ClusterDialect(NatsDialect):
         events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def _answered_of_store(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Handle the engine's confirmation of a publication, and ignore answers of other subscribers."""
+        """Handle the engine's confirmation of a publication, and ignore answers from other subscribers."""
         said = None if headers is not None else read_stored(payload)
         if said is not None:
             del self._asked[token]
@@ -311,7 +311,7 @@ class ClusterDialect(NatsDialect):
             self._connection.events.append(answer)
 
     def _refused(self, token: str, asked: AskedRequest, headers: HeaderBlock) -> bool:
-        """Send an unseen request to another node, or report a missing receiver. False if the error should be passed on."""
+        """Send an unseen request to another node, or report that there is no receiver. Return False to pass the error on."""
         if headers.kind == _UNDELIVERED:
             if asked.frame is None or asked.to is not None or asked.again >= _ELSEWHERE:
                 return False
@@ -334,7 +334,7 @@ class ClusterDialect(NatsDialect):
         return True
 
     def _taken(self, token: str, asked: AskedRequest | None, node: str) -> None:
-        """Handle a receipt or sign of life. May raise `RemoteProtocolError`: the name is not a node's."""
+        """Handle a receipt or a sign of life."""
         if not is_node(node):
             raise refuse(f"{node[:60]!r} is not a node and has no request", "malformed")
         if asked is not None:
@@ -347,7 +347,7 @@ class ClusterDialect(NatsDialect):
         self._nodes.greet(node)
 
     def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Handle a receipt for several requests of one turn. May raise `RemoteProtocolError`: malformed."""
+        """Handle one receipt for several requests of a turn."""
         tokens = payload.decode("ascii", "replace").split(" ")
         if headers is None or headers.status != HAVE_IT or len(tokens) > _AT_ONCE:
             raise refuse(f"{payload[:60]!r} is not a list of requests", "malformed")
@@ -445,7 +445,7 @@ class ClusterDialect(NatsDialect):
         return token
 
     def _holder(self, to: Any) -> str:
-        """The node that handles the request, if known; for the engine this node itself, which needs no check."""
+        """Return the node that handles a request, if known. For the engine it is this node, which needs no check."""
         if isinstance(to, ToUser):
             return ""
         return self.node if isinstance(to, (ToEngine, ToStore)) else str(to.node)
@@ -579,7 +579,7 @@ class ClusterDialect(NatsDialect):
             self._look_at(now + PACE)
 
     def _send_again(self, token: str, asked: AskedRequest, now: float) -> None:
-        """Send a publication again that the engine has not confirmed; a confirmation of either copy counts."""
+        """Repeat a publication that the engine has not confirmed. A confirmation of either copy counts."""
         assert asked.publication is not None
         asked.at, asked.pause = now, min(2 * asked.pause, LONGEST_PAUSE)
         asked.to = asked.publication.attributes["to"] = evolve(asked.to, again=True)
@@ -600,5 +600,5 @@ class ClusterDialect(NatsDialect):
 _STORED: Final = ClusterDialect.give_stored
 _QUESTIONS: Final = (ClusterDialect._to_handlers, ClusterDialect._to_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
-"""First tokens of messages to a node that get no answer, even if malformed."""
+"""First tokens of messages to a node that get no answer, even if they are malformed."""
 _NO_SOURCE: Final = ToAll()

@@ -1,8 +1,8 @@
-"""The other nodes of a cluster, and the handlers that they have announced.
+"""The other nodes of a cluster and their handlers.
 
-A node greets the others when it connects and when it gets a new handler, and they answer. Nodes that share a request or channel
-check each other once a second; the engine answers for a node that has left. Announced handlers distinguish a recently handled
-subject from an unknown one.
+A node greets the others when it connects and when it gets a new handler, and they answer. Nodes that share a request or a
+channel check each other once a second; if a node has left, the engine answers. Announced handlers tell a subject that had a
+handler recently from an unknown one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _MOST: Final = 4 * 1024 * 1024  # Characters kept for all present nodes, and aga
 
 @define(eq=False)
 class KnownHandlers:
-    """The patterns that other nodes handle, in their wire form, and patterns of departed nodes.
+    """The patterns that other nodes handle or handled until recently, in wire form.
 
-    One object for the life of a bus, across connections to the engine. It remembers a pattern for `remember` seconds after its
-    last node has left.
+    A bus has a single one, across its connections to the engine. It remembers a pattern for `remember` seconds after the last
+    node with that pattern has left.
     """
 
     remember: float = 0.0
     _announced: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
     _present: dict[str, set[str]] = field(factory=dict, init=False)
     _gone: dict[str, float] = field(factory=dict, init=False)
-    """Patterns without a node and the time that the last one left, oldest first."""
+    """Patterns without a node, and the time when the last one left, oldest first."""
     _wide: dict[str, None] = field(factory=dict, init=False)
     _kept: int = field(default=0, init=False)
     _kept_gone: int = field(default=0, init=False)
@@ -50,7 +50,7 @@ class KnownHandlers:
         return self._kept + self._kept_gone
 
     def told(self, node: str, patterns: Any) -> None:
-        """Replace the announced patterns of a node. Input is untrusted."""
+        """Replace the announced patterns of a node. The input is untrusted."""
         if not isinstance(patterns, list) or not self.remember:
             return
         self._forget(node)
@@ -67,7 +67,7 @@ class KnownHandlers:
                 self._wide[pattern] = None
 
     def left(self, node: str, now: float) -> None:
-        """Record that a node has left or is unreachable; patterns that only it handled are remembered for a while."""
+        """Record that a node has left. Patterns that only this node handled are remembered for a while."""
         for pattern in self._forget(node):
             self._recall(pattern)
             self._gone[pattern] = now
@@ -85,7 +85,7 @@ class KnownHandlers:
         return set[str]().union(*(self._present.get(pattern, ()) for pattern in self._matching(subject)))
 
     def last_seen(self, subject: str, now: float) -> float | None:
-        """Time that the last handler of a subject left; `now` if one is present, None if unknown."""
+        """Return when the last handler of a subject left: `now` if one is present, or None if the subject is unknown."""
         times = [now if pattern in self._present else self._gone[pattern] for pattern in self._matching(subject)]
         last = max(times, default=None)
         return None if last is None or last + self.remember <= now else last
@@ -117,7 +117,7 @@ class KnownHandlers:
 
 
 def _bounded(patterns: Iterable[Any]) -> Iterable[str]:
-    """Limit patterns to the number and size that a node announces."""
+    """Limit patterns to the number and size that a node may announce."""
     rest = TOLD_CHARACTERS
     for number, pattern in enumerate(patterns):
         if number >= TOLD:
@@ -143,7 +143,7 @@ PACE: Final = 1.0
 
 @define(eq=False)
 class Liveness:
-    """The nodes that were checked and have not answered yet."""
+    """The nodes that have not answered a check yet."""
 
     _patience: float  # Seconds after which a silent node counts as failed
     _asked: dict[str, tuple[str, float]] = field(factory=dict)
@@ -152,7 +152,7 @@ class Liveness:
     last_gone: float = float("-inf")
 
     def ask(self, node: str, token: str, now: float) -> str:
-        """Start a check and return its token; a pending check keeps its token, as the node may have failed since."""
+        """Start a check and return its token. A pending check keeps its token, because the node may have failed since."""
         out = self._asked.get(node)
         if out is not None:
             return out[0]
@@ -172,9 +172,9 @@ class Liveness:
             del self._by_token[asked[0]]
 
     def silent(self, now: float) -> list[str]:
-        """The nodes that have been silent for too long.
+        """Return the nodes that have been silent for too long.
 
-        After a pause of this process each check gets its full time again, because answers may wait to be read.
+        If this process was paused, each check gets its full time again, because answers may be waiting to be read.
         """
         away, self._looked = now - self._looked > 2 * PACE, now
         if away:
@@ -211,12 +211,12 @@ class ClusterNodes:
         self.say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
 
     def greet_later(self) -> None:
-        """Greet again soon: a split network may have joined again without its halves noticing."""
+        """Greet all nodes soon. A split network may have joined again without either half noticing."""
         self.hello_at = self._connection.heard + PACE
         self._connection.events.append(Due(self.hello_at))
 
     def greet(self, node: str) -> None:
-        """Greet a node that is present but unknown: it was silent for too long, or its hello was lost."""
+        """Greet a node that is present but unknown, because it was silent for too long or its hello was lost."""
         known = node in self._nodes or node == self._subjects.node
         if not known and node not in self._greeted and len(self._greeted) < _NODES:
             self._greeted.add(node)
@@ -236,7 +236,9 @@ class ClusterNodes:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def announced(self, own: tuple[str, ...], reply: str | None, payload: bytes) -> None:
-        """Handle a hello or bye. `own` are the prefixes of this node's subjects, at `reply` the other node expects a hello."""
+        """Handle a hello or goodbye. `own` has the prefixes of this node's subjects, and the sender expects a hello at
+        `reply`.
+        """
         try:
             facts = _decode(payload)
         except (ValueError, RecursionError):
@@ -276,7 +278,7 @@ class ClusterNodes:
             self._connection.events.append(NodeLeft(node, orderly=orderly))
 
     def judged(self, error: ServerError) -> ServerError:
-        """Mark errors as fatal that keep this node from receiving or answering, because such a node would lose requests."""
+        """Mark an error as fatal if it keeps this node from receiving or answering: such a node would lose requests."""
         cluster = self._subjects.cluster
         needed = f"{self._subjects.mine}>" if error.subscribing else self._subjects.nobody
         if error.refused not in (needed, f"{cluster}.a"):
@@ -287,7 +289,7 @@ class ClusterNodes:
     # -- liveness ---------------------------------------------------------------------------------------------------------
 
     def look(self, concerned: Iterable[str], now: float, everyone: bool) -> list[str]:
-        """Check the given nodes, or each node, and return the ones that have been silent for too long."""
+        """Check the given nodes, or all of them, and return those that have been silent for too long."""
         self._greeted.clear()
         nodes = dict.fromkeys((*concerned, *self.doubted, *(self._nodes if everyone else ())))
         self.doubted.clear()
@@ -314,7 +316,7 @@ class ClusterNodes:
     # -- handlers ---------------------------------------------------------------------------------------------------------
 
     def nobody_handles(self, token: str, subject: str) -> Message:
-        """Make the error for a request without handler: unavailable, and worth a retry, if it had one until recently."""
+        """Return the error for a request without a handler. It invites a retry if there was a handler until recently."""
         now = self._connection.heard
         last = self._known.last_seen(subject, now)
         code, text = Code.UNIMPLEMENTED, "no node of the cluster handles this"

@@ -40,7 +40,7 @@ NODE_LENGTH: Final = 12
 _NODE_NAME: Final = frozenset(NODE_LETTERS)
 _LONGEST_NODE: Final = 64
 _BESIDE: Final = 256
-"""Bytes of a line for reply subject and lengths. Servers disconnect a client that sends a longer line."""
+"""Bytes of a line for the reply subject and the lengths. Servers disconnect a client that sends a longer line."""
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
 _NUMBER: Final = "%i"
@@ -49,7 +49,7 @@ _EMPTY: Final = "%0"
 
 
 def escape_token(text: str) -> str:
-    """Encode any text as one token. May raise `LocalProtocolError`: lone surrogate."""
+    """Encode any string as one token."""
     try:
         return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # quote() leaves dots
     except UnicodeEncodeError:
@@ -61,7 +61,7 @@ def unescape_token(token: str) -> str:
 
 
 def escape_subject(subject: str | int) -> str:
-    """Encode a subject of the bus. May raise `LocalProtocolError`: empty token or lone surrogate."""
+    """Encode a subject of the bus."""
     if isinstance(subject, int):
         return f"{_NUMBER}{subject}"
     try:
@@ -80,7 +80,7 @@ _SPECIAL: Final = frozenset(" %")
 
 
 def escape_pattern(pattern: str | int) -> str:
-    """Encode a pattern. URI patterns become one that covers all URIs, and the bus filters. May raise `LocalProtocolError`."""
+    """Encode a pattern. A URI pattern becomes one that covers all URIs, and the bus filters."""
     made = wire_pattern(pattern)
     if isinstance(made, str) and "/" in made and is_pattern(made):
         return f"{_URI}.>"
@@ -88,7 +88,7 @@ def escape_pattern(pattern: str | int) -> str:
 
 
 def publication_pattern(cluster: str) -> Callable[[str | int], str]:
-    """Make the function that encodes a cluster's publication patterns, for nodes and streams. It raises as `escape_pattern`."""
+    """Return a function that encodes a cluster's publication patterns, for nodes and streams."""
     return lambda pattern: f"{cluster}.p.{escape_pattern(pattern)}"
 
 
@@ -103,7 +103,6 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def unescape_subject(text: str) -> str | int:
-    """Decode a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     if "%" not in text:
         return text
     if text.startswith(_NUMBER):
@@ -119,7 +118,7 @@ def unescape_subject(text: str) -> str | int:
 
 @define(eq=False)
 class ClusterSubjects:
-    """The subjects of one cluster from the viewpoint of one node."""
+    """The subjects of one cluster, as seen by one node."""
 
     cluster: str
     node: str
@@ -134,9 +133,9 @@ class ClusterSubjects:
     published: Memo[str | int, str] = field(init=False)
     read: Memo[str, str | int] = field(init=False)
     named: Memo[str, str | int] = field(init=False)
-    """Decoded subjects by the whole wire subject of a request or publication."""
+    """The bus's subjects by the wire subjects of requests and publications."""
     askers: Memo[str, str] = field(init=False)
-    """Asking node by reply subject without its last token; empty for foreign programs."""
+    """Nodes by reply subject without its last token (empty for other clients)."""
     _skipped: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -160,7 +159,7 @@ class ClusterSubjects:
         return self._checked(escape_pattern(pattern))
 
     def keyed(self, what: str, key: str, rest: str) -> str:
-        """A subject of a user or client; `what` precedes its key. May raise `LocalProtocolError`."""
+        """Return the subject of a user or client. `what` precedes the key."""
         return self._checked(f"{self.cluster}.{what}.{escape_token(key)}.{rest}", self.limit - _BESIDE)
 
     def _checked(self, text: str, limit: int | None = None) -> str:
@@ -171,11 +170,11 @@ class ClusterSubjects:
         return text
 
     def asker(self, reply: str) -> str:
-        """The node that an answer goes to; empty for a foreign program. Raises `RemoteProtocolError` for any other."""
+        """Return the node that an answer goes to (empty for other clients), or raise `RemoteProtocolError`."""
         return self.askers[reply.rpartition(".")[0]]
 
     def _asker(self, beginning: str) -> str:
-        """Check the prefix, because a program that may only send requests could otherwise publish in this node's name."""
+        """Check the prefix: a client that may only send requests could otherwise publish in this node's name."""
         if beginning == self.cluster or beginning.startswith(f"{self.cluster}."):
             if (node := self.source(beginning)) and beginning == self.of_node(node, "a"):
                 return node
@@ -184,7 +183,7 @@ class ClusterSubjects:
         raise refuse(f"the reply subject {beginning[:60]!r} is not an asker's", "malformed")
 
     def source(self, beginning: str) -> str:
-        """The node that a publication is from, by reply subject without its last token; empty if unknown."""
+        """Return the node that a publication is from, by reply subject without its last token (empty if unknown)."""
         node = beginning.removeprefix(f"{self.cluster}.n.").partition(".")[0]
         return node if beginning.startswith(f"{self.cluster}.n.") and is_node(node) else ""
 
@@ -196,7 +195,7 @@ class ClusterSubjects:
 
 
 def node_word(subject: str) -> str | None:
-    """The token after a node's name, ``j`` for its readers, else None. Readers of captures do not know the cluster's name."""
+    """Return the token after a node's name, or ``j`` for its readers. Readers of captures do not know the cluster's name."""
     tokens = subject.split(".", 4)
     if len(tokens) < 4 or len(tokens[2]) != NODE_LENGTH or not _NODE_NAME.issuperset(tokens[2]):
         return None
@@ -206,12 +205,12 @@ def node_word(subject: str) -> str | None:
 
 
 def is_node(name: Any) -> TypeGuard[str]:
-    """True for a node's name: one short token, valid in any subject."""
+    """Check for a node's name, which is one short token that is valid in any subject."""
     return isinstance(name, str) and len(name) <= _LONGEST_NODE and name.isascii() and name.isalnum()
 
 
 def split_key(rest: str) -> tuple[str, str]:
-    """Split the key of a user from the rest. May raise `RemoteProtocolError`."""
+    """Split a user's key from the rest of a subject."""
     key, dot, subject = rest.partition(".")
     if not dot:
         raise refuse(f"{rest[:60]!r} has no key, or no subject", "invalid_subject")

@@ -28,7 +28,7 @@ LONGEST_PAUSE: Final = 16.0
 
 @define(eq=False)
 class AskedRequest:
-    """A request or open channel of this node."""
+    """A request or an open channel of this node."""
 
     names: str  # Wire subject and reply subject
     to: Any  # Address; None for any node with a handler
@@ -91,7 +91,7 @@ def write_have_it(node: str, reply: str, payload: bytes = b"") -> bytes:
 
 
 def read_open(message: Message, kind: str) -> None:
-    """Turn a request into an open, by its header. May raise `RemoteProtocolError`: malformed."""
+    """Turn a request into an open, as its header says."""
     parts = kind.split(" ")
     if parts[0] != "open" or len(parts) != 4 or not (_is_number(parts[2]) and _is_number(parts[3])):
         raise refuse(f"{kind[:60]!r} is not a kind of request", "malformed")
@@ -100,7 +100,7 @@ def read_open(message: Message, kind: str) -> None:
 
 
 def read_control(codec: NatsCodec, id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-    """Read a cancel, item, credit or end. May raise `RemoteProtocolError`: unknown kind."""
+    """Read a cancel, item, credit or end."""
     word, _, argument = (headers.kind or "").partition(" ")
     kind = _CONTROLS.get(word)
     if kind is None:
