@@ -13,7 +13,7 @@ from attrs import define, field
 from ...errors import LocalProtocolError
 from ...integrations import parts_of
 from ...plugins.tools import tokens_overlap
-from ...protocols.nats.checks import local_pattern
+from ...protocols.nats.operations import local_pattern
 from .consumers import find_streams
 from .dead_letters import OVER, Death, Graveyard, LetterPlace, Letters, LetterWriter
 from .jetstream import Advice, EngineLink, JetStream, JetStreamError, StoredPublishing

@@ -13,11 +13,10 @@ from attrs import evolve, field, frozen
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._shared import UrlOptions
-from .checks import fault_in_name, has_wildcard
 from .cluster.nodes import KnownHandlers
 from .codec import NatsCodec
-from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
-from .operations import NatsFraming, dissect
+from .connection import Credentials, is_seed, key_in, private_keys, read_creds
+from .operations import NatsFraming, dissect, fault_in_name, has_wildcard
 from .session import NatsSession
 
 _LIMITS: Final = Limits()

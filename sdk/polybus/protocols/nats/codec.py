@@ -17,21 +17,9 @@ from ...errors import BusError, Code, LocalProtocolError, RemoteProtocolError, U
 from ...limits import Limits
 from ...message import Kind, Message
 from .._shared import Memo, milliseconds
-from .checks import fault_in_name, local_pattern, local_subject
 from .cluster.subjects import node_word
 from .headers import BODY, TTL, HeaderBlock, error_fields, error_message, is_failure, write_block
-from .operations import (
-    OK,
-    PING,
-    PONG,
-    NatsOperation,
-    OperationReader,
-    write_error,
-    write_json,
-    write_publication,
-    write_subscription,
-    write_unsubscription,
-)
+from .operations import NatsOperation, OperationReader, fault_in_name, local_subject, write_publication
 
 _decode: Final = msgspec.json.Decoder().decode
 _DEADLINES: Final = 64
@@ -43,7 +31,6 @@ _OPENS: Final = "open "
 _CHANNELS: Final = {"item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn \t\r\n')
-_WORDS: Final = {"PING": PING, "PONG": PONG, "OK": OK}
 
 
 def _deadline_block(ttl: float) -> bytes:
@@ -52,7 +39,7 @@ def _deadline_block(ttl: float) -> bytes:
 
 @frozen(eq=False, kw_only=True)
 class NatsCodec:
-    """Reads and writes one operation per frame. The session uses `reader` and the writing methods."""
+    """Reads and writes one operation per frame. `encode` writes only messages, because subscriptions belong to a session."""
 
     limits: Limits
     queue: str
@@ -165,24 +152,16 @@ class NatsCodec:
         if len(messages) != 1:
             raise Unsupported(f"a NATS operation holds one message, not {len(messages)}")
         (message,) = messages
-        kind = message.kind
-        if kind is Kind.CONTROL:
-            return self._control(message)
-        if kind is Kind.SUBSCRIBE:
-            return self._subscribe(message)
-        if kind is Kind.UNSUBSCRIBE:
-            most = message.attributes.get("most")
-            return write_unsubscription(_sid(message), most if type(most) is int and most >= 0 else None)
-        if kind is Kind.REQUEST:
+        if message.kind is Kind.REQUEST:
             return self.request(message, self._inbox(message.id))
-        if kind in (Kind.RESPONSE, Kind.ERROR):
+        if message.kind in (Kind.RESPONSE, Kind.ERROR):
             return self.answer(message, self._inbox(message.id))
         return self.publication(message)
 
     def publication(self, message: Message, mark: Sequence[tuple[str, str]] = ()) -> bytes:
         if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
             text = "streams, channels and cancelling need a polybus protocol"
-            raise Unsupported(f"NATS cannot carry {message.kind.value}: {text}")
+            raise Unsupported(f"NATS carries publications, requests and answers, not {message.kind.value}: {text}")
         payload, own = self.payload(message)
         own += mark
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
@@ -226,33 +205,6 @@ class NatsCodec:
         if fault is not None:
             raise LocalProtocolError(f"the id of a question is the subject of its answers here: {fault}", protocol="nats")
         return str(id)
-
-    def _subscribe(self, message: Message) -> bytes:
-        queue = message.attributes.get("queue", self.queue) if message.attributes.get("handler") else None
-        fault = None if queue is None else fault_in_name(queue, self.limits.subject)
-        if fault is not None:
-            raise LocalProtocolError(f"a queue is named like a subject: {fault}", protocol="nats")
-        return write_subscription(local_pattern(message.subject, self.limits.subject), queue, _sid(message))
-
-    def _control(self, message: Message) -> bytes:
-        word = str(message.subject)
-        if word in ("INFO", "CONNECT"):
-            members = message.body
-            if type(members) is not dict:
-                raise LocalProtocolError(f"the body of {word} is an object", protocol="nats")
-            return write_json(word, members)
-        if word == "ERR":
-            return write_error(str(message.attributes.get("text", "")))
-        if word not in _WORDS:
-            raise Unsupported(f"NATS has no operation {word[:40]!r}")
-        return _WORDS[word]
-
-
-def _sid(message: Message) -> str:
-    sid = str(message.attributes.get("sid", "0"))
-    if not (sid.isascii() and sid.isalnum() and len(sid) <= 20):
-        raise LocalProtocolError(f"{sid[:40]!r} is not a sid", protocol="nats")
-    return sid
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:

@@ -18,10 +18,9 @@ from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Ready, Refused, Undelivered
 from ...plugins.tools import SubjectIndex
-from .checks import is_answerable, local_pattern, local_subject, refuse
 from .connection import NatsConnection, NatsDialect, NatsSubscriptions
 from .headers import ECHO, HeaderBlock, ServerError, error_message, is_failure
-from .operations import INBOX_SID
+from .operations import INBOX_SID, is_answerable, local_pattern, local_subject, refuse
 from .stored import ACKS, ToEngine, ToStore, read_pull, read_refusal, read_stored, write_to_engine
 
 _LENGTH: Final = 8

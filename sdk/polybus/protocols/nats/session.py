@@ -21,14 +21,12 @@ from ...errors import Forbidden, LocalProtocolError, RemoteProtocolError, Unsupp
 from ...limits import Limits
 from ...message import Message
 from ...plugins import Capabilities, CloseWanted, Confirmed, Frames, OtherServers, Refused, SessionOutput
-from .checks import refuse
 from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
-from .connection import NatsConnection, NatsSubscriptions, ServerInfo
-from .credentials import Credentials
+from .connection import Credentials, NatsConnection, NatsSubscriptions, ServerInfo
 from .headers import ServerError, read_error
 from .native import NativeDialect
-from .operations import INBOX_SID, PING, PONG, NatsOperation, write_json, write_subscription, write_unsubscription
+from .operations import INBOX_SID, PING, PONG, NatsOperation, refuse, write_json, write_subscription, write_unsubscription
 
 if TYPE_CHECKING:
     from .adapter import Nats

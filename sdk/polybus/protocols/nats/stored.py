@@ -11,7 +11,6 @@ from attrs import evolve, frozen
 
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
-from .checks import refuse
 from .headers import (
     AGAIN,
     MESSAGE_ID,
@@ -22,7 +21,7 @@ from .headers import (
     without_those_of_engine,
     write_block,
 )
-from .operations import cut_delivery, write_named
+from .operations import cut_delivery, refuse, write_named
 
 ACKS: Final = "$JS.ACK."
 

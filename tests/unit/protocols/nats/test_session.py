@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polybus.body import JSON
-from polybus.errors import Code, Forbidden, TooLarge, Unauthorized, Unsupported
+from polybus.errors import Code, Forbidden, LocalProtocolError, TooLarge, Unauthorized, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Confirmed, OtherServers, Ready, Refused, Undelivered
@@ -174,6 +174,13 @@ def test_subscriptions_and_handlers_have_sids_of_their_own() -> None:
     assert sent(session, Message(Kind.UNSUBSCRIBE, "news.*")) == []
     assert sent(session, Message(Kind.UNSUBSCRIBE, "news.*", attributes=handler)) == [b"UNSUB 3\r\n"]
     assert sent(session, Message(Kind.SUBSCRIBE, "news.{day}")) == [b"SUB news.* 4\r\n"]
+    for subject, error, text in (
+        ("a b", LocalProtocolError, "blank"),
+        (7, Unsupported, "number"),
+        ("a/b.*", Unsupported, "URI"),
+    ):
+        with pytest.raises(error, match=text):
+            session.send(Message(Kind.SUBSCRIBE, subject), 2.0)
 
 
 def test_of_the_copies_of_a_publication_that_of_the_oldest_subscription_counts(session: Driven) -> None:

@@ -21,19 +21,18 @@ from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
 from ....plugins import Due, Lost, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
 from ..._shared import Memo
-from ..checks import refuse
 from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection, NatsDialect, NatsSubscription
 from ..headers import KIND, NO_RESPONDERS, HeaderBlock, ServerError, error_message, is_failure, write_block
-from ..operations import INBOX_SID, write_publication
+from ..operations import INBOX_SID, refuse, write_publication
 from ..stored import ToEngine, ToStore, read_refusal, read_stored
-from .nodes import PACE, ClusterNodes
-from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
-from .words import (
+from .nodes import (
     LONGEST_PAUSE,
+    PACE,
     PUBLISHED,
     WORDS,
     AskedRequest,
+    ClusterNodes,
     not_there,
     read_control,
     read_open,
@@ -42,6 +41,7 @@ from .words import (
     write_have_it,
     write_published,
 )
+from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
 
 Headers: TypeAlias = HeaderBlock | None
 _SOURCES: Final = 1024

@@ -30,7 +30,7 @@ from attrs import define, field
 from ....errors import LocalProtocolError
 from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
 from ..._shared import Memo
-from ..checks import is_answerable, refuse
+from ..operations import is_answerable, refuse
 
 REPLAY: Final = "replay-"  # Prefix of a node's read-only consumers
 HANDLERS: Final = "h"  # Queue group of handlers, and of the nodes that a user is connected to
