@@ -1,4 +1,4 @@
-"""What the protocols share: caches, URL options, and rules for subjects, headers, counts and errors."""
+"""Code that the protocols share: caches, URL options, and rules for subjects, headers, counts and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both generations of uProtocol share: ids, priorities, the session, and the attributes that survive a bridge.
+"""Code that both generations of uProtocol share: ids, priorities, the session, and the attributes that survive a bridge.
 
 Ids are UUIDs that contain a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document uses version 8: 48 bits of
 Unix milliseconds, the version, a 12-bit counter that restarts each millisecond, the variant, and 62 bits that each maker

@@ -1,4 +1,4 @@
-"""What a session and its dialect share about one connection: INFO, subscriptions, request tokens and credentials."""
+"""State that a session shares with its dialect: the server's INFO, subscriptions, request tokens and credentials."""
 
 from __future__ import annotations
 
