@@ -157,7 +157,7 @@ class Stub:
 
 
 def documented(thing: Any, indent: str) -> str:
-    """The docstring as written."""
+    """Return the docstring of a class or member as source text."""
     lines = [part for line in (inspect.getdoc(thing) or "").splitlines() for part in wrapped(line)]
     return textwrap.indent('"""' + "\n".join(lines) + ('\n"""' if len(lines) > 1 else '"""'), indent)
 

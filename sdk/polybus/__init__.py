@@ -1,6 +1,6 @@
 """RPC and publish/subscribe over any protocol and any transport.
 
-``connect`` opens a link and returns a `Bus`; ``Bus().serve(url)`` accepts links.
+`connect` connects to a server and returns a `Bus`. ``Bus().serve(url)`` accepts connections.
 """
 
 from importlib import import_module
@@ -96,7 +96,6 @@ def _context_in_a_thread(*facts: Any) -> Context:
 
 
 def _cloudevents() -> Any:
-    """Import the converter for ``cloudevents`` events on first use."""
     from .protocols.uprotocol import cloudevent
 
     return cloudevent
@@ -107,7 +106,7 @@ Message.cloudevents = staticmethod(_cloudevents)
 
 
 _WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.bridge_routes", "bridge": "._core.bus.bridge"}
-"""Names that few programs need, and their modules, which would take a sixth of the import time."""
+"""Modules of names that few programs need. Importing them eagerly would add a sixth to the import time."""
 
 
 if not TYPE_CHECKING:  # with this function, type checkers would accept unknown names

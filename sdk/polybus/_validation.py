@@ -1,6 +1,6 @@
-"""Argument checks at the call. Each error names the argument, the given value and the expected form.
+"""Argument checks. Each error names the argument, the value, and the expected form.
 
-A wrong type raises `TypeError`, an impossible value `ValueError`.
+A wrong type raises `TypeError`, and an impossible value `ValueError`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         endless: Accept infinity.
 
     Raises:
-        TypeError: The value is not a number (None and bool do not count as numbers).
-        ValueError: The value is negative or NaN, or is infinite without `endless`.
+        TypeError: If the value is not a number (`None` and bools are not).
+        ValueError: If the value is negative or NaN, or infinite without `endless`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         hint = (
@@ -57,7 +57,7 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
 
 
 def check_count(value: Any, name: str, least: int = 1, most: int | None = None) -> None:
-    """Raise TypeError or ValueError unless `value` is an integer from `least` to `most`."""
+    """Raise `TypeError` or `ValueError` unless `value` is an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={shown(value)}: a whole number, not {type(value).__name__}")
     if value < least:
@@ -67,7 +67,7 @@ def check_count(value: Any, name: str, least: int = 1, most: int | None = None) 
 
 
 def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
-    """Return `check_count` as a validator for attrs."""
+    """Return `check_count` as an attrs validator."""
 
     def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
         check_count(value, attribute.name, least)
@@ -76,26 +76,26 @@ def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
 
 
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
-    """Check a time like `seconds`, as a validator for attrs. Refuses 0."""
+    """Check a time like `seconds`, but reject 0. An attrs validator."""
     if seconds(value, attribute.name) == 0:
         raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
 
 
 def check_type(value: Any, kind: type, name: str, example: str) -> None:
-    """Raise TypeError unless `value` is None or of type `kind`."""
+    """Raise `TypeError` unless `value` is None or of type `kind`."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name}={shown(value)}: {kind.__name__}, not {type(value).__name__}; for example {example}")
 
 
 def check_given(value: Any, kind: type, name: str, example: str) -> None:
-    """Raise TypeError unless `value` is of type `kind`."""
+    """Raise `TypeError` unless `value` is of type `kind`."""
     if value is None:
         raise TypeError(f"{name}=None: {kind.__name__}, for example {example}")
     check_type(value, kind, name, example)
 
 
 def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -> None:
-    """Raise TypeError unless `value` is None or a function that accepts `takes` positional arguments and the `named` ones."""
+    """Raise `TypeError` unless `value` is None or a function that accepts `takes` positional arguments and the `named` ones."""
     if value is None:
         return
     if not callable(value):
@@ -113,7 +113,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
-    """Decorate a class so that an unknown keyword argument raises an error that suggests the nearest attrs field."""
+    """Make the constructor of an attrs class suggest the nearest field when it gets an unknown keyword argument."""
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -138,7 +138,7 @@ def names_known(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Raise ValueError for a string that no browser sends as an origin."""
+    """Raise `ValueError` for a string that no browser sends as an origin."""
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
@@ -146,7 +146,7 @@ def check_origins(origins: Iterable[str]) -> None:
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Raise ValueError for a string that is not a valid ``Host`` header."""
+    """Raise `ValueError` for a string that is not a valid ``Host`` header."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
             raise ValueError(f"hosts: {host!r} is not a host, write for example 'example.org' or 'example.org:8443'")
@@ -168,7 +168,7 @@ def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
 
 
 def shown(value: Any) -> str:
-    """Return a short repr of a value for an error. Never raises."""
+    """Return a short repr for an error text. Never raises."""
     try:
         text = repr(value)
     except Exception:
@@ -188,18 +188,17 @@ def name_of(function: object) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Return a count with its noun in the singular or plural."""
     return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
 
 
 def in_one_line(text: str) -> str:
-    """Return a text for logs and terminals with its control characters escaped, because a peer may have written it."""
+    """Escape control characters for logs and terminals, because a peer may have written the text."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] > "\xff" else repr(found[0])[1:-1], text)
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise TypeError unless `tls` is an `ssl.SSLContext`, and ValueError if it is for the other side. Does not import ssl,
-    because some platforms do not have it."""
+    """Raise `TypeError` unless `tls` is an `ssl.SSLContext`, and `ValueError` if it is for the other side. Does not import ssl,
+    which some platforms lack."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"

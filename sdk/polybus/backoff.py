@@ -1,4 +1,4 @@
-"""Back-off: how long to wait between attempts."""
+"""Back-off: how long to wait before reconnecting or retrying."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Backoff:
     """Exponential back-off with a maximum and full jitter.
 
     Args:
-        initial: Upper limit of the first wait in seconds.
-        maximum: Upper limit of every wait in seconds.
-        attempts: Number of consecutive failures after which the link gives up; None for no limit.
-        factor: Factor by which the limit grows with each attempt.
-        jitter: Wait a random part of the limit, so that many clients do not reconnect at the same time. False waits for the
-            whole limit.
+        initial: Upper limit of the first pause in seconds.
+        maximum: Upper limit of all pauses in seconds.
+        attempts: Number of consecutive failures after which to give up, or `None` for no limit.
+        factor: Factor by which the limit grows after each failure.
+        jitter: Wait for a random part of the limit, so that clients do not all reconnect at the same time. Otherwise, wait for
+            the whole limit.
 
     Raises:
-        TypeError: An argument is not a number.
-        ValueError: A time is negative, zero or infinite, `attempts` is negative, or the factor is below 1.
+        TypeError: If an argument is not a number.
+        ValueError: If a time is negative, zero or infinite, `attempts` is negative, or `factor` is below 1.
     """
 
     initial: float = field(default=0.25, validator=more_than_no_time)
@@ -37,10 +37,10 @@ class Backoff:
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
-        """Return the seconds to wait before attempt number `attempt` (from 0)."""
+        """Return the number of seconds to wait before an attempt, counted from 0."""
         bound = self.bound(attempt)
         return bound * rng() if self.jitter else bound
 
     def bound(self, attempt: int) -> float:
-        """Return the longest possible `delay` before this attempt, in seconds."""
+        """Return the longest possible `delay` before this attempt in seconds."""
         return float(min(self.maximum, self.initial * self.factor ** min(attempt, 64)))

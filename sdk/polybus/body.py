@@ -1,8 +1,8 @@
-"""Body formats, which convert between a value and the bytes of the body of a message.
+"""Body formats, which convert values to the bytes of a message body and back.
 
-Inside the bus a body consists of bytes and a `BodyFormat`. The bus encodes the body once, in the format of the first wire, and
-again only for a wire that cannot carry that format. Protocols add their own formats (such as the marked values of J.REP, or
-``google.protobuf.Any`` for uProtocol). The three formats in this module are shared by all protocols.
+The bus stores a body as bytes and a `BodyFormat`. It encodes the body once, in the format of the first connection, and again
+only for a protocol that cannot carry that format. Protocols add formats of their own, such as the marked values of J.REP or
+``google.protobuf.Any`` for uProtocol. The three formats here are shared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 class BodyFormat(Protocol):
     """Encodes and decodes bodies.
 
-    Formats are compared by identity. Two messages can share bytes if they share the format object.
+    Formats are compared by identity: messages can share encoded bytes if they share the format object.
     """
 
     @property
@@ -59,15 +59,15 @@ class BodyFormat(Protocol):
         """Encode a value.
 
         Raises:
-            EncodeError: The format cannot represent the value. The error names the path of the part that fails.
+            EncodeError: If the format cannot represent the value. The error names the path of the part that fails.
         """
         ...
 
     def decode(self, data: bytes) -> Any:
-        """Decode bytes, which were checked on arrival, and return a plain value.
+        """Decode bytes that were checked on arrival.
 
         Raises:
-            BadRequest: The bytes cannot be decoded.
+            BadRequest: If the bytes cannot be decoded.
         """
         ...
 
@@ -75,7 +75,7 @@ class BodyFormat(Protocol):
 # -- objects of other libraries ----------------------------------------------------------------------------------------------
 
 MASK: Final = "**********"
-"""The text that pydantic shows instead of a secret."""
+"""Text that pydantic shows instead of a secret."""
 _EXACT: Mapping[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
@@ -97,7 +97,7 @@ _SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
-    """Convert an instance of a subclass or of numpy to a string or number. Returns any other object unchanged."""
+    """Convert an instance of a subclass or a numpy scalar to a string or number. Other objects are returned unchanged."""
     for kind in _SCALARS:
         if isinstance(value, kind):
             return value if type(value) is bool else _EXACT[kind](value)
@@ -117,7 +117,7 @@ def plain_form(value: Any) -> Any:
     """Return the value to write for an object: its built-in equivalent, or the JSON form that its library defines.
 
     Raises:
-        TypeError: The object has no such form.
+        TypeError: If the object has no such form.
     """
     if isinstance(value, type):
         raise TypeError(f"{value.__name__} is a class: one of its objects is meant")
@@ -155,7 +155,7 @@ def is_of_pydantic(kind: Any) -> bool:
 
 
 def _scalar_of_numpy(value: Any) -> Any:
-    """Return the number or bool for a numpy scalar; None for other objects, and for numbers too large for Python types."""
+    """Return the number or bool for a numpy scalar. None for other objects, and for numbers too large for Python types."""
     if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
         return None
     made = value.item()
@@ -163,7 +163,7 @@ def _scalar_of_numpy(value: Any) -> Any:
 
 
 def writes_aliases(model: Any) -> bool:
-    """True if a model is written with its aliases. That is the default of FastAPI, unless the model configures it."""
+    """Return True if a model is written with its aliases. That is FastAPI's default, unless the model configures it."""
     said = getattr(model, "model_config", {}).get("serialize_by_alias")
     return True if said is None else bool(said)
 
@@ -179,7 +179,7 @@ def _dumper(kind: type) -> Callable[..., Any]:
 
 
 class JsonFormat:
-    """JSON (RFC 8259), written by msgspec, which also supports attrs classes, dataclasses, datetimes, enums and UUIDs."""
+    """JSON (RFC 8259), encoded with msgspec, which also supports attrs classes, dataclasses, datetimes, enums and UUIDs."""
 
     content_type = "application/json"
 
@@ -223,7 +223,7 @@ class JsonFormat:
 
 
 class OctetsFormat:
-    """Leaves bytes unchanged."""
+    """Bytes, which are left unchanged."""
 
     content_type = "application/octet-stream"
 
@@ -260,7 +260,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
     """Check a JSON frame on arrival, before it is parsed.
 
     Raises:
-        ValueError: The frame is not UTF-8, or is nested deeper than `depth`.
+        ValueError: If the frame is not UTF-8, or is nested deeper than `depth`.
     """
     if not frame.isascii():
         str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
@@ -268,10 +268,10 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check how deep JSON is nested. If it is short or has few brackets, no exact count is needed.
+    """Check how deep JSON is nested. Counts exactly only if the JSON is long and has many brackets.
 
     Raises:
-        EncodeError: The JSON is nested deeper than `depth`.
+        EncodeError: If the JSON is nested deeper than `depth`.
     """
     if len(data) > 2 * depth and not _is_shallow(data, depth):
         check_depth(data, depth)
@@ -281,7 +281,7 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
     """Decode bytes that have not been checked.
 
     Raises:
-        EncodeError: The bytes are not in this format.
+        EncodeError: If the bytes are not in this format.
     """
     try:
         if body_format is JSON:
@@ -305,7 +305,8 @@ _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _is_flat_at_sight(value: Any) -> bool:
-    """True if a value, or each of its items, has a type that cannot be NaN. This is cheaper than a search through long text."""
+    """Return True if a value, or each of its items, has a type that cannot be NaN. This is cheaper than a search through long
+    text."""
     if type(value) is dict:
         return all(type(item) in _WITHOUT_NAN for item in value.values())
     return type(value) in _WITHOUT_NAN
@@ -319,14 +320,14 @@ _MARKED_STRING = re.compile(rb'"[^"]*"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STEPS = bytes(1 if byte == ord("[") else 255 for byte in range(256))  # 255 is -1 in a signed byte
 _PEELED = 8
-"""Number of levels to remove one by one before summing up. A pass over the rest is cheaper than a sum, and most bodies are not
+"""Number of levels to remove one by one before summing up. A pass over the rest is cheaper than a sum, and few bodies are
 nested deeper."""
 _HOPS = 4096
 """Size in bytes above which searching for each bracket is cheaper than counting all of them."""
 
 
 def _has_few_brackets(data: bytes, most: int) -> bool:
-    """True if there are at most `most` opening brackets, including those in strings."""
+    """Return True if there are at most `most` opening brackets, including those in strings."""
     if len(data) < _HOPS:
         return data.count(b"[") + data.count(b"{") <= most
     count = 0
@@ -344,10 +345,10 @@ _is_shallow: Callable[[bytes, int], bool] = _has_few_brackets if native is None 
 
 
 def check_depth(data: bytes, limit: int) -> None:
-    """Check the exact depth, ignoring strings. Uses no Python loop, because flat lists of many objects are common and large.
+    """Check the exact depth, ignoring strings, without a Python loop: flat lists of many objects are common and large.
 
     Raises:
-        EncodeError: The JSON is nested deeper than `limit`.
+        EncodeError: If the JSON is nested deeper than `limit`.
     """
     if b"\\" in data:  # escaped backslashes first, so that the remaining ones escape quotes
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -363,11 +364,11 @@ def check_depth(data: bytes, limit: int) -> None:
 
 _LEVELS = 200
 _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
-"""Bounds of the search for a path, which is a courtesy. The sender of a faulty body must not decide how long it takes."""
+"""Bounds of the search for a path, which is only a courtesy. The sender of a faulty body must not decide how long it takes."""
 
 
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Return the items of a value with their paths."""
+    """Iterate over the items of a value with their paths."""
     if isinstance(value, type):
         return iter(())
     if isinstance(value, dict):
@@ -385,7 +386,8 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
     """Return the path and the value of the deepest part that cannot be written.
 
-    Only the first 20,000 innermost parts are searched. If the fault is elsewhere in a larger value, returns the whole value.
+    Only the first 20,000 innermost parts are searched. If the fault is elsewhere in a larger value, the whole value is
+    returned.
     """
     count = 0
     for where, part in islice(_innermost(value, "$"), _MOST_PARTS):
@@ -406,7 +408,7 @@ def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any
 
 
 def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Find the part that fails in a small value whose innermost parts can all be written, by trying each level."""
+    """Find the failing part of a small value whose innermost parts can all be written, by trying each level."""
     path = "$"
     for _ in range(_LEVELS):
         for where, part in items_of(value, path):
@@ -419,7 +421,8 @@ def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tupl
 
 
 def _has_nan(value: Any) -> bool:
-    """Search level by level for a number that JSON cannot represent. Most bodies with a ``null`` have none; some are large."""
+    """Search level by level for a number that JSON cannot represent. Most bodies with a ``null`` have none, and some are
+    large."""
     level: list[Any] = [[value]]
     while level:
         below = []
@@ -456,7 +459,7 @@ def _not_finite(value: Any) -> str | None:
 
 
 def _odd_offset(value: Any) -> str | None:
-    """Return the fault of a datetime whose offset has seconds. Text cannot represent them, and rounding changes the time."""
+    """Reject a UTC offset with seconds. Text cannot represent it, and rounding would change the time."""
     offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
     if offset is None or not offset % _MINUTE:
         return None
@@ -467,10 +470,10 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Check a value whose JSON contains pydantic's mask, because no receiver could recover the secret.
+    """Check a value whose JSON contains pydantic's mask, because the receiver could not recover the secret.
 
     Raises:
-        EncodeError: The value contains a secret. The error names the path.
+        EncodeError: If the value contains a secret. The error names the path.
     """
     _refuse(value, "$", _hidden)
 

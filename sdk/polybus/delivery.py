@@ -1,4 +1,4 @@
-"""Publishes the messages that could not be delivered, over every protocol."""
+"""Publishing undeliverable messages as dead letters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SECRET = frozenset({"token", "hash"})
 
 
 async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies: bool = False) -> None:
-    """Publish each undelivered message until the bus is left. Run this in a task group.
+    """Publish each message that could not be delivered, until the bus is left. Run this in a task group.
 
-    A publication has the fields ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601) and
-    ``attributes``, which are those of the wire without tokens and hashes.
+    The body of a dead letter has the fields ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601)
+    and ``attributes``, which are those of the protocol without tokens and hashes.
 
     Args:
-        bus: The bus that emits the events and publishes them.
-        topic: Subject of the publications.
-        bodies: Include the body if the event still has it.
+        bus: Bus whose messages to watch, and on which to publish.
+        topic: Subject of the dead letters.
+        bodies: Include the body if the bus still has it.
     """
     warnings = Warnings()
     async for event in bus.events():

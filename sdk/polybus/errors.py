@@ -64,7 +64,7 @@ __all__ = [
 
 
 class Code(enum.IntEnum):
-    """The reason why a request failed, with the names and numbers of ``google.rpc.Code``."""
+    """Reason why a request failed, with the names and numbers of ``google.rpc.Code``."""
 
     OK = 0
     CANCELLED = 1
@@ -86,10 +86,10 @@ class Code(enum.IntEnum):
 
 
 class BusError(Exception):
-    """Base class of all errors that polybus raises itself.
+    """Base class of all errors that polybus raises.
 
     Attributes:
-        attempts: Number of attempts. It is more than one only with ``retry=``.
+        attempts: Number of attempts, which is more than one only with ``retry=``.
     """
 
     attempts: int = 1
@@ -113,34 +113,33 @@ class _ByCode(type):
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
 _INTERNAL: Final = re.compile(r"internal error [0-9a-f]{8}")
-"""Text of the answer if a handler raised an unexpected exception. Callers learn nothing more."""
+"""Answer of a handler that raised an unexpected exception. Callers learn nothing more."""
 
 
 def _shown(text: Any, most: int) -> str:
-    """Shorten the text of a peer to `most` characters."""
     whole = str(text)
     return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
 
 
 def _shown_in_lines(text: Any, most: int) -> str:
-    """Shorten a text like `_shown`, and escape control characters other than line breaks and tabs."""
+    """Shorten a text, and escape control characters other than line breaks and tabs."""
     return _TEXT.sub(lambda found: in_one_line(found[0]), _shown(text, most))
 
 
 class RequestError(BusError, metaclass=_ByCode):
-    """The peer (or the bus on its behalf) answered a request with an error.
+    """The peer, or the bus on its behalf, answered a request with an error.
 
-    A handler raises this error to answer with it, and a request raises it when the peer has answered with it.
-    ``RequestError(code, text)`` creates an instance of the subclass for the code, so that ``except NotFound`` works for both.
+    Raise this error in a handler to send it as the answer. The request then raises it on the other side. ``RequestError(code,
+    text)`` creates an instance of the subclass for the code, so ``except NotFound`` catches both.
 
     Args:
         code: A `Code`, its number or its name.
         text: A text for people that says what is wrong and what to do next.
         reason: A short word for programs that refines the code, such as ``"too_large"``.
-        detail: Any value that the body format of the wire can carry.
+        detail: Any value that the protocol can encode.
 
     Raises:
-        ValueError: The code is not a member of `Code`, or is ``OK``.
+        ValueError: If the code is not a member of `Code`, or is ``OK``.
     """
 
     default_code: Code = Code.UNKNOWN
@@ -179,7 +178,7 @@ class RequestError(BusError, metaclass=_ByCode):
         return self._received
 
     def relay(self) -> RequestError:
-        """Return a copy of a received error, which a handler can raise to pass it on to its own caller."""
+        """Return a copy of a received error, which a handler can raise to pass the error on to its own caller."""
         made = copy.copy(self)
         made._received, made.subject, made.attempts = False, None, 1
         made.foreign = False
@@ -201,7 +200,7 @@ class RequestError(BusError, metaclass=_ByCode):
 
 
 class _CodedError(RequestError):
-    """Base of the subclasses that have their own code. The only positional argument is the text: ``Forbidden("not yours")``."""
+    """Base of the subclasses with a code of their own. The only positional argument is the text: ``Forbidden("not yours")``."""
 
     def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
@@ -257,13 +256,13 @@ class TooLarge(_CodedError):
 
 
 class TooManyRequests(_CodedError):
-    """The peer is at its limit of requests (RESOURCE_EXHAUSTED)."""
+    """The peer has reached its limit of requests (RESOURCE_EXHAUSTED)."""
 
     default_code = Code.RESOURCE_EXHAUSTED
 
 
 class Unavailable(_CodedError):
-    """The peer is connected but accepts no requests at the moment, for example because it drains (UNAVAILABLE)."""
+    """The peer is connected but does not accept requests at the moment, for example because it is draining (UNAVAILABLE)."""
 
     default_code = Code.UNAVAILABLE
 
@@ -292,7 +291,7 @@ def as_code(value: Code | int | str) -> Code:
     """Convert a number or name to a `Code`.
 
     Raises:
-        ValueError: The code is unknown.
+        ValueError: If the code is unknown.
     """
     try:
         return Code[value.upper()] if isinstance(value, str) else Code(value)
@@ -301,7 +300,6 @@ def as_code(value: Code | int | str) -> Code:
 
 
 def class_of(code: Code, reason: str | None) -> type[RequestError]:
-    """Return the error class for a code and a reason."""
     if code is Code.RESOURCE_EXHAUSTED and reason == "too_large":
         return TooLarge
     return _CLASSES.get(code, RemoteError)
@@ -312,12 +310,10 @@ def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = Non
 
 
 def make_request_error(code: Code, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
-    """Create a `RequestError` of the class that belongs to the code."""
     return _made(class_of(code, reason), code, text, reason, detail)
 
 
 def _made(kind: type[RequestError], code: Code, text: str, reason: str | None, detail: Any) -> RequestError:
-    """Create an error of a class without calling its `__init__`."""
     error = kind.__new__(kind, text)
     error._fill(code, text, reason, detail)
     return error
@@ -365,13 +361,13 @@ class DeadlineExceeded(BusError, TimeoutError):
 
 
 class Disconnected(BusError, ConnectionError):
-    """The link broke before the answer arrived.
+    """The link was lost before the answer arrived.
 
     Attributes:
         reason: Why the link ended.
-        peer: The other end of the link, as a string; empty if there was no link.
-        sent: True if the handler may have run. If False, a retry is safe, because the request was not handed to the transport,
-            or the peer drained without reading it.
+        peer: The peer as a string, or an empty string if there was no link.
+        sent: True if the handler may have run. If False, the request was not passed to the transport, or the peer drained
+            without reading it, so it is safe to retry.
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
@@ -406,12 +402,12 @@ class ConnectFailed(BusError, ConnectionError):
 
 
 class ProtocolError(BusError):
-    """A protocol or the rules of its use were violated.
+    """A protocol, or a rule for using it, was violated.
 
     Attributes:
         protocol: Name of the protocol or transport, for example ``"ubre"``.
         offset: Position in the frame in bytes, if known.
-        frame: The first bytes of the frame, if known.
+        frame: First bytes of the frame, if known.
     """
 
     def __init__(self, text: str, *, protocol: str = "", offset: int | None = None, frame: bytes = b"") -> None:
@@ -428,18 +424,18 @@ class ProtocolError(BusError):
 
 
 class LocalProtocolError(ProtocolError):
-    """The calling program requested something that the protocol or the API does not allow."""
+    """The calling program did something that the protocol or the API does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something that it must not send.
+    """The peer sent something that the protocol does not allow.
 
     Attributes:
         reason: A short word for counters and for the quarantine of recorded traffic: ``malformed``, ``bad_protobuf``,
             ``too_deep``, ``truncated``, ``invalid_subject``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
-        answer_id: The id to use in an answer to the peer; None if the message had no id.
-        reply_id: The id of the request that this malformed message answers, so that the request can fail at once.
-        close_code: A WebSocket close code if the connection must end at once; None if only this message is refused.
+        answer_id: Id for an answer to the peer, or None if the message had no id.
+        reply_id: Id of the request that this malformed message answers, so that the request can fail at once.
+        close_code: WebSocket close code if the connection must end, or None if only this message is refused.
     """
 
     def __init__(
@@ -462,10 +458,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class EncodeError(BusError, ValueError):
-    """The body format of this wire cannot represent a value.
+    """The body format of this protocol cannot represent a value.
 
     Attributes:
-        path: Where in the value the fault is, for example ``$.items[3].price``.
+        path: Path of the part that fails, for example ``$.items[3].price``.
     """
 
     def __init__(self, text: str, path: str = "$") -> None:
@@ -486,11 +482,11 @@ class RequestCancelled(BusError):
 
 
 class QueueFull(BusError):
-    """The queue has no room for another message, so nothing was sent."""
+    """A queue has no room for another message, so nothing was sent."""
 
 
 class SlowConsumer(BusError):
-    """A ``block`` subscription was read too slowly and has ended. Its link and the other subscriptions continue."""
+    """A ``block`` subscription was read too slowly and has ended. The link and the other subscriptions continue."""
 
 
 class Unsupported(BusError):
@@ -502,4 +498,4 @@ class AmbiguousRoute(BusError):
 
 
 class ReservedSubject(BusError, ValueError):
-    """The subject or header is reserved for a protocol."""
+    """The subject or header is reserved for polybus or a protocol."""

@@ -32,7 +32,12 @@ def _now() -> datetime.datetime:
 
 
 class BusEvent(Struct, frozen=True, weakref=True, kw_only=True):
-    """Base class of all events, with the time (aware, UTC) and the peer."""
+    """Base class of all events.
+
+    Attributes:
+        peer: The peer concerned, or None.
+        at: Time of the event (aware, UTC).
+    """
 
     peer: Peer | None = None
     at: datetime.datetime = field(default_factory=_now)
@@ -47,7 +52,7 @@ class LinkUp(BusEvent, frozen=True, kw_only=True):
 
 
 class LinkDown(BusEvent, frozen=True, kw_only=True):
-    """A connection was lost or closed, or a link that was down stopped reconnecting (see the reason)."""
+    """A connection was lost or closed, or a link that was down stopped reconnecting, as the reason says."""
 
     url: str = ""
     code: int = 1006
@@ -64,25 +69,25 @@ class LinkRetrying(BusEvent, frozen=True, kw_only=True):
 
 
 class PeerSlow(BusEvent, frozen=True, kw_only=True):
-    """A peer does not keep up, so the bus drops publications to it or ends its link."""
+    """A peer cannot keep up, so the bus drops publications to it or closes its link."""
 
     policy: str = ""
     dropped: int = 0
 
 
 class SubscriptionSlow(BusEvent, frozen=True, kw_only=True):
-    """A subscription or `on` handler of this bus does not keep up: its queue is half full or full.
+    """A subscription or `on` handler of this bus cannot keep up.
 
-    The event is emitted when the queue is half full, before anything is lost (and again only after the queue has been empty).
-    While the queue drops or holds back publications, the event is emitted at most once a second. `peer` sent the last
-    publication; it is None if this bus or several peers published.
+    The event is emitted when the queue is half full, before anything is lost, and then not again until the queue has been
+    empty. While the queue drops or holds back messages, it is emitted at most once a second. `peer` published the last message;
+    it is None if several peers or this bus published.
     """
 
     pattern: str | int = ""
     unread: int = 0
-    """Number of publications in the queue."""
+    """Number of messages in the queue."""
     dropped: int = 0
-    """Number of publications dropped since the subscription began."""
+    """Number of messages dropped since the subscription began."""
 
 
 class HandlerFailed(BusEvent, frozen=True, kw_only=True):
@@ -91,13 +96,13 @@ class HandlerFailed(BusEvent, frozen=True, kw_only=True):
     subject: str | int = ""
     error_id: str = ""
     error: BaseException | None = None
-    """The exception, whose frames keep the body in memory. It is therefore None for a message over 4 KiB while your iterator
-    has more than 16 unread events."""
+    """The exception. Its traceback keeps the body in memory, so it is None for a message over 4 KiB if you have more than 16
+    unread events."""
 
 
 class DeadLettered(BusEvent, frozen=True, kw_only=True):
-    """A notification had no handler here, or a publication could not be passed on to `peer` or over a bridge, for example
-    because of `Limits.hops`."""
+    """A notification had no handler, or a publication could not be passed on to `peer` or over a bridge, for example because of
+    `Limits.hops`."""
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN
@@ -116,7 +121,7 @@ class FrameRefused(BusEvent, frozen=True, kw_only=True):
 
 
 class ClusterGap(BusEvent, frozen=True, kw_only=True):
-    """The engine of the cluster is back. Publications of other nodes may have been missed while it was away."""
+    """The engine of the cluster is back. Publications of other nodes may have been missed while it was down."""
 
     seconds: float = 0.0
     """Length of the outage in seconds."""
@@ -127,6 +132,6 @@ class NodeGone(BusEvent, frozen=True, kw_only=True):
 
     node: str = ""
     name: str = ""
-    """A name for people: the host name and the process number."""
+    """Host name and process number, for people."""
     orderly: bool = False
-    """True if the node announced its exit."""
+    """True if the node announced that it was leaving."""

@@ -37,7 +37,7 @@ _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?
 
 
 def is_traceparent(text: str) -> bool:
-    """True if a string is a valid trace context (W3C Trace Context, 3.2). Later versions may append to it."""
+    """Return True if a string is a valid trace context (W3C Trace Context, 3.2). Later versions may append to it."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
@@ -45,8 +45,8 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
     """Check the types of the headers of a handshake. The transport checks names and characters.
 
     Raises:
-        TypeError: `headers` is not a mapping.
-        LocalProtocolError: A name or value is not a string.
+        TypeError: If `headers` is not a mapping.
+        LocalProtocolError: If a name or value is not a string.
     """
     if headers is None:
         return {}
@@ -61,10 +61,10 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
 
 @lru_cache(256)
 def _is_token(name: str) -> bool:
-    """True if this can be the name of a header. The result is cached, because a program uses few names on many messages.
+    """Return True if this can be the name of a header. Cached, because a program uses few names on many messages.
 
     Raises:
-        ReservedSubject: The name is reserved for polybus or for a protocol.
+        ReservedSubject: If the name is reserved for polybus or a protocol.
     """
     if not _NAME.fullmatch(name):
         return False
@@ -75,7 +75,7 @@ def _is_token(name: str) -> bool:
 
 
 def size_of(headers: Mapping[str, str]) -> int:
-    """Return the size of headers in bytes as `Limits.headers` counts it: each name and value, plus four."""
+    """Return the size in bytes as `Limits.headers` counts it: each name and value, plus four."""
     size = 0
     for name, value in headers.items():
         size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
@@ -86,10 +86,10 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """Check headers and return a copy as a dict.
 
     Raises:
-        TypeError: `headers` is not a mapping.
-        LocalProtocolError: A name or value is not a string, a name is not a token (RFC 9110 section 5.6.2), a value contains a
-            line break, or the headers together exceed `limit` bytes.
-        ReservedSubject: A name is a field of some protocol, or begins with ``polybus-``.
+        TypeError: If `headers` is not a mapping.
+        LocalProtocolError: If a name or value is not a string, a name is not a token (RFC 9110 section 5.6.2), a value contains
+            a line break, or all headers together exceed `limit` bytes.
+        ReservedSubject: If a name is a field of some protocol, or begins with ``polybus-``.
     """
     if not isinstance(headers, Mapping):
         raise TypeError(

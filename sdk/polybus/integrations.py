@@ -1,7 +1,7 @@
 """Access to a bus for integrations: metrics, traces, documents, web frameworks, brokers, recorders, stores and test tools.
 
-The functions give access to parts of a `Bus` that its methods do not expose. `parts_of` returns all of them, and `Runtime` runs
-transports without a bus: both belong to the core, which may change between releases.
+These functions expose what the methods of `Bus` do not. `parts_of` returns all parts of a bus, and `Runtime` runs transports
+without one. Both belong to the core, which may change between releases.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ T = TypeVar("T")
 
 
 def is_entered(bus: Bus) -> bool:
-    """True while a bus is entered."""
+    """Return True while a bus is entered."""
     return parts_of(bus).services.runtime is not None
 
 
 def failure_of(bus: Bus) -> str:
-    """Return the reason why a bus closed itself; empty if it did not."""
+    """Return the reason why a bus closed itself, or an empty string."""
     return parts_of(bus).services.failed
 
 
@@ -103,7 +103,7 @@ def host_of(bus: Bus) -> Host:
     """Return the services that a bus offers to a transport, such as its clock and its tasks.
 
     Raises:
-        LocalProtocolError: The bus is not entered, or runs in another event loop.
+        LocalProtocolError: If the bus is not entered, or runs in another event loop.
     """
     runtime = parts_of(bus).services.running
     runtime.check_here()
@@ -114,8 +114,8 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
     """Call a function in the event loop of a bus, from any thread. If the bus is not entered, call it in this thread.
 
     Raises:
-        TimeoutError: The event loop did not call the function within `timeout` seconds.
-        Exception: The function raised it.
+        TimeoutError: If the event loop does not call the function within `timeout` seconds.
+        Exception: If the function raises it.
     """
     runtime = parts_of(bus).services.runtime
     if runtime is None or runtime.loop.is_here():
@@ -136,10 +136,10 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
 
 
 async def until(bus: Bus, condition: Callable[[], bool]) -> None:
-    """Wait until a condition is true that depends on the state of the bus, such as its links, nodes or requests.
+    """Wait until a condition on the state of the bus, such as its links, nodes or requests, is true.
 
     Raises:
-        LocalProtocolError: The bus is not entered.
+        LocalProtocolError: If the bus is not entered.
     """
     await parts_of(bus).services.running.notifier.until(condition)
 
@@ -160,7 +160,7 @@ def durables_of(bus: Bus) -> Collection[DurableStats]:
 
 
 def mesh_of(bus: Bus) -> Mesh | None:
-    """Return the mesh that connects a bus to other buses; None without a cluster."""
+    """Return the mesh that connects a bus to other buses, or None without a cluster."""
     return parts_of(bus).links.mesh
 
 
@@ -176,16 +176,16 @@ class Operation:
     """A handler, a subscription, or a publication of the application.
 
     Attributes:
-        subject: The subject; for a subscription or publication, a pattern.
-        style: The kind of call.
-        takes: The type of the body; None if there is no body.
-        returns: The type of the answer, or of each item that is returned.
+        subject: The subject, or a pattern for a subscription or publication.
+        style: Kind of call.
+        takes: Type of the body, or None without a body.
+        returns: Type of the answer, or of each item that is returned.
         text: The docstring.
-        group: The queue group of a subscription.
-        running: The maximum number of concurrent calls, if there is one.
-        name: The name of the function or method.
+        group: Queue group of a subscription.
+        running: Maximum number of concurrent calls, if there is one.
+        name: Name of the function or method.
         sent: True for a publication of the application.
-        durable: The name of a durable handler, which its workers share.
+        durable: Name of a durable handler, which its workers share.
     """
 
     subject: str | int
@@ -201,10 +201,7 @@ class Operation:
 
 
 def operations_of(bus: Bus) -> tuple[Operation, ...]:
-    """Return the application's handlers, subscriptions and declared publications of a bus.
-
-    Can be called from any thread.
-    """
+    """Return the handlers, subscriptions and declared publications of a bus. Can be called from any thread."""
     lookup = parts_of(bus).lookup
     # Copies: the event loop may add operations while another thread reads.
     operations = (
@@ -240,12 +237,12 @@ def _sent(publication: Publication) -> Operation:
 
 
 def is_guarded(bus: Bus) -> bool:
-    """True if peers need permission, because of ``Bus(authorize=...)``."""
+    """Return True if peers need permission, because of ``Bus(authorize=...)``."""
     return parts_of(bus).services.authorize is not None
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Return the handlers with answers that cannot be validated by type: the reason by name."""
+    """Return the handlers whose answers cannot be validated by type, with the reasons."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 
@@ -263,7 +260,7 @@ def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any]
         where: Name of the framework, for error texts.
 
     Raises:
-        LocalProtocolError: The bus is not entered.
+        LocalProtocolError: If the bus is not entered.
     """
     finders = parts_of(bus).services.running.overriding
     finders.append(finder := provider_finder(find, where))

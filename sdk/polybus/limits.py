@@ -28,20 +28,19 @@ def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
 class Limits:
     """Bounds on the resources of a bus, its links and its peers.
 
-    Sizes are in bytes, times in seconds. All limits have safe defaults; pass ``Bus(limits=Limits(message=...))`` to change some
-    of them.
+    Sizes are in bytes and times in seconds. All limits have safe defaults; change some with
+    ``Bus(limits=Limits(message=...))``.
 
     Raises:
-        TypeError: A limit is not a number.
-        ValueError: A limit is negative, is zero although zero would stop everything, or is an infinite time.
+        TypeError: If a limit is not a number.
+        ValueError: If a limit is negative, an infinite time, or zero where that would stop everything.
     """
 
     message: int = field(default=_MIB, validator=at_least(1))
-    """Size of the largest frame, in both directions."""
+    """Maximum size of a frame, in both directions."""
     payload: int = field(default=Factory(_payload_of, takes_self=True), validator=[at_least(1), _holds_a_message])
-    """Size of the largest payload on a wire that fetches or posts several messages together (J.REP over HTTP). The payload is
-    read in pieces, and `message` limits each message. The default is eight times `message`, but at most 8 MiB, or `message` if
-    that is larger."""
+    """Maximum size of a payload that carries several messages (J.REP over HTTP). It is read in pieces, and `message` limits
+    each message. The default is eight times `message`, but at most 8 MiB, or `message` if that is larger."""
     depth: int = field(default=128, validator=at_least(1))
     """Maximum nesting of a JSON body."""
     subject: int = field(default=1024, validator=at_least(1))
@@ -49,27 +48,27 @@ class Limits:
     id: int = field(default=256, validator=at_least(1))
     """Maximum length of a message id in UTF-8 bytes."""
     headers: int = field(default=16 * _KIB, validator=at_least(1))
-    """Maximum size of all headers of a message together, in bytes."""
+    """Maximum size of all headers of a message together."""
     outbox: int = field(default=4096, validator=at_least(1))
-    """Number of messages per link that may wait for a slow or absent peer."""
+    """Number of messages per link that may wait for a slow or disconnected peer."""
     outbox_bytes: int = field(default=4 * _MIB, validator=at_least(1))
-    """Size in bytes of the messages per link that may wait."""
+    """Size of the messages per link that may wait."""
     queue_bytes: int = field(default=4 * _MIB, validator=at_least(1))
-    """Size of the publications in the queue of one subscription or `on` handler, counted as their bodies plus 200 bytes each.
-    The bus may hold back the same amount again of publications from links, for a full ``block`` queue or until a woken reader
-    has had its turn."""
+    """Size of the unread messages of a subscription or `on` handler. Each counts with its body plus 200 bytes. The bus may hold
+    back as much again from links, for a full ``block`` queue or until a woken reader has had its turn."""
     running: int = field(default=64, validator=at_least(1))
     """Number of requests from one peer that may run at the same time."""
     waiting: int = field(default=4096, validator=at_least(0))
-    """Number of requests from one peer that may wait for their turn. The bus answers further ones with `TooManyRequests`."""
+    """Number of requests from one peer that may wait for their turn. Further ones are answered with `TooManyRequests`."""
     waiting_bytes: int = field(default=16 * _MIB, validator=at_least(1))
-    """Size in bytes of the requests from one peer that may wait."""
+    """Size of the requests from one peer that may wait."""
     pending: int = field(default=65_536, validator=at_least(1))
-    """Number of requests to one peer that may wait for their answers. Further ones raise `QueueFull`."""
+    """Number of requests to one peer that may be waiting for an answer. Further ones raise `QueueFull`."""
     total_bytes: int = field(default=256 * _MIB, validator=at_least(1))
-    """Total size of outboxes, stuck connections, waiting requests and held-back messages of the bus, which share it."""
+    """Size of all outboxes, stuck connections, waiting requests and held-back messages of the bus together."""
     total_running: int = field(default=1024, validator=at_least(1))
-    """Number of requests that may run at the same time on the whole bus. The peers share it, unless `running` is as large."""
+    """Number of requests that may run at the same time on the whole bus. The peers share this number, unless `running` is as
+    large."""
     threads: int = field(default=40, validator=at_least(1))
     """Number of threads for `def` handlers and `def` dependencies. Further calls wait for a thread, except for clean-ups and
     calls that hold a dependency. A thread inside a blocking verb of polybus does not count."""
@@ -78,29 +77,29 @@ class Limits:
     peers_per_address: int = field(default=10_000, validator=at_least(1))
     """Number of connections that the bus accepts from one network address."""
     handshakes: int = field(default=100, validator=at_least(1))
-    """Number of accepted connections per listener that may be unauthenticated at the same time."""
+    """Number of connections per listener that may be unauthenticated at the same time."""
     subscriptions: int = field(default=1024, validator=at_least(1))
     """Number of patterns that one peer may subscribe to."""
     channels: int = field(default=256, validator=at_least(1))
     """Number of open streams, channels and tunnels of one peer, per direction."""
     hops: int = field(default=8, validator=at_least(0))
-    """Number of bridges and tunnels that a message may cross. Also limits the nesting of tunnels."""
+    """Number of bridges and tunnels that a message may cross, and the maximum nesting of tunnels."""
     bad_messages: int = field(default=200, validator=at_least(0))
-    """Number of malformed messages per minute that are tolerated. After that the link ends; on a link with many peers, only the
-    peer that sent them is disconnected."""
+    """Number of malformed messages per minute before a link is closed. On a link with many peers, only their sender is
+    disconnected."""
     empty_frames: int = field(default=1000, validator=at_least(0))
-    """Number of keep-alive frames per second that are tolerated before a link ends."""
+    """Number of keep-alive frames per second before a link is closed."""
     handshake_timeout: float = field(default=5.0, validator=more_than_no_time)
     """Time for the upgrade, TLS and the handshake of the protocol together."""
     connect_timeout: float = field(default=10.0, validator=more_than_no_time)
     """Time for one attempt to reach a server."""
     frame_timeout: float = field(default=10.0, validator=more_than_no_time)
-    """Time over which a frame that has begun to arrive must average 512 bytes per second; otherwise the link ends."""
+    """Time over which a partly received frame must average 512 bytes per second. Otherwise the link is closed."""
     write_timeout: float = field(default=10.0, validator=more_than_no_time)
-    """Time without progress in writing after which a link ends, regardless of how much data is waiting."""
+    """Time without any progress in writing before a link is closed, regardless of how much data is waiting."""
     ping_interval: float = field(default=15.0, validator=more_than_no_time)
-    """Time without input after which the bus pings the peer."""
+    """Time without input before the bus pings the peer."""
     ping_timeout: float = field(default=8.0, validator=more_than_no_time)
-    """Time without input after a ping, after which the link ends."""
+    """Time without input after a ping before the link is closed."""
     close_timeout: float = field(default=2.0, validator=more_than_no_time)
-    """Time for closing one connection in an orderly way."""
+    """Time for closing one connection gracefully."""

@@ -26,11 +26,11 @@ else:
 __all__ = ["Kind", "Message"]
 
 RELAYED: Final = "polybus-relayed"
-"""Attribute of a message that crossed a bridge. It contains the ``id`` and ``priority`` of the message on the first wire."""
+"""Attribute of a message that crossed a bridge: the ``id`` and ``priority`` that it had on the first connection."""
 
 
 class Kind(enum.Enum):
-    """The purpose of a message."""
+    """Purpose of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -62,11 +62,9 @@ MISSING: Final = _Missing.MISSING
 class Settlement(Protocol):
     """Reports the outcome of a stored publication to its store. The blocking variant for threads implements it too."""
 
-    def ack(self) -> None:
-        """Acknowledge the publication."""
+    def ack(self) -> None: ...
 
-    def retry(self, delay: float | None) -> None:
-        """Request another delivery."""
+    def retry(self, delay: float | None) -> None: ...
 
     def reject(self, reason: str) -> None:
         """Make the publication a dead letter."""
@@ -75,28 +73,28 @@ class Settlement(Protocol):
 # eq=False, so that messages are compared by identity and remain hashable. Not frozen, which would triple the cost of creation.
 @define(eq=False, slots=True, repr=False)
 class Message(Generic[T_co]):
-    """A message, independent of its wire. A typed subscription yields a ``Message[T]`` with a `body` of that type.
+    """A message, independent of its protocol. A typed subscription yields a ``Message[T]`` whose `body` is a ``T``.
 
     Attributes:
-        kind: The purpose of the message.
-        subject: The subject; an ``int`` if the protocol numbers its actions. For subscribe and unsubscribe, a pattern.
+        kind: Purpose of the message.
+        subject: The subject, which is an ``int`` if the protocol numbers its actions. For subscribe and unsubscribe, a pattern.
         id: Connects an answer with its request. Only the session that created the id knows its form.
-        raw: The body as bytes in `format`, or None while the body exists only as a value.
-        format: The format of `raw`.
-        headers: A dict of strings to strings, or None.
-        ttl: Seconds that were left until the deadline when the message was sent; None without a deadline.
-        code: The code of an error or an end.
-        reply_to: The address for the answer, on wires that carry one.
-        attributes: Data that only some wires have. An error or end has ``text``, ``reason`` and ``detail``, and ``undelivered``
-            if the bus refused the message before a handler received it. An open has ``mode`` (``"stream"``, ``"channel"`` or
-            ``"tunnel"``), ``credit`` and ``hops``; a credit has ``credit``. A subscribe or unsubscribe for a handler has
-            ``handler``, on wires with groups (`plugins.Capabilities`). A message that crossed a bridge has
+        raw: The body as bytes in `format`, or None while it exists only as a value.
+        format: Format of `raw`.
+        headers: Headers as a dict of strings, or None.
+        ttl: Seconds until the deadline at the time of sending, or None without a deadline.
+        code: Code of an error or an end.
+        reply_to: Address for the answer, if the protocol has one.
+        attributes: Data of particular protocols and kinds. An error or end has ``text``, ``reason`` and ``detail``, and
+            ``undelivered`` if the bus refused the message before a handler received it. An open has ``mode`` (``"stream"``,
+            ``"channel"`` or ``"tunnel"``), ``credit`` and ``hops``; a credit has ``credit``. A subscribe or unsubscribe for a
+            handler has ``handler`` if the protocol has groups (`plugins.Capabilities`). A message that crossed a bridge has
             ``polybus-relayed`` with the original ``id`` and ``priority``, if there were any.
         extras: The dict behind `attributes`, or None if nothing was set. Codecs set it.
         peer: The sender.
-        decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that parse the body anyway set it.
-        answer_headers: Headers for the answer to a request, set by its handler with `Context.answer_headers`; otherwise None.
-        expires: The time after which a publication is worthless, on the clock of the bus; None if it never expires.
+        decoded: The body as a value, or `MISSING` while it exists only as `raw`. Codecs that parse the body anyway set it.
+        answer_headers: Headers for the answer, set by the handler with `Context.answer_headers`, or None.
+        expires: Time on the clock of the bus after which a publication is worthless, or None.
         checked: The object in `raw` if its bytes are known to be valid `format`, because the bus wrote them or one of the
             adapters of polybus read them. Any other `raw` is checked before it is written to a frame.
     """
@@ -123,22 +121,22 @@ class Message(Generic[T_co]):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Data that only some wires have; may be empty."""
+        """Data of particular protocols and kinds; may be empty."""
         if self.extras is None:
             self.extras = {}
         return self.extras
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Equivalent subjects: the address for which the wire created this name."""
+        """Equivalent subjects: the address from which the protocol derived this name."""
         return ()
 
     @property
     def body(self) -> T_co:
-        """The body as plain values, decoded on first access; None without a body.
+        """The body as plain values, decoded on first access, or None without a body.
 
         Raises:
-            BadRequest: The bytes cannot be decoded.
+            BadRequest: If the bytes cannot be decoded.
         """
         value = self.decoded
         if value is MISSING:
@@ -154,15 +152,15 @@ class Message(Generic[T_co]):
         return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
-        """Return the body as bytes in a format of the wire, encoded again only if necessary; None without a body.
+        """Return the body as bytes in a format of the protocol, encoded again only if necessary, or None without a body.
 
         Args:
-            formats: Formats that the wire can carry. The first one is used for a body that must be encoded.
-            choose: A function ``choose(value)`` that returns the format for a value, used instead of the first format.
+            formats: Formats that the protocol can carry. The first one is used to encode.
+            choose: ``choose(value)`` returns the format for a value, instead of the first one.
 
         Raises:
-            EncodeError: The format cannot represent the value, or unchecked bytes are not valid.
-            BadRequest: Bytes that must be translated cannot be decoded.
+            EncodeError: If the format cannot represent the value, or unchecked bytes are invalid.
+            BadRequest: If bytes that must be converted cannot be decoded.
         """
         if self.raw is not None and self.format in formats:
             if self.raw is not self.checked and self.format is not OCTETS:
@@ -184,7 +182,7 @@ class Message(Generic[T_co]):
         return again
 
     def _check(self, raw: bytes) -> None:
-        """Check bytes from an application or a foreign adapter, so that nothing but a body is written to a frame."""
+        """Check bytes from an application or a third-party adapter, so that nothing but a body is written to a frame."""
         value = read_body(raw, self.format)
         if self.decoded is MISSING:
             self.decoded = value
@@ -192,76 +190,80 @@ class Message(Generic[T_co]):
 
     @property
     def shared(self) -> dict[Any, bytes]:
-        """Data that is derived once for several peers: frames by their codec, and bodies by their format."""
+        """Data that is computed once for several peers: frames by codec, and bodies by format."""
         if self._shared is None:
             self._shared = {}
         return self._shared
 
     def to_cloudevent(self, *, entity: str = "/polybus/1") -> BaseCloudEvent:
-        """Convert this message to an event of the ``cloudevents`` package, by the rules of uProtocol.
+        """Convert this message to a ``cloudevents`` event by the rules of uProtocol.
 
         Missing attributes are generated: an id with the current time, and addresses of `entity`.
 
+        Args:
+            entity: The uEntity of this program.
+
         Raises:
-            EncodeError: The event cannot carry the body.
-            LocalProtocolError: The message violates a rule, for example because a request has no ttl. The text names the rule.
-            Unsupported: No event represents this kind of message.
+            EncodeError: If the event cannot carry the body.
+            LocalProtocolError: If the message violates a rule, for example because a request has no ttl. The text names the
+                rule.
+            Unsupported: If no event represents this kind of message.
         """
         event: BaseCloudEvent = Message.cloudevents().to_cloudevent(self, entity=entity)
         return event
 
     @classmethod
     def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "document", entity: str = "/polybus/1") -> Message:
-        """Convert an event of the ``cloudevents`` package that follows the rules of uProtocol.
+        """Convert a ``cloudevents`` event that follows the rules of uProtocol.
 
         Args:
             event: An event with an id, a source and a type.
             mode: ``document``, ``strict`` or ``lenient``, as in `protocols.UProtocol`.
-            entity: As in `to_cloudevent`. Its addresses are converted back to the plain subjects.
+            entity: As in `to_cloudevent`. Its addresses are converted back to plain subjects.
 
         Raises:
-            RemoteProtocolError: The event violates a rule; the error names it.
+            RemoteProtocolError: If the event violates a rule. The error names it.
         """
         message: Message = cls.cloudevents().from_cloudevent(event, mode=mode, entity=entity)
         return message
 
     @property
     def attempt(self) -> int:
-        """Number of deliveries of this stored publication, including this one; 1 for other messages."""
+        """Number of deliveries of this stored message, including this one; 1 for other messages."""
         return 1 if self.extras is None else int(self.extras.get("attempt", 1))
 
     def ack(self) -> None:
-        """Acknowledge this publication of a durable subscription.
+        """Acknowledge this message of a durable subscription.
 
         Raises:
-            LocalProtocolError: The message is not from ``subscribe(..., durable=)``, is already settled, or belongs to another
-                event loop.
+            LocalProtocolError: If the message is not from ``subscribe(..., durable=)``, has already been settled, or belongs to
+                another event loop.
         """
         self._settlement("ack").ack()
 
     def retry(self, delay: float | None = None) -> None:
-        """Request another delivery of this publication of a durable subscription, to any worker with room.
+        """Request another delivery of this message of a durable subscription, to any worker with room.
 
-        After its last attempt the publication becomes a dead letter.
+        After the last attempt, the message becomes a dead letter.
 
         Args:
-            delay: Minimum number of seconds until the delivery; None for the pause that ``retry=`` of the subscription sets.
+            delay: Minimum number of seconds until the delivery. The default is the pause from ``retry=`` of the subscription.
 
         Raises:
             LocalProtocolError: As for `ack`.
-            TypeError, ValueError: `delay` is not a number of seconds.
+            TypeError, ValueError: If `delay` is not a number of seconds.
         """
         self._settlement("retry").retry(delay)
 
     def reject(self, reason: str = "") -> None:
-        """Make this publication of a durable subscription a dead letter.
+        """Make this message of a durable subscription a dead letter.
 
         Args:
-            reason: A text for people. Its first 500 characters are stored with the dead letter.
+            reason: A text for people. The first 500 characters are stored with the dead letter.
 
         Raises:
             LocalProtocolError: As for `ack`.
-            TypeError: `reason` is not a string.
+            TypeError: If `reason` is not a string.
         """
         self._settlement("reject").reject(reason)
 
@@ -295,7 +297,7 @@ class Message(Generic[T_co]):
         )
 
     def for_another(self) -> Message[T_co]:
-        """Return a copy for another reader, which does not see changes that the first one makes, not even in the body."""
+        """Return a copy for another reader, which does not see changes made by the first one, not even in the body."""
         made = copy.copy(self)
         made._shared = None if self._shared is None else {**self._shared}
         made.headers = None if self.headers is None else {**self.headers}
@@ -310,11 +312,12 @@ class Message(Generic[T_co]):
         return on
 
     def forget_shared(self) -> None:
-        """Drop the shared frames once all ready peers have been served, so that waiting peers do not keep the message twice."""
+        """Drop the shared frames once all ready peers have been served, so that waiting peers do not store the message
+        twice."""
         self._shared = None
 
     def forget_value(self) -> None:
-        """Drop the decoded body, so that a message that waits for a long time is not kept twice. Access decodes it again."""
+        """Drop the decoded body, so that a message that waits for a long time is not stored twice. Access decodes it again."""
         if self.raw is not None:
             self.decoded = MISSING
 

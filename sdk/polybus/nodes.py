@@ -1,4 +1,4 @@
-"""Configuration of a cluster and its stores, and the results of surveys of its nodes."""
+"""Configuration of a cluster and its stores, and results of surveys of its nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""The start of a new durable handler: all stored publications, only new ones, those up to an age, or a sequence number."""
+"""Start position of a durable handler: all stored messages, only new ones, those up to an age, or a sequence number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"
@@ -39,7 +39,7 @@ def as_seconds(value: Any, name: str) -> float:
     """Convert a number or a `timedelta` to seconds.
 
     Raises:
-        TypeError, ValueError: The value is not a time, or is not more than 0.
+        TypeError, ValueError: If the value is not a time, or not above 0.
     """
     found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
     if not 0 < found < _LONGEST:
@@ -48,7 +48,7 @@ def as_seconds(value: Any, name: str) -> float:
 
 
 def check_publication_id(id: object) -> None:
-    """Raise TypeError or ValueError unless `id` is valid as the id of a publication."""
+    """Raise `TypeError` or `ValueError` unless `id` is valid as the id of a publication."""
     if not isinstance(id, str):
         raise TypeError(f"id={shown(id)}: text, for example id=str(order.id), not {type(id).__name__}")
     if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
@@ -83,27 +83,27 @@ def _yes_or_no(store: Any, attribute: Any, value: object) -> None:
 
 @frozen(init=False)
 class Store:
-    """A store in the engine of a cluster: ``Store("orders", "orders.>", max_age=timedelta(days=7))``.
+    """A store in the engine of a cluster: ``Store("orders", "orders.>", max_age=timedelta(days=7))``
 
-    `Bus.publish` to a subject of the store returns when the engine has stored the publication. The engine creates the store if
-    it does not exist. An existing store with different settings is an error and is not changed.
+    `Bus.publish` to a subject of the store returns when the engine has stored the message. The engine creates the store if it
+    does not exist. An existing store with different settings is an error and is left unchanged.
 
     Args:
-        name: 1 to 100 letters, digits, ``-`` and ``_``. The stream of the engine is named ``CLUSTER-name``.
-        subjects: Patterns of the publications to store; URIs without wildcards. Two stores of a cluster cannot share a subject.
-        max_age: Age in seconds or as a `timedelta` after which publications are removed; None keeps them.
-        max_bytes: Maximum size of the store. When it is full, `Bus.publish` raises `QueueFull`. None means the limit of the
-            engine.
-        replicas: Number of servers that keep each publication, at most 5. Use 2n + 1 to survive the failure of n servers.
-        dedup: Time in seconds or as a `timedelta` during which a publication with a known id is not stored again; at most
+        name: 1 to 100 letters, digits, ``-`` and ``_``. The stream in the engine is named ``CLUSTER-name``.
+        subjects: Patterns of the messages to store. URIs must not have wildcards, and the stores of a cluster must not overlap.
+        max_age: Age in seconds or as a `timedelta` after which messages are removed, or None to keep them.
+        max_bytes: Maximum size of the store in bytes, or None for the limit of the engine. `Bus.publish` raises `QueueFull`
+            when the store is full.
+        replicas: Number of servers that store each message, at most 5. Use 2n + 1 to survive the failure of n servers.
+        dedup: Time in seconds or as a `timedelta` during which a message with a known id is not stored again; at most
             `max_age`.
-        work: Use the store as a work queue, which removes a publication once a durable handler is done with it. Each
-            publication is then handled by one durable handler; the handlers have no subjects in common and start with all
-            stored publications.
+        work: Use the store as a work queue, which removes a message when its durable handler has finished. Each message then
+            has one durable handler, so the patterns of the handlers must not overlap, and handlers start with all stored
+            messages.
 
     Raises:
-        TypeError, ValueError: An argument is invalid.
-        LocalProtocolError, ReservedSubject: A pattern is not valid.
+        TypeError, ValueError: If an argument is invalid.
+        LocalProtocolError, ReservedSubject: If a pattern is invalid.
     """
 
     name: str
@@ -141,7 +141,7 @@ class Store:
 
 
 def overlapping(subject: str | int, others: Iterable[str | int]) -> str | int | None:
-    """Return the first of some patterns that has subjects in common with `subject`; None if there is no such pattern."""
+    """Return the first of some patterns that has subjects in common with `subject`, or None."""
     tokens = _tokens(subject)
     return next((other for other in others if tokens_overlap(_tokens(other), tokens)), None)
 
@@ -155,7 +155,7 @@ def _tokens(subject: str | int) -> list[str]:
 
 
 def check_store_name(name: object) -> None:
-    """Raise TypeError or ValueError unless `name` is valid as the name of a store."""
+    """Raise `TypeError` or `ValueError` unless `name` is valid as the name of a store."""
     if not isinstance(name, str):
         raise TypeError(f"Store({shown(name)}): a name, for example Store('orders', 'orders.>'), not {type(name).__name__}")
     if not _NAME.fullmatch(name):
@@ -211,34 +211,34 @@ def _stores(given: Any) -> tuple[Store, ...]:
 
 @frozen
 class Cluster:
-    r"""The cluster that a bus joins as a node: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
+    """The cluster that a bus joins as a node: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``
 
     Args:
-        url: URL of the engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``). With ``tcp`` and ``tls`` the path is the name
-            of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``; if that is not set, the bus stays alone.
-        name: Name of the cluster, if the URL does not contain it. Clusters with different names are separate.
+        url: URL of the engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``). With ``tcp`` and ``tls``, the path is the
+            name of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``, and without that variable the bus has no cluster.
+        name: Name of the cluster, unless the URL contains it. Clusters with different names are separate.
         wait: Seconds to wait for the engine when the bus is entered.
-        gap: Reaction when the engine is back and publications of other nodes may have been missed. ``tell`` emits
-            `ClusterGap`. ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read the
-            current state again.
+        gap: What to do when the engine is back and messages of other nodes may have been missed. ``tell`` emits `ClusterGap`.
+            ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read the current state
+            again.
         settle: Maximum number of seconds that requests and publications wait for the earlier nodes after the engine is back.
-        outage: Seconds without the engine (at least 3 if the engine is only silent) before this node is not ready. From then
-            on ``/readyz`` returns 503 with the reason, and requests of clients to the cluster (`Bus.forward`) fail with
-            `Unavailable` at once. Until then they wait in the outbox for the engine or their deadline. Requests of this program
-            always wait.
-        remember: Seconds for which this node remembers handlers of other nodes. After the last handler for a subject has left
-            or was killed, requests fail with `Unavailable` for that time, which ``Retry()`` retries, and then with `NoHandler`.
-            0 remembers nothing.
-        handover: Seconds at the end of a drain during which this node keeps publications for the clients that it sent away. The
-            node to which such a client moves fetches them. The time restarts with each client that moves, within the time of
-            the drain. 0 keeps none.
+        outage: Seconds without the engine (at least 3 if it merely does not respond) before this node is not ready. From then
+            on ``/readyz`` returns 503 with the reason, and clients' requests to the cluster (`Bus.forward`) fail with
+            `Unavailable` at once. Until then, they wait in the outbox for the engine or their deadline, as requests of this
+            program always do.
+        remember: Seconds for which this node remembers handlers of other nodes. For that time after the last handler for a
+            subject has left, requests fail with `Unavailable`, which ``Retry()`` retries, and after that with `NoHandler`. 0
+            disables this.
+        handover: Seconds at the end of a drain during which this node stores messages for clients that it disconnected. The
+            node that such a client moves to fetches them. The time restarts with each client that moves, within the time of the
+            drain. 0 disables this.
         running: Number of requests from the cluster that may run here at the same time.
-        waiting: Number of requests from the cluster that may wait here. Further requests are passed to another node.
-        stores: The `Store`\ s of this application. The engine creates them when the bus is entered, and then stores
-            publications to their subjects. Needs JetStream.
+        waiting: Number of requests from the cluster that may wait here. Further requests go to another node.
+        stores: The `Store` objects of this application, which the engine creates when the bus is entered. Requires JetStream.
+        tls: Client-side TLS context for the engine.
 
     Raises:
-        TypeError, ValueError: An argument is invalid.
+        TypeError, ValueError: If an argument is invalid.
     """
 
     url: str = field(default="auto", repr=shown_url)
@@ -269,7 +269,7 @@ class Cluster:
         """Convert the argument of ``Bus(cluster=...)``.
 
         Raises:
-            TypeError, ValueError: The argument is invalid.
+            TypeError, ValueError: If the argument is invalid.
         """
         if given is None or isinstance(given, Cluster):
             return given
@@ -277,16 +277,16 @@ class Cluster:
         return cls(str(given))
 
     def resolved(self) -> tuple[str, str] | None:
-        """Return the URL of the engine without the name of the cluster, and that name; None if the bus stays alone.
+        """Return the URL of the engine without the name of the cluster, and that name, or None for a bus without a cluster.
 
         Raises:
-            ValueError: The URL, or the one in the environment, is not a NATS URL.
+            ValueError: If the URL, or the one in the environment, is not a NATS URL.
         """
         url = os.environ.get(VARIABLE, "") if self.url == "auto" else self.url
         return self._split(url) if url else None
 
     def tls_for(self, url: str) -> ssl.SSLContext | None:
-        """Return the TLS context for an engine; None without TLS, or to use the default of the system."""
+        """Return the TLS context for an engine, or None without TLS or for the system's default."""
         return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
@@ -317,7 +317,7 @@ class Survey(Generic[T_co], Sequence[T_co]):
     """A sequence of the answers from the nodes of a cluster.
 
     Attributes:
-        complete: True if all known nodes have answered or left, False if one did not answer.
+        complete: True if all known nodes have answered or left.
     """
 
     _found: tuple[T_co, ...]
@@ -341,12 +341,12 @@ class Survey(Generic[T_co], Sequence[T_co]):
 
 
 class Node(Struct, frozen=True, weakref=True):
-    """One node of a cluster.
+    """A node of a cluster.
 
     Attributes:
-        id: The name of the node on the engine, which is new for each connection; empty for a bus without a cluster.
+        id: Name of the node on the engine, which changes with each connection. Empty for a bus without a cluster.
         bus: A random string that stays the same for the lifetime of the bus.
-        name: A name for people: the host name and the process number.
+        name: Host name and process number, for people.
         clients: Number of connected clients.
         here: True for this bus.
     """

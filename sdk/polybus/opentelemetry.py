@@ -1,6 +1,6 @@
-"""Traces and metrics of a bus for OpenTelemetry: ``instrument(bus)``. Needs ``pip install 'polybus[opentelemetry]'``.
+"""Traces and metrics of a bus for OpenTelemetry: ``instrument(bus)``. Requires ``pip install 'polybus[opentelemetry]'``.
 
-A middleware makes spans of incoming messages, and a hook spans of outgoing ones. Source of the names: OpenTelemetry semantic
+A middleware creates spans for incoming messages, and a hook spans for outgoing ones. Names follow the OpenTelemetry semantic
 conventions 1.44, "RPC" and "Messaging".
 """
 
@@ -57,9 +57,14 @@ _SELDOM: Final = 50
 """Messages between two checks for a provider in a process without one."""
 _OF_DURABLES: Final = (
     ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
-    ("given", "polybus.store.given", "{message}", "Stored publications that workers have, or that come again."),
-    ("redelivered", "polybus.store.redelivered", "{message}", "Publications of these that were given out more than once."),
-    ("dead_letters", "polybus.dead_letters", "{message}", "Dead letters of a durable handler that are kept."),
+    ("given", "polybus.store.given", "{message}", "Stored publications that workers are processing or that wait for a retry."),
+    (
+        "redelivered",
+        "polybus.store.redelivered",
+        "{message}",
+        "Publications among these that have been delivered more than once.",
+    ),
+    ("dead_letters", "polybus.dead_letters", "{message}", "Dead letters stored for a durable handler."),
 )
 _FAULTS_OF_THE_SERVER: Final = frozenset(
     (Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS)
@@ -67,14 +72,12 @@ _FAULTS_OF_THE_SERVER: Final = frozenset(
 
 
 class Telemetry:
-    """Source of spans, and histograms of durations in seconds."""
-
     def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None, limit: int) -> None:
         self.tracer: Tracer = trace.get_tracer(_NAME, tracer_provider=tracers, schema_url=_SCHEMA)
         self._meter = meter = metrics.get_meter(_NAME, meter_provider=meters, schema_url=_SCHEMA)
-        self.client_call: Histogram = _seconds(meter, "rpc.client.call.duration", "Duration of requests that this bus makes.")
-        self.server_call: Histogram = _seconds(meter, "rpc.server.call.duration", "Duration of requests that are handled.")
-        self.process: Histogram = _seconds(meter, "messaging.process.duration", "Duration of handling a publication.")
+        self.client_call: Histogram = _seconds(meter, "rpc.client.call.duration", "Duration of requests sent by this bus.")
+        self.server_call: Histogram = _seconds(meter, "rpc.server.call.duration", "Duration of handled requests.")
+        self.process: Histogram = _seconds(meter, "messaging.process.duration", "Duration of handled publications.")
         self._providers: list[Callable[[], object]] = [
             trace.get_tracer_provider if tracers is None else lambda: tracers,
             metrics.get_meter_provider if meters is None else lambda: meters,
@@ -85,7 +88,7 @@ class Telemetry:
         self._warnings = Warnings()
 
     def observe(self, durables: Callable[[], Iterable[DurableStats]]) -> None:
-        """Report the progress of durable handlers; the exporter's thread reads it."""
+        """Report the progress of durable handlers. The exporter's thread reads it."""
         for attribute, name, unit, text in _OF_DURABLES:
 
             def observed(options: CallbackOptions, attribute: str = attribute) -> Iterator[Observation]:
@@ -99,7 +102,7 @@ class Telemetry:
     def kept(self) -> bool:
         """True if spans or measurements are recorded, which needs more than the API.
 
-        The check is cached: the library reads the environment each time, which costs more than everything else.
+        The result is cached: the library reads the environment each time, which costs more than everything else.
         """
         if not self._kept:
             self._asked -= 1
@@ -111,8 +114,8 @@ class Telemetry:
     def inject(self, span: Span, message: Message) -> None:
         """Put the context of a span into the headers of an outgoing message, within their size limit.
 
-        Much of it may come from a peer. The longest values are left out until it fits, so that a peer's baggage never holds a
-        message back.
+        Much of it may come from a peer. The longest values are left out until it fits, so that a peer's baggage never blocks a
+        message.
         """
         if span is INVALID_SPAN or not span.get_span_context().is_valid:
             return
@@ -136,12 +139,11 @@ def _seconds(meter: Meter, name: str, text: str) -> Histogram:
 
 @define
 class BoundedNames:
-    """Subjects of a program, limited to a number that a backend can bear: later ones are `OTHER`."""
+    """Subjects of a program, limited to a number that a backend can handle. Later ones are `OTHER`."""
 
     _known: set[str] = field(factory=set, init=False)
 
     def of(self, subject: str | int) -> str:
-        """Name of a subject."""
         name = str(subject)
         if name not in self._known:
             if len(self._known) >= MOST_NAMES:
@@ -151,21 +153,22 @@ class BoundedNames:
 
 
 def type_of(error: BaseException, code: Code) -> str:
-    """Type of a failure: its code if one was chosen deliberately, else its class."""
+    """Return the type of a failure: its code if one was chosen deliberately, else its class."""
     error = only_of(error)
     chosen = isinstance(error, RequestError) or (isinstance(error, DeadlineExceeded) and error.where == "remote")
     return code.name if chosen else type(error).__qualname__
 
 
 def record_outcome(span: Span, measured: dict[str, AttributeValue], error: BaseException | None) -> None:
-    """Set the attributes of a measurement on a recording span, and its status: an error if they contain an error type."""
+    """Set the attributes of a measurement and the status on a recording span. The status is an error if there is an error
+    type."""
     span.set_attributes(measured)
     if "error.type" in measured:
         span.set_status(Status(StatusCode.ERROR, described(error)))
 
 
 def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
-    """Address of a server dialled by this bus; not of clients, with their endless number of ports."""
+    """Return the address of a server that this bus connected to. Clients are left out, because their ports would be endless."""
     host, colon, port = (server or "").rpartition(":")
     if not colon or not port.isdecimal():
         return {"server.address": server} if server else {}
@@ -195,7 +198,7 @@ _HEADERS: Final = _AnyCase()
 class Traced:
     """Name, kind and attributes of all spans of one handler, or of one subject at one server.
 
-    `measured` are the attributes of successful measurements.
+    `measured` contains the attributes of successful measurements.
     """
 
     name: str
@@ -206,7 +209,7 @@ class Traced:
 
 @define(eq=False)
 class IncomingSpans:
-    """Middleware: a span around each handler, as a child of the span in its message."""
+    """Middleware that creates a span around each handler, as a child of the span in the message."""
 
     _telemetry: Telemetry
     _calls: dict[str | int, Traced] = field(factory=dict, init=False)
@@ -301,12 +304,12 @@ def _of_message(message: Message) -> dict[str, AttributeValue]:
 
 @define(eq=False)
 class OutgoingSpans:
-    """Outgoing hook: a span until the answer arrives; its context is in the headers."""
+    """Outgoing hook that creates a span until the answer arrives, and sends its context in the headers."""
 
     _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
     _asked: dict[tuple[str | int, str | None], Traced] = field(factory=dict, init=False)
-    """By subject, and the address of a server dialled by this bus."""
+    """By subject, and the address of a server that this bus connected to."""
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
         telemetry = self._telemetry
@@ -366,7 +369,6 @@ class Asked:
         self._began = perf_counter()
 
     def ended(self, outcome: Outcome) -> None:
-        """Record the duration, and end the span."""
         error, span, measured = outcome.error, self._span, self._leaving.measured
         try:
             if error is not None:
@@ -385,7 +387,7 @@ class Asked:
 
 
 class Published:
-    """A publication until it is handed over."""
+    """A publication until it is passed to the transports."""
 
     __slots__ = ("_span", "_telemetry")
 
@@ -394,7 +396,6 @@ class Published:
         self._span = span
 
     def ended(self, outcome: Outcome) -> None:
-        """End the span."""
         error = outcome.error
         try:
             if error is not None and self._span.is_recording():
@@ -406,27 +407,25 @@ class Published:
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
-    """Add spans and metrics to all requests, publications and handlers of a bus, and propagate the context.
+    """Add spans and metrics to all requests, publications and handlers of a bus, and propagate the trace context.
 
-    Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications PRODUCER and CONSUMER
-    spans (``messaging.*``). The metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
-    ``messaging.process.duration``, in seconds; for durable handlers ``polybus.store.pending``, ``.given`` and
-    ``.redelivered``, and ``polybus.dead_letters``: `Stats.durables`.
+    Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications are PRODUCER and
+    CONSUMER spans (``messaging.*``). The metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
+    ``messaging.process.duration`` in seconds and, for durable handlers, the numbers of `Stats.durables`:
+    ``polybus.store.pending``, ``polybus.store.given``, ``polybus.store.redelivered`` and ``polybus.dead_letters``.
 
-    The context is sent in the headers ``traceparent`` and ``tracestate`` to peers that read them: polybus peers, and any peer
-    over uProtocol and NATS.
-
-    Call it before `Bus.use` of other middleware, which then runs within the span.
+    The context travels in the headers ``traceparent`` and ``tracestate``, to peers that read headers: polybus peers, and any
+    peer over uProtocol and NATS. Call this before adding other middleware with `Bus.use`, so that it runs within the span.
 
     Args:
-        bus: A bus that is not entered yet: entering a link decides whether its peer reads headers.
-        tracer_provider: Source of the tracer; default: the global one.
-        meter_provider: Source of the meter; default: the global one.
+        bus: A bus that is not entered yet, because entering a link decides whether its peer reads headers.
+        tracer_provider: Source of the tracer. By default the global one.
+        meter_provider: Source of the meter. By default the global one.
 
     Raises:
-        ImportError: (on import) ``opentelemetry-api`` is not installed.
-        TypeError: `bus` is not a bus, or a provider is invalid.
-        LocalProtocolError: It is instrumented already.
+        ImportError: When importing this module, if ``opentelemetry-api`` is not installed.
+        TypeError: If `bus` is not a bus, or a provider is invalid.
+        LocalProtocolError: If the bus is already instrumented.
     """
     check_given(bus, Bus, "bus", "instrument(bus)")
     for name, provider, makes in (

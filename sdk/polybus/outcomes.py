@@ -28,20 +28,19 @@ def kind_of(message: Message) -> str:
 
 
 class Denied(Forbidden):
-    """A refusal by `authorize`, as opposed to a `Forbidden` of a handler."""
+    """A refusal by `authorize`, as opposed to a `Forbidden` that a handler raised."""
 
 
 class Misfit(BadRequest):
-    """An argument does not fit, as opposed to a `BadRequest` that the function raised."""
+    """An argument does not fit, as opposed to a `BadRequest` that a handler raised."""
 
     @classmethod
     def of(cls, error: BadRequest) -> Misfit:
-        """Convert an error about an argument."""
         return cls(error.text, reason=error.reason, detail=error.detail)
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
-    """Return the error that a handler raised as its answer, even if it is the only one in the exception group of a task group.
+    """Return the error that a handler raised as its answer, even if it is the only one in a task group's exception group.
 
     Returns None for an error from a peer, or if no answer is expected.
     """
@@ -50,9 +49,10 @@ def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
 
 
 def facts_of(text: str, reason: str | None, detail: Any) -> Iterator[dict[str, Any]]:
-    """Yield the members of an error for the wire: all of them, then without the detail, with less text, finally almost none.
+    """Yield the members of an error for the protocol: all of them, then without the detail, with less text, and finally almost
+    none.
 
-    The caller must get an answer even if the wire cannot carry the first ones.
+    The caller must get an answer even if the protocol cannot carry the first ones.
     """
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     if isinstance(reason, str):
@@ -76,7 +76,7 @@ def told_code(error: BaseException, kind: Kind) -> Code:
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code for the failure of a call, including failures without an answer."""
+    """Return the code for a failed call, including failures without an answer."""
     if isinstance(error, RequestError):
         return error.code
     if isinstance(error, DeadlineExceeded):
@@ -105,10 +105,10 @@ def described(error: BaseException | None) -> str:
 
 
 class Outcome(Struct, frozen=True, weakref=True):
-    """The outcome of an outgoing message, which is passed to the function that an `OutgoingHook` returned.
+    """Outcome of an outgoing message, passed to the function that an `OutgoingHook` returned.
 
     Attributes:
-        error: The error; None on success.
+        error: The error, or None on success.
         sent: Number of items sent on a channel.
         received: Number of items received on a stream or channel; 1 for an answered request.
     """
@@ -119,6 +119,6 @@ class Outcome(Struct, frozen=True, weakref=True):
 
 
 OutgoingHook: TypeAlias = Callable[[Message], Callable[[Outcome], object] | None]
-"""``hook(message)`` is called before a message is sent, and may add to ``message.headers``, which is always a dict here.
-``message.peer`` is the receiver; None for a publication and for handlers of the bus itself. The function that the hook returns
-is called with the `Outcome`."""
+"""``hook(message)`` is called before a message is sent. It may add to ``message.headers``, which is always a dict here.
+``message.peer`` is the receiver, or None for a publication or a handler of this bus. The function that the hook returns is
+called with the `Outcome`."""

@@ -1,7 +1,7 @@
-"""Metrics of a bus for Prometheus, by ``prometheus-client``.
+"""Metrics of a bus for Prometheus, with ``prometheus-client``.
 
-`collector` exports `Bus.stats`, at no cost per message; `Durations` is a middleware that times the handlers; `scrape` renders
-a page ``/metrics``, for all nodes of a cluster on this machine.
+`collector` exports `Bus.stats` at no cost per message. `Durations` is a middleware that times the handlers. `scrape` renders a
+``/metrics`` page for all nodes of a cluster on this machine.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.M)
 
 
 def help_texts(kind: type) -> dict[str, str]:
-    """Attribute descriptions of a class's docstring; empty if Python runs without docstrings."""
+    """Return the attribute descriptions of a class's docstring. Empty if Python runs without docstrings."""
     found = _ATTRIBUTE.findall(inspect.getdoc(kind) or "")
     return {name: re.sub(r"\s+", " ", text) for name, text in found}
 
 
 def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iterator[Metric]:
-    """Metric family for each named attribute of a snapshot: a counter if its name ends in ``_total``, else a gauge.
+    """Return a metric family for each named attribute of a snapshot: a counter if the name ends in ``_total``, else a gauge.
 
-    Empty without a snapshot, for a registry that asks only for the names.
+    The families are empty without a snapshot, for a registry that asks only for the names.
     """
     texts = help_texts(kind)
     for attribute, name in names.items():
@@ -63,35 +63,33 @@ def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iter
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-_DURATION: Final = "polybus_handler_duration_seconds", "Seconds that handlers took, by the subject they are registered for."
-_OUTCOMES: Final = "polybus_handler_outcomes_total", "Ends of handlers, by the code that their asker was told."
+_DURATION: Final = "polybus_handler_duration_seconds", "Duration of handlers in seconds, by registered subject."
+_OUTCOMES: Final = "polybus_handler_outcomes_total", "Calls of handlers, by the code that the caller received."
 
 
 @define(eq=False)
 class Tally:
-    """Calls of one handler."""
-
     kind: Kind
     counts: list[int]
-    """Calls by bucket; the last one is above all bounds."""
+    """Calls by bucket. The last one is above all bounds."""
     seconds: float = 0.0
     outcomes: dict[str, int] = field(factory=dict)
 
 
 class Durations:
-    """Middleware that times handlers and counts their outcomes: ``bus.use(Durations())``.
+    """Middleware that times handlers and counts their outcomes: ``bus.use(Durations())``
 
     `collector` then exports ``polybus_handler_duration_seconds`` and ``polybus_handler_outcomes_total``. Their labels are the
-    kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the subject or pattern of the handler,
-    for bridged messages the source of the route. Subjects of messages are never labels, so peers cannot add any. For streams
-    and channels the duration covers the whole conversation.
+    kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the subject or pattern of the handler, or
+    the source of the route for bridged messages. Subjects of messages are never labels, so peers cannot add any. For streams
+    and channels, the duration covers the whole conversation.
 
     Args:
-        buckets: Upper bounds of the histogram, in seconds; infinity at the end is optional.
+        buckets: Upper bounds of the histogram in seconds. Infinity at the end is optional.
 
     Raises:
-        TypeError: `buckets` are not numbers.
-        ValueError: They do not rise from above 0, or are empty.
+        TypeError: If `buckets` are not numbers.
+        ValueError: If the buckets are empty, not above 0, or not in ascending order.
     """
 
     def __init__(self, buckets: Sequence[float] = BUCKETS) -> None:
@@ -108,7 +106,7 @@ class Durations:
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
         self._tallies: dict[tuple[str, str | int], Tally] = {}
-        """By kind and registered subject: bounded by the number of handlers and routes."""
+        """By kind and registered subject, so the number is bounded by the number of handlers and routes."""
         self._recent: dict[str | int, Tally] = {}
         """Tally of the last call by registered subject, which usually has one kind."""
 
@@ -141,12 +139,12 @@ class Durations:
         return tally
 
     def describe(self) -> Iterator[Metric]:
-        """The families without values."""
+        """Return the metric families without values."""
         yield HistogramMetricFamily(*_DURATION, labels=("kind", "subject"))
         yield CounterMetricFamily(*_OUTCOMES, labels=("kind", "subject", "code"))
 
     def collect(self) -> Iterator[Metric]:
-        """The families with current values."""
+        """Return the metric families with current values."""
         durations = HistogramMetricFamily(*_DURATION, labels=("kind", "subject"))
         outcomes = CounterMetricFamily(*_OUTCOMES, labels=("kind", "subject", "code"))
         for (kind, pattern), tally in list(self._tallies.items()):
@@ -187,25 +185,25 @@ _PATIENCE: Final = 1.0
 
 
 class BusCollector:
-    """Exports the metrics of one bus: for `prometheus_client.CollectorRegistry.register`.
+    """Exports the metrics of one bus. Register it with a `prometheus_client.CollectorRegistry`.
 
-    Any thread may collect, as `prometheus_client.start_http_server` does: the event loop of the bus answers.
+    Any thread may collect, as `prometheus_client.start_http_server` does; the event loop of the bus answers.
     """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def describe(self) -> Iterator[Metric]:
-        """The families without values."""
+        """Return the metric families without values."""
         yield from families(Stats, _NAMES)
         yield from _of_durables(())
         yield from Durations().describe()
 
     def collect(self) -> Iterator[Metric]:
-        """The families with current values.
+        """Return the metric families with current values.
 
         Raises:
-            LocalProtocolError: The bus runs in another thread, and its event loop did not answer within a second.
+            LocalProtocolError: If the bus runs in another thread, and its event loop does not answer within a second.
         """
         stats = self._stats()
         yield from families(Stats, _NAMES, stats)
@@ -224,7 +222,6 @@ class BusCollector:
 
 
 def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
-    """Families of durable handlers, labelled with handler and store."""
     texts = help_texts(DurableStats)
     for attribute, name in _OF_DURABLES.items():
         family = GaugeMetricFamily(name, texts.get(attribute, attribute), labels=("durable", "store"))
@@ -235,13 +232,13 @@ def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
 
 
 def collector(bus: Bus) -> BusCollector:
-    """Create the collector of a bus: ``REGISTRY.register(collector(bus))``.
+    """Create the collector of a bus: ``REGISTRY.register(collector(bus))``
 
-    It reads `Bus.stats` on demand, and costs nothing in between; with ``bus.use(Durations())`` it also exports the durations
-    of handlers.
+    It reads `Bus.stats` on demand and costs nothing in between. With ``bus.use(Durations())`` it also exports the durations of
+    handlers.
 
     Raises:
-        TypeError: `bus` is not a bus.
+        TypeError: If `bus` is not a bus.
     """
     check_given(bus, Bus, "bus", "collector(bus)")
     return BusCollector(bus)
@@ -251,9 +248,9 @@ def collector(bus: Bus) -> BusCollector:
 
 _NODE: Final = "node"
 _FAMILY: Final = re.compile(r"^# HELP ", re.M)
-"""Start of a family: labels and help texts cannot match, because their line breaks are escaped."""
+"""Start of a family. Labels and help texts cannot match, because their line breaks are escaped."""
 _STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
-_NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they are in this text."
+_NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they answered."
 
 _OF_BROKER: Final = {
     "sockets": "polybus_broker_sockets",
@@ -271,16 +268,15 @@ _OF_BROKER: Final = {
 
 
 async def scrape(bus: Bus) -> str:
-    """Render the metrics of a bus, and of the program's collectors in `prometheus_client.REGISTRY`, as text.
+    """Render the metrics of a bus, and of the collectors in `prometheus_client.REGISTRY`, as text.
 
-    With a cluster: of all its nodes on this machine, each with its name (host and process) in the label ``node``. A node that
-    does not answer within a second is left out, and counted in ``polybus_nodes``.
-
-    The text has Prometheus's format 0.0.4: ``text/plain; version=0.0.4``.
+    With a cluster, the text contains the metrics of all nodes on this machine, each with its name (host and process) in the
+    ``node`` label. A node that does not answer within a second is left out and counted in ``polybus_nodes``. The text has
+    Prometheus's format 0.0.4, with the content type ``text/plain; version=0.0.4``.
 
     Raises:
-        TypeError: `bus` is not a bus.
-        LocalProtocolError: It runs in another event loop.
+        TypeError: If `bus` is not a bus.
+        LocalProtocolError: If the bus runs in another event loop.
     """
     check_given(bus, Bus, "bus", "scrape(bus)")
     cluster = mesh_of(bus)
@@ -293,7 +289,7 @@ async def scrape(bus: Bus) -> str:
 
 
 def node_text(bus: Bus, node: str | None) -> str:
-    """Metrics of this process, labelled with the name of the node if there is one."""
+    """Return the metrics of this process, labelled with the name of the node if there is one."""
     registry = CollectorRegistry()
     registry.register(BusCollector(bus))
     ours = list(registry.collect())
@@ -315,13 +311,13 @@ def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
     workers = GaugeMetricFamily("polybus_workers", "Workers of this program, by state.", labels=("state",))
     for state in _STATES:
         workers.add_metric([state], [*states.values()].count(state))
-    again = CounterMetricFamily("polybus_worker_restarts_total", "Workers that were started in place of one that had ended.")
+    again = CounterMetricFamily("polybus_worker_restarts_total", "Number of times that a worker was restarted.")
     again.add_metric([], restarts)
     return joined([text, text_of([workers, again])])
 
 
 def broker_text(stats: BrokerStats) -> str:
-    """Render a broker's statistics in Prometheus's format 0.0.4."""
+    """Render the statistics of a broker in Prometheus's format 0.0.4."""
     texts = help_texts(type(stats))
     servers = GaugeMetricFamily("polybus_broker_server_clients", texts.get("servers", "servers"), labels=("server",))
     for server, count in stats.servers.items():
@@ -333,7 +329,7 @@ def broker_text(stats: BrokerStats) -> str:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Merge texts: the lines of a family stand together, under the help of the first."""
+    """Merge texts. The lines of a family are together, under the help of the first."""
     blocks: dict[str, list[str]] = {}
     for text in texts:
         for block in _FAMILY.split(text)[1:]:
@@ -345,7 +341,7 @@ def joined(texts: Iterable[str]) -> str:
 
 @define
 class _Families:
-    """Existing families as a collector."""
+    """A collector of existing families."""
 
     _families: list[Metric]
 
@@ -354,7 +350,6 @@ class _Families:
 
 
 def text_of(families: list[Metric]) -> str:
-    """Render families as text."""
     made: Any = _Families(families)
     return generate_latest(made).decode()
 

@@ -41,22 +41,22 @@ def _yes_or_no(_: Any, attribute: Any, given: Any) -> None:
 
 @frozen
 class Retry:
-    """Retries a request after a temporary failure: ``bus.request("door.open", 7, timeout=10, retry=Retry())``.
+    """Policy for retrying a request: ``bus.request("door.open", 7, timeout=10, retry=Retry())``
 
-    All attempts share one ``timeout``. By default a request is retried only if no handler has started it: because it was never
-    sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), or because the answer was `Unavailable` or
-    `TooManyRequests`. The last error is raised; its `BusError.attempts` and its text contain the number of attempts.
+    All attempts share one ``timeout``. By default a request is retried only if no handler has started on it, which means that
+    it was never sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`) or that the answer was
+    `Unavailable` or `TooManyRequests`. The last error is raised, and its `BusError.attempts` is the number of attempts.
 
     Args:
         attempts: Maximum number of attempts, including the first.
-        backoff: The pauses between attempts: a `Backoff`, or one or several numbers of seconds, of which the last one repeats.
-        idempotent: Handling the request twice does no harm. It is then also retried if the link broke after it was sent
-            (`Disconnected` with ``sent=True``).
-        codes: Error codes of answers after which to retry.
+        backoff: Pauses between attempts: a `Backoff`, or one or more numbers of seconds, the last of which repeats.
+        idempotent: Also retry if the link was lost after the request was sent (`Disconnected` with ``sent=True``). Set this if
+            it does no harm to process the request twice.
+        codes: Error codes of answers to retry.
 
     Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: There is no attempt or no pause, a pause is negative, or a code is unknown.
+        TypeError: If an argument has the wrong type.
+        ValueError: If `attempts` is below 1, a pause is missing or negative, or a code is unknown.
     """
 
     attempts: int = field(default=5, validator=at_least(1))
@@ -68,14 +68,13 @@ class Retry:
 
 
 def pause_after(retry: Retry, failed: int, rng: Callable[[], float] = random.random) -> float:
-    """Return the seconds to wait after `failed` attempts (from 1)."""
+    """Return the number of seconds to wait after `failed` attempts (from 1)."""
     if isinstance(retry.backoff, Backoff):
         return retry.backoff.delay(failed - 1, rng)
     return retry.backoff[min(failed, len(retry.backoff)) - 1]
 
 
 def covers(retry: Retry, error: BusError) -> bool:
-    """True if the request may be retried after this error."""
     if isinstance(error, RequestError):
         return error.code in retry.codes and not isinstance(error, TooLarge)
     if isinstance(error, Disconnected):

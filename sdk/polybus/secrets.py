@@ -1,4 +1,4 @@
-"""Recognizes secrets by their names, to hide them in captures and in URLs shown to people."""
+"""Recognize secrets by their names, to hide them in captures and in URLs shown to people."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ WORDS: Final = tuple(
 """A name that contains one of these words is the name of a secret. Case, ``-``, ``_``, ``.`` and spaces are ignored."""
 
 SHORT: Final = tuple("pin otp totp hotp mfa 2fa cvv cvc csc sas psk hmac pass pw senha creds card iban ssn".split())
-"""Names of secrets that also occur inside other words. They must be at the end of the name or precede one of `ENDINGS`."""
+"""Names of secrets that also occur inside other words. They must end the name, or precede one of `ENDINGS`."""
 ENDINGS: Final = tuple("code number no num value key seed hash url uri string".split())
 
 OF_QUERIES: Final = tuple(
     "key sig auth code ticket sid session sess sessid phpsessid nkey creds psk hmac assertion client_assertion".split()
 )
-"""Names that denote secrets in the query of a URL, but are harmless elsewhere."""
+"""Names of secrets in the query of a URL that are harmless elsewhere."""
 
 JWT: Final = r"eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+"
-"""A JSON Web Token: JSON in base64, a payload (empty if the token is encrypted with a direct key), and at least one more part.
-"""
+"""A JSON Web Token: JSON in base64, a payload (empty if encrypted with a direct key), and at least one more part."""
 
 TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
-"""Characters allowed between such a word or ending and the end of the name, for example an index."""
+"""Characters allowed after such a word or ending, for example an index."""
 
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -52,24 +51,24 @@ _NESTED: Final = 3
 
 
 def words_of(name: str) -> list[str]:
-    """Split a name at punctuation and capitals into words in lower case. There is at least one word, which may be empty."""
+    """Split a name at punctuation and capitals into lower-case words. There is at least one word, which may be empty."""
     return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
 
 
 @functools.lru_cache(1024)
 def is_secret(name: str) -> bool:
-    """True for the name of a secret."""
+    """Return True for the name of a secret."""
     plain = name.lower().translate(_WITHOUT)
     return any(word in plain for word in _PLAIN) or bool(_is_short(_BOUNDARY.sub("_", name).lower()))
 
 
 def is_secret_of_query(name: str) -> bool:
-    """True for the name of a secret in the query of a URL."""
+    """Return True for the name of a secret in the query of a URL."""
     return is_secret(name) or name.lower() in OF_QUERIES
 
 
 def without_secrets(text: str) -> str:
-    """Return a text for people without the secrets in its URLs.
+    """Remove the secrets from all URLs in a text.
 
     The password becomes ``user:***@``, a user without a password (perhaps a token) ``***@``, and a JSON Web Token ``***``. A
     query member becomes ``name=***`` if it is named like a secret or contains a URL with one. Options of protocols are kept.
@@ -85,12 +84,12 @@ def shown_url(url: str) -> str:
 
 
 def shown_target(target: str) -> str:
-    """Return the target of a request without the secrets in its query (``/bus?token=***``)."""
+    """Remove the secrets from the query of a request target: ``/bus?token=***``."""
     return _shown("", target) if "?" in target or "#" in target else target
 
 
 def shown_members(members: Mapping[str, str]) -> str:
-    """Return the repr of headers, cookies or the members of a query, without the values of secrets."""
+    """Return the repr of headers, cookies or query members without the values of secrets."""
     return repr({name: "***" if is_secret_of_query(name) else value for name, value in members.items()})
 
 
@@ -111,7 +110,7 @@ def _shown(scheme: str, rest: str, depth: int = _NESTED) -> str:
 
 
 def _has_secrets(value: str, depth: int) -> bool:
-    """True for a query member that is a URL with secrets, or the target of such a URL."""
+    """Return True for a query member that is a URL with secrets, or the target of such a URL."""
     plain = unquote_plus(value) if "%" in value else value
     scheme, found, rest = plain.partition("://")
     if not found and plain is value:
@@ -121,5 +120,5 @@ def _has_secrets(value: str, depth: int) -> bool:
 
 
 def _hides(scheme: str, name: str) -> bool:
-    """True for the name of a secret in the query of a URL. With Zenoh, ``key=`` is not one: it names a file."""
+    """Return True for the name of a secret in a URL. With Zenoh, ``key=`` is not one: it names a file."""
     return is_secret(name) if "zenoh" in scheme else is_secret_of_query(name)

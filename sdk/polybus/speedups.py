@@ -1,6 +1,6 @@
-"""Chooses between the C module of this package, if it has been built, and the Python functions that it replaces.
+"""Use the C module of this package if it has been built, and otherwise the equivalent Python functions.
 
-Both behave identically and raise the same errors, but C is faster. Set ``POLYBUS_SPEEDUPS=0`` in the environment to use Python.
+Both behave the same and raise the same errors. Set ``POLYBUS_SPEEDUPS=0`` in the environment to use Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _built() -> Any:
 
 
 native: Final = _built()
-"""The module in C, or None if it is not used."""
+"""The C module, or None if it is not used."""
 
 ACTIVE: Final[bool] = native is not None
-"""True if the module in C is used."""
+"""True if the C module is used."""

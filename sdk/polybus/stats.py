@@ -1,4 +1,4 @@
-"""Counters and their snapshot."""
+"""Counters of a bus, and snapshots of them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Counters:
 
 @frozen(kw_only=True)
 class DurableStats:
-    """The state of one durable handler of a bus, as the engine reported it within the last ten seconds.
+    """State of a durable handler, as the engine reported it within the last ten seconds.
 
     Attributes:
         durable: Name of the handler. All workers with that name see the same figures.
-        store: Name of the stream that stores its publications in the engine.
-        pending: The backlog: the number of stored publications that wait for a worker.
-        given: Number of publications that workers are handling or that wait for a retry.
-        redelivered: Number of publications in `given` that have been delivered more than once.
-        dead_letters: Number of dead letters stored for this handler; None if none are stored, or the engine cannot count them.
+        store: Name of the stream in the engine that stores its messages.
+        pending: The backlog: number of stored messages that wait for a worker.
+        given: Number of messages that workers are processing or that wait for a retry.
+        redelivered: Number of messages in `given` that have been delivered more than once.
+        dead_letters: Number of dead letters stored for this handler, or None if there are none or the engine cannot count them.
     """
 
     durable: str
@@ -50,20 +50,19 @@ class Stats:
         links: Number of connections, established or reconnecting.
         peers: Number of peers on these connections.
         pending: Requests of this bus that wait for their answers.
-        running: Requests of peers that handlers are working on.
+        running: Requests of peers that handlers are processing.
         waiting: Requests of peers that wait for a slot.
         queued: Messages in all outboxes.
         unread: Publications in the queues of subscriptions and `on` handlers.
-        sent: Messages handed to a connection.
+        sent: Messages passed to a connection.
         received: Messages received.
-        dropped: Publications that a policy dropped, publications and notifications that did not fit, and answers that were
-            sent too late for their ttl.
+        dropped: Publications dropped by a policy, publications and notifications that did not fit, and answers sent too late.
         late: Answers that arrived after their request had ended.
         malformed: Frames and messages that violated the protocol.
         refused: Requests and subscriptions that were forbidden, unknown or too many.
         failed: Calls of handlers that raised an unexpected exception.
         reconnects: Number of times that a link reconnected.
-        durables: Durable handlers of this bus. Empty for the first ten seconds, and while the engine is away.
+        durables: Durable handlers of this bus. Empty for the first ten seconds, and while the engine is down.
     """
 
     links: int

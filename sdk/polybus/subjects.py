@@ -1,13 +1,13 @@
 """The syntax of subjects and patterns, and how patterns match subjects.
 
 A subject is a string with dots (``news.today``) or, if the protocol numbers its actions, an ``int``. In a pattern, ``*``
-matches one token and ``>`` at the end matches one or more. ``{name}`` matches one token, which is passed on under that name. A
-pattern with a ``/`` is a URI pattern (uProtocol). Its tokens are the segments between the slashes, and ``*`` and ``>`` have the
-same meaning. In addition, ``*`` may be part of a segment, and an empty segment matches any segment. The case of the scheme and
-the authority is ignored.
+matches one token and ``>`` at the end matches one or more. ``{name}`` matches one token and passes it on under that name.
 
-In a numeric address, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), the spelling of the numbers does
-not matter. FFFF as the resource, FF as the version, and FFFF as either half of the entity match any value.
+A pattern with a ``/`` is a URI pattern (uProtocol). Its tokens are the segments between slashes, where ``*`` and ``>`` have the
+same meaning. In addition, ``*`` may be part of a segment, and an empty segment matches any segment. The case of the scheme and
+the authority is ignored. In a numeric address, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), the
+spelling of numbers does not matter. FFFF as the resource, FF as the version, and FFFF as either half of the entity match any
+value.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STARS = 2
 """Maximum number of stars in a segment of a URI pattern. With more, matching even a short pattern could take a long time."""
 _TOKENS = 64
-"""Maximum number of tokens in a pattern with wildcards. Each token is an object in the index, which a peer could otherwise fill
-with few bytes."""
+"""Maximum number of tokens in a pattern with wildcards. Each is an object in the index, which a peer could otherwise fill with
+few bytes."""
 _ANY = "*"
 _ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_~-]")
 _NUMBERS: Final = tuple(re.compile(rf"[0-9A-Fa-f]{{1,{digits}}}|[0-9]+") for digits in (8, 2, 4))
-"""The numbers of an address: entity, version and resource. They are decimal in the short form of the older generation."""
+"""Entity, version and resource of an address. They are decimal in the short form of the older generation."""
 _ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
 _ANY_HALF: Final = 0xFFFF
 _HALF_BITS: Final = 16
@@ -70,9 +70,9 @@ _NUMBER_MARK = "*\0"
 
 @frozen(init=False)
 class Subject(Generic[In_contra, Out_co]):
-    """A subject with the types of its request and its answer. It is accepted wherever a subject is.
+    """A subject with the types of its request and answer, accepted wherever a subject is.
 
-    ``GET_USER = Subject("user.get", GetUser, User)`` makes ``bus.request(GET_USER, GetUser(7))`` a ``Reply[User]``.
+    After ``GET_USER = Subject("user.get", GetUser, User)``, ``bus.request(GET_USER, GetUser(7))`` is a ``Reply[User]``.
     """
 
     name: str | int
@@ -105,16 +105,16 @@ class Subject(Generic[In_contra, Out_co]):
 
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-"""A subject in any form that the methods of a bus accept."""
+"""Any form of a subject that the methods of a bus accept."""
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:
     """Check that an application may send to a subject.
 
     Raises:
-        LocalProtocolError: The subject is empty or too long, contains control characters, an empty token or a wildcard token,
-            or is not a string or an integer.
-        ReservedSubject: The subject begins with ``_polybus.``.
+        LocalProtocolError: If the subject is not a string or an integer, is empty or too long, or contains a control character,
+            an empty token or a wildcard.
+        ReservedSubject: If the subject begins with ``_polybus.``.
     """
     _check_text(subject, limit, "subject")
     if isinstance(subject, str):
@@ -128,15 +128,14 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     """Check that a pattern may be subscribed to.
 
     Args:
-        pattern: A subject or a pattern with wildcards.
+        pattern: A subject, or a pattern with wildcards.
         limit: Maximum length in UTF-8 bytes.
-        foreign: The pattern is from a peer, perhaps with the rules of another protocol. If it has an empty token, it is an
-            exact name.
+        foreign: The pattern is from a peer, whose protocol may have other rules. With an empty token, it is an exact name.
 
     Raises:
-        LocalProtocolError: The pattern is empty or too long, contains control characters, an empty token, ``>`` before the end,
-            or an invalid or repeated name in braces.
-        ReservedSubject: The pattern begins with ``_polybus.``.
+        LocalProtocolError: If the pattern is empty or too long, or contains a control character, an empty token, ``>`` before
+            the end, or an invalid or repeated name in braces.
+        ReservedSubject: If the pattern begins with ``_polybus.``.
     """
     _check_text(pattern, limit, "pattern")
     if isinstance(pattern, int):
@@ -154,11 +153,7 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
 
 
 def literal_wildcards(pattern: str | int) -> str:
-    """Find the wildcards of other systems in a pattern. They have no special meaning here.
-
-    Returns:
-        A warning about the first one; empty if there is none.
-    """
+    """Return a warning about the first wildcard of another system in a pattern, which is literal here, or an empty string."""
     if isinstance(pattern, int):
         return ""
     if "/" in pattern:  # a URI, or a pattern of MQTT
@@ -228,7 +223,7 @@ def _check_names(pattern: str) -> None:
 
 
 def has_empty_token(text: str) -> bool:
-    """True if a dotted subject or pattern has an empty token.
+    """Return True if a dotted subject or pattern has an empty token.
 
     Only peers with other rules use such names, and they are exact names. Segments of a URI may be empty.
     """
@@ -236,7 +231,7 @@ def has_empty_token(text: str) -> bool:
 
 
 def is_pattern(text: str | int) -> bool:
-    """True if the subject of a subscription has wildcards."""
+    """Return True if the subject of a subscription has wildcards."""
     if isinstance(text, int):
         return False
     if "/" in text:
@@ -250,7 +245,7 @@ def is_pattern(text: str | int) -> bool:
 
 
 def is_uri(text: str) -> bool:
-    """True if a string with a slash is an address of uProtocol. Names of other protocols may contain slashes too."""
+    """Return True if a string with a slash is a uProtocol address. Names of other protocols may contain slashes too."""
     return text.startswith("/") or text[:4].lower() == "up:/"
 
 
@@ -262,8 +257,8 @@ def _path(tokens: list[str]) -> list[str]:
 def canonical(subject: str) -> str:
     """Return the canonical spelling for comparison.
 
-    For a URI this removes ``up:`` and unnecessary percent escapes, converts the authority to lower case, writes numbers in
-    upper case without leading zeros, and replaces a number that matches all by ``*``. Other subjects are unchanged.
+    For a URI, this removes ``up:`` and unnecessary percent escapes, converts the authority to lower case and numbers to upper
+    case without leading zeros, and replaces a number that matches all with ``*``. Other subjects are unchanged.
     """
     if "/" not in subject:
         return subject
@@ -286,14 +281,14 @@ def _canonical(subject: str) -> str:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Unescape a character, or write the escape in upper case if it is necessary (RFC 3986, 6.2.2). A dot remains escaped,
-    because it separates names."""
+    """Unescape a character, or write a necessary escape in upper case (RFC 3986, 6.2.2). A dot remains escaped, because it
+    separates names."""
     character = chr(int(found[1], 16))
     return character if _UNRESERVED.fullmatch(character) else found[0].upper()
 
 
 def _in_numbers(path: str) -> str | None:
-    """Return the canonical path of a numeric address or of a pattern for such addresses; None for other paths."""
+    """Return the canonical path of a numeric address or of a pattern for such addresses, and None for other paths."""
     tokens = path.split("/")
     rest = tokens[-1] == ">"
     given = tokens[:-1] if rest else tokens
@@ -312,7 +307,7 @@ def _in_numbers(path: str) -> str | None:
 
 
 def _stands_for_many(tokens: list[str]) -> bool:
-    """True if the entity of a canonical address matches any type or any instance."""
+    """Return True if the entity of a canonical address matches any type or any instance."""
     path = _path(tokens)
     return len(path) > 0 and _has_any_half(path[0]) and _in_numbers("/".join(path)) is not None
 
@@ -343,10 +338,10 @@ def match_tokens(pattern: str) -> list[str]:
 
 
 def _is_number_in(tokens: list[str], place: int) -> bool:
-    """True if an entity must be compared as a number.
+    """Return True if an entity must be compared as a number, because it matches any type or instance.
 
-    That is so if it matches any type or instance. It is also so if only a wildcard follows, because the case then does not
-    distinguish the entity from a name of the older generation.
+    An entity followed only by a wildcard is compared as a number too, because its case does not distinguish it from a name of
+    the older generation.
     """
     entity, path = tokens[place], "/".join(tokens[place:])
     if not _NUMBERS[0].fullmatch(entity) or _in_numbers(path) is None:
@@ -366,7 +361,7 @@ def glob_of(token: str) -> re.Pattern[str]:
 
 
 def _numbers_like(entity: str) -> re.Pattern[str]:
-    """Match entities in hexadecimal. FFFF in the low half stands for any type, in the high half for any instance."""
+    """Match entities in hexadecimal. FFFF in the low half matches any type, in the high half any instance."""
     type, instance = int(entity, 16) & _ANY_HALF, int(entity, 16) >> _HALF_BITS
     if type == _ANY_HALF:
         return re.compile(f"{instance:X}[0-9A-F]{{4}}" if instance else "[0-9A-F]{1,4}")
@@ -399,7 +394,7 @@ def captures(pattern: str | int) -> dict[str, int]:
 
 
 def matches(pattern: str | int, subject: str | int) -> bool:
-    """True if one pattern matches one subject. For a set of patterns, use `plugins.tools.SubjectIndex`."""
+    """Return True if a pattern matches a subject. For a set of patterns, use `plugins.tools.SubjectIndex`."""
     if isinstance(pattern, int) or isinstance(subject, int) or has_empty_token(subject):
         return pattern == subject
     if "/" in pattern:

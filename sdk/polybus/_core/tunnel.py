@@ -1,8 +1,8 @@
-"""Tunnels: connections inside another connection. A tunnel is a channel with frames as items.
+"""Tunnels: connections inside another connection. A tunnel is a channel whose items are frames.
 
 `TunnelConnector` is the result of `Bus.tunnel` and `Peer.tunnel`; `TunnelTransport` is one connection, at either end. A frame
-needs no task or queue, unless the other side has granted no credit or the outer connection is slow. Frames travel as bytes; on
-a text wire JSON documents are embedded, not quoted as strings.
+requires no task or queue, unless the other side has granted no credit or the outer connection is slow. Frames travel as bytes;
+on a text protocol, JSON documents are embedded instead of being quoted as strings.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from .peer.streams import Streams
 
 _MARGIN: Final = 512
-"""Bytes of the outer frame around the inner one, at most, without the name."""
+"""Maximum size in bytes of the outer frame around the inner one, without the name."""
 _DEPTH: Final = 8
-"""Levels of nesting that the outer message takes from `Limits.depth`."""
+"""Levels of nesting that the outer message uses of `Limits.depth`."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -62,22 +62,22 @@ def _is_document(frame: bytes, depth: int) -> bool:
 
 
 class Packing(Struct, frozen=True):
-    """Form and size of frames on an outer wire."""
+    """Form and size of frames on an outer connection."""
 
     text: bool
     """True if JSON frames are embedded as such."""
     octets: bool
-    """True if items carry raw bytes; otherwise bytes are a value."""
+    """True if items carry raw bytes. Otherwise, bytes are a value."""
     depth: int
     plain: int
-    """Size limit of a frame sent as it is."""
+    """Maximum size of a frame that is sent as it is."""
     encoded: int
-    """Size limit of a frame that a text wire sends as base64."""
+    """Maximum size of a frame that a text protocol sends as base64."""
     outer: int
-    """Size limit of the outer connection."""
+    """Maximum size of a frame of the outer connection."""
 
     def choose(self, frame: bytes) -> BodyFormat | None:
-        """Choose JSON, bytes, or None for a value of the wire's own. Raises TooLarge."""
+        """Choose JSON, bytes, or None for a value of the protocol's own. Raises `TooLarge`."""
         chosen: BodyFormat | None = OCTETS if self.octets else None
         limit = self.encoded
         if self.text and _is_document(frame, self.depth):
@@ -91,7 +91,7 @@ class Packing(Struct, frozen=True):
 
 
 def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
-    """Return the form and size of frames in a tunnel through a peer; `text` if the inner protocol writes text."""
+    """Return the form and size of frames in a tunnel through a peer. `text` is True if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
     codec = link.adapter.codec(limits)
@@ -110,7 +110,6 @@ def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
 
 
 def frame_of(message: Message) -> bytes | None:
-    """Return the frame in an item, or None."""
     raw, body_format = message.raw, message.format
     if raw is not None and (body_format is OCTETS or (body_format is JSON and raw[:1] in b"{[")):
         return raw
@@ -124,7 +123,7 @@ def frame_of(message: Message) -> bytes | None:
 
 
 WINDOW: Final = 256
-"""Frames granted before the first is read; see also `channel.CREDIT_BYTES`."""
+"""Number of frames granted before the first is read; see also `channel.CREDIT_BYTES`."""
 _CODES: Final[Mapping[int, Code]] = {
     1000: Code.CANCELLED,
     1001: Code.UNAVAILABLE,
@@ -137,7 +136,7 @@ _CODES: Final[Mapping[int, Code]] = {
 
 
 class FrameChannel(Channel[bytes, bytes]):
-    """The channel below a tunnel: passes frames to a receiver, and queues outgoing ones."""
+    """The channel below a tunnel, which passes incoming frames to a receiver and queues outgoing ones."""
 
     def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
@@ -153,7 +152,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._paused = False
         self._stalled = False
         self._since = 0.0
-        """Time of the last written, or oldest waiting frame."""
+        """Time of the last written frame, or of the oldest waiting one."""
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
         self._told = False
@@ -163,7 +162,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- acceptance ------------------------------------------------------------------------------------------------------
 
     async def acceptance(self) -> None:
-        """Wait until the other side accepts the tunnel. Raises BusError if it refuses or has gone."""
+        """Wait until the other side accepts the tunnel. Raises `BusError` if it refuses or has gone."""
         while not self.accepted and self._why is None:
             self._waiter = self._loop.waiter()
             await self._waiter
@@ -183,7 +182,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
-        """Write a frame, or queue it until there is room. Raises TooLarge."""
+        """Write a frame, or queue it until there is room. Raises `TooLarge`."""
         if not self._sending or self._goodbye is not None:
             return
         chosen = self.packing.choose(frame)
@@ -257,7 +256,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._loop.call_soon(self._deliver)
 
     def listen(self, *, on: bool) -> None:
-        """Take frames, or leave them queued, which limits the other side to its credit."""
+        """Accept frames, or leave them queued, which limits the other side to its credit."""
         if self._deaf is on:
             self._deaf = not on
             self._loop.call_soon(self._deliver)
@@ -281,7 +280,6 @@ class FrameChannel(Channel[bytes, bytes]):
         self._consumed_bytes += cost(message)
 
     def _hand_over(self) -> None:
-        """Pass on the frames of a batch."""
         frames, self._arrived = self._arrived, []
         if frames and self._receiver is not None:
             self._receiver.frames_received(frames)
@@ -294,7 +292,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
 
     def _deliver(self) -> None:
-        """Pass on frames from before the receiver, and then the end."""
+        """Pass on frames that arrived before the receiver, and then the end."""
         receiver = self._receiver
         if receiver is None or (self._deaf and self._why is None):
             return
@@ -393,7 +391,7 @@ def too_large(error: BusError) -> Closed:
 
 
 def _closed_by(error: BusError) -> Closed:
-    """Translate the outer side's error into the end of the inner connection."""
+    """Translate an error of the outer side into the end of the inner connection."""
     if isinstance(error, RequestError) and error.received:
         given = error.detail.get("close") if isinstance(error.detail, dict) else None
         if type(given) is int and 1000 <= given < 5000:
@@ -403,7 +401,7 @@ def _closed_by(error: BusError) -> Closed:
 
 
 class TunnelTransport:
-    """One connection through a tunnel; implements `plugins.Transport`."""
+    """A connection through a tunnel. Implements `plugins.Transport`."""
 
     __slots__ = ("_channel", "_limits", "address", "hops", "max_frame")
 
@@ -420,20 +418,20 @@ class TunnelTransport:
         """Send a frame without waiting.
 
         Raises:
-            TooLarge: It does not fit the outer connection; the text has both limits.
+            TooLarge: If it does not fit the outer connection. The text has both limits.
         """
         self._channel.put(frame)
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from the next turn on."""
+        """Deliver frames from the next turn on."""
         self._channel.attach(receiver)
 
     def write_backlog(self) -> int:
-        """Bytes queued for lack of credit."""
+        """Return the number of bytes that wait for credit."""
         return self._channel.queued
 
     def pause_reading(self) -> None:
-        """Pause: the other side may use up its credit."""
+        """Pause. The other side may use up its credit."""
         self._channel.listen(on=False)
 
     def resume_reading(self) -> None:
@@ -443,7 +441,7 @@ class TunnelTransport:
         self._channel.close(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut the connection; queued frames are lost."""
+        """Cut the connection. Queued frames are lost."""
         self._channel.cut(why)
 
     def tick(self, now: float) -> None:
@@ -452,7 +450,7 @@ class TunnelTransport:
 
 
 def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
-    """Make the body of an open: the inner protocol, and facts for its handshake."""
+    """Return the body of an open: the inner protocol, and data for its handshake."""
     facts: dict[str, Any] = {"protocol": protocol}
     if headers:
         facts["headers"] = dict(headers)
@@ -462,7 +460,7 @@ def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str,
 
 
 class TunnelConnector:
-    """A place at the other end of a link: ``connect(bus.tunnel("plant.7"), protocol="csb")``."""
+    """A destination at the other end of a link: ``connect(bus.tunnel("plant.7"), protocol="csb")``"""
 
     def __init__(
         self, route: Callable[[], PeerParty], lasting: Callable[[], bool], name: str, params: Mapping[str, str]
@@ -485,9 +483,10 @@ class TunnelConnector:
         """Make one attempt.
 
         Raises:
-            ConnectFailed: No peer serves the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.
-            Unauthorized, Forbidden: The other side refuses our credentials.
-            LocalProtocolError, AmbiguousRoute: The outer bus is not entered; several peers could serve the tunnel.
+            ConnectFailed: If no peer handles the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.
+            Unauthorized, Forbidden: If the other side rejects the credentials.
+            LocalProtocolError: If the outer bus is not entered.
+            AmbiguousRoute: If several peers could handle the tunnel.
         """
         if options.tls is not None:
             raise LocalProtocolError("tls= given for a tunnel, which is as safe as its outer connection", protocol="tunnel")
@@ -535,5 +534,4 @@ class TunnelConnector:
 
 
 def too_deep(depth: int, limit: int) -> str:
-    """Return the reason for refusing a tunnel that is nested too deep."""
     return f"it would be tunnel number {depth} inside the others: the limit is {limit} (Limits.hops)"

@@ -1,8 +1,8 @@
 """A bus in a FastAPI or Starlette application.
 
-`attach` adds the routes of a protocol and runs the bus with the application. `BusDep` gives endpoints the bus. `run` serves
-the application so that a SIGTERM loses no answer. `metrics_endpoint` serves Prometheus, `readiness_endpoint` a load balancer.
-Only `BusDep` needs FastAPI; the rest works with Starlette.
+`attach` serves a bus and runs it with the application. `BusDep` injects the bus into endpoints. `run` serves the application so
+that a SIGTERM does not lose any answers. `metrics_endpoint` is for Prometheus, `readiness_endpoint` for load balancers. Only
+`BusDep` needs FastAPI; the rest works with Starlette.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ._bus_dep import blocking_bus_of, bus_or_twin_of
 
     BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
-    """The bus attached to the application of the request; its blocking twin in a `def` endpoint."""
+    """The bus attached to the application of the request, or its blocking twin in a `def` endpoint."""
     BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
-    """Always the blocking twin, also for type checkers: for `def` endpoints and `def` dependencies."""
+    """Always the blocking twin, also for type checkers, for `def` endpoints and `def` dependencies."""
 
 __all__ = [
     "BlockingBusDep",

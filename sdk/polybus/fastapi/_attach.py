@@ -28,15 +28,16 @@ from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ._attachment import AttachedRoute, Attachment
 
 _PLAIN: Final = ("starlette.", "fastapi.", "uvicorn.")
-"""Packages with middleware that does nothing after a WebSocket call returns; FastAPI's telemetry is visible in the scope."""
+"""Packages with middleware that does nothing after a WebSocket call returns. FastAPI's telemetry is visible in the scope."""
 _MOST: Final = 100
-"""Middlewares of one application. With more something is wrong: treat it as watched."""
+"""Maximum number of middlewares of an application. With more, something is wrong, and it is treated as watched."""
 
 
 def is_watched(scope: Scope, receive: Receive) -> bool:
-    """True if code between the server and the route may do something when a connection ends, such as counting or tracing.
+    """Return True if code between the server and the route may do something when a connection ends, such as counting or
+    tracing.
 
-    False only if everything there is uvicorn's or Starlette's own middleware, without FastAPI's telemetry.
+    False only if all of it is middleware of uvicorn or Starlette, without FastAPI's telemetry.
     """
     application = scope.get("app")
     outermost = _within(getattr(getattr(receive, "__self__", None), "app", None), application)
@@ -81,25 +82,25 @@ _STATUS: Final = {
     Code.UNAVAILABLE: 503,
     Code.DEADLINE_EXCEEDED: 504,
 }
-"""HTTP status by `RequestError.code`, as google.rpc.Code defines it, except INVALID_ARGUMENT: 422 as in FastAPI, and
-FAILED_PRECONDITION: 409 as for every `Conflict`. Other codes: 500."""
+"""HTTP status by `RequestError.code`, as google.rpc.Code defines it, except that INVALID_ARGUMENT is 422 as in FastAPI and
+FAILED_PRECONDITION is 409 like every `Conflict`. Other codes are 500."""
 
 _TOO_LARGE: Final = 413
 
 _OF_OTHERS: Final = {401: 502, 403: 502}
-"""Statuses about the visitor, replaced if another program refused this one."""
+"""Statuses about the visitor, and their replacements if another program rejected this one."""
 
 
 def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResponse:
-    """Respond to an HTTP request after the endpoint raised an error of the bus; `attach` registers it with the application.
+    """Respond to an HTTP request whose endpoint raised an error of the bus. `attach` registers this with the application.
 
-    The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``; the last two only if the error has
-    them. Another program's text and address are hidden: the response contains an id, which leads to the details in the log,
-    and the status; 401 and 403 become 502, because not the visitor was refused. ``raise error.relay()`` passes such an error
-    on deliberately.
+    The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``, with the last two only if the error has
+    them. The text of an error from another program is hidden: the response contains an id that leads to the details in the log.
+    The status is kept, but 401 and 403 become 502, because the visitor was not the one rejected. To pass such an error on
+    deliberately, use ``raise error.relay()``.
 
     Raises:
-        Exception: The same error, if it is not an answer to a request or belongs to a WebSocket.
+        Exception: The error itself, if it does not belong to a request, or the connection is a WebSocket.
     """
     status = status_of(error)
     if status is None or not isinstance(connection, Request):
@@ -123,7 +124,6 @@ def _is_of_others(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """HTTP status for an error; None if it is not an answer to a request."""
     if isinstance(error, TooLarge):
         return _TOO_LARGE  # clients would retry a 429
     answer = isinstance(error, (RequestError, DeadlineExceeded, ConnectFailed, Disconnected, QueueFull))
@@ -177,31 +177,31 @@ def attach(
 ) -> None:
     """Serve a bus in an application.
 
-    The bus runs within the application's lifespan: it starts after the application's own resources, and drains before they
-    are released. If no lifespan runs, the first connection starts it. A bus may be attached at several paths, and an
-    application may have several buses. Errors of the bus that an endpoint does not catch become HTTP responses
+    The bus runs within the application's lifespan: it starts after the application's own resources, and drains before they are
+    released. If no lifespan runs, the first connection starts it. You can attach a bus at several paths, and several buses to
+    one application. If an endpoint does not catch an error of the bus, the error becomes an HTTP response
     (`bus_error_response`), unless the application has a handler for `BusError`.
 
     Args:
         app: A FastAPI or Starlette application, or an APIRouter or Router.
-        bus: The bus to serve.
-        path: Path, after the prefix of a router that has one.
-        protocol: Its name, or an object with options, such as ``Ubre(format="binary")``.
-        origins: Web origins of pages that may connect, in addition to pages of the same host and port.
-        hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
-        when_full: Treatment of publications for a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
-        insecure: Admit strangers from other machines, also through a proxy, although the bus has no `authenticate`.
-        retry: Pauses of polybus clients before they reconnect: its `initial` and `maximum` replace their own.
-        script: Also serve the browser client at this path, such as ``/polybus.js``, after that prefix, and
-            ``polybus-frames.js`` beside it. With ``?v=`` and the version of polybus browsers cache them permanently.
-        docs: Also serve a page about the subjects of the bus at this path, such as ``/bus/docs``, and its AsyncAPI document
-            at the same path with ``.json``: both are public, like FastAPI's own page.
-        try_it: Let that page send requests as a client of the bus, with the visitor's cookies or token and within
+        bus: Bus to serve.
+        path: Path, without the prefix of the router.
+        protocol: Name of the protocol, or an object with options such as ``Ubre(format="binary")``.
+        origins: Web origins whose pages may connect, in addition to pages from the same host and port.
+        hosts: Additional ``Host`` values for a server that listens on a loopback address behind a proxy.
+        when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
+        insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
+        retry: Pauses before polybus clients reconnect. `initial` and `maximum` replace those of the clients.
+        script: Path for the browser client, such as ``/polybus.js``, without the prefix of the router. ``polybus-frames.js`` is
+            served beside it. Browsers cache them permanently if ``?v=`` is the version of polybus.
+        docs: Path for a page about the subjects of the bus, such as ``/bus/docs``. Its AsyncAPI document is at the same path
+            with ``.json``. Both are public, like FastAPI's own page.
+        try_it: Let that page send requests as a client of the bus, with the visitor's cookies or token and subject to
             `authorize`.
 
     Raises:
-        TypeError: `app` is not an application or router, `bus` is not a bus, or an option has a wrong type.
-        ValueError: An option is wrong, or something is attached at that path already.
+        TypeError: If `app` is not an application or router, `bus` is not a bus, or an option has the wrong type.
+        ValueError: If an option is invalid, or the path is already in use.
     """
     router = _router_of(app)
     if not isinstance(bus, Bus):
@@ -251,7 +251,6 @@ def attach(
 
 
 def _router_of(app: Application) -> Any:
-    """Router of an application; raises TypeError without one."""
     router = getattr(app, "router", app)
     if not all(hasattr(router, name) for name in ("add_websocket_route", "add_route", "lifespan_context", "routes")):
         raise TypeError(
@@ -262,7 +261,7 @@ def _router_of(app: Application) -> Any:
 
 
 def _full_path(router: Any, path: Any) -> str:
-    """Path with the APIRouter's own prefix, which FastAPI adds only to its own kinds of routes."""
+    """Return the path with the APIRouter's own prefix, which FastAPI adds only to its own kinds of routes."""
     if not isinstance(path, str):
         raise TypeError(f"path={shown(path)}: a string such as '/bus', not {type(path).__name__}")
     if not path.startswith("/"):
@@ -304,7 +303,7 @@ def _check_script(path: Any) -> None:
 
 
 def _add_script(router: Any, path: str) -> None:
-    """Serve both modules without access control: they are not secret, and a sandboxed frame, without origin, imports them."""
+    """Serve both modules without access control: they are not secret, and a sandboxed frame without an origin imports them."""
     path = f"{getattr(router, 'prefix', '')}{path}"
     if any(getattr(route, "name", None) == _SCRIPT and route.path == path for route in router.routes):
         return  # another bus of the application added them
@@ -313,13 +312,13 @@ def _add_script(router: Any, path: str) -> None:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """True if a browser accepts gzip; a weight of 0 means no."""
+    """Return True if a browser accepts gzip. A weight of 0 means no."""
     weights = (one.partition(";q=") for one in accepted.lower().replace(" ", "").split(","))
     return any(name == "gzip" and (not mark or weight.strip("0.") != "") for name, mark, weight in weights)
 
 
 def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
-    """Endpoint for one of our files: plain, compressed, or 304 if the browser has it."""
+    """Return the endpoint for one of our files: plain, compressed, or 304 if the browser has it."""
     content = files("polybus").joinpath("javascript", file).read_bytes()
     packed, tag = gzip.compress(content, mtime=0), f'W/"{hashlib.sha256(content).hexdigest()[:20]}"'
     ours = version("polybus")
@@ -339,14 +338,14 @@ def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
-    """Create the endpoint of a page for Prometheus: ``app.add_route("/metrics", metrics_endpoint(bus))``.
+    """Create an endpoint for Prometheus: ``app.add_route("/metrics", metrics_endpoint(bus))``
 
-    It returns the text of `polybus.prometheus.scrape`, which covers all workers of an application. Access control is up to
-    the application.
+    It returns the text of `polybus.prometheus.scrape`, which covers all workers of the application. Access control is up to the
+    application.
 
     Raises:
-        ImportError: prometheus-client is not installed.
-        TypeError: `bus` is not a bus.
+        ImportError: If prometheus-client is not installed.
+        TypeError: If `bus` is not a bus.
     """
     check_given(bus, Bus, "bus", "metrics_endpoint(bus)")
     scrape = metrics_maker("scrape", "metrics_endpoint()")
@@ -358,12 +357,12 @@ def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
 
 
 def readiness_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
-    """Create the readiness endpoint for a load balancer: ``app.add_route("/readyz", readiness_endpoint(bus))``.
+    """Create a readiness endpoint for load balancers: ``app.add_route("/readyz", readiness_endpoint(bus))``
 
     It answers 200, or 503 with `Bus.why_not_ready`, for the worker that gets the request.
 
     Raises:
-        TypeError: `bus` is not a bus.
+        TypeError: If `bus` is not a bus.
     """
     check_given(bus, Bus, "bus", "readiness_endpoint(bus)")
 

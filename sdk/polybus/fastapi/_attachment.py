@@ -1,9 +1,9 @@
 """A bus at one path of an application: its start, its owner, and its end.
 
-Processes at the same address, each with its own bus, log that one publication does not reach all clients. Workers of uvicorn,
-gunicorn, hypercorn and others share only that address. The first process therefore takes a kernel name derived from
-it, and the others find it taken. Such names exist only on Linux, end with their process, and belong to one network namespace,
-as addresses do.
+A warning is logged if several processes serve the same address, each with its own bus, because one publication then does not
+reach all clients. Workers of uvicorn, gunicorn, hypercorn and others have nothing in common but that address. The first process
+therefore claims a kernel name derived from it, and the others find it claimed. Such names exist only on Linux, end with their
+process, and belong to one network namespace, as addresses do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GRACE: Final = 3.0
 """Seconds for a replaced process to give up its address."""
 _PAUSE: Final = 0.05
 _WAITING: Final = 64
-"""Processes in the queue for a name; more would log the same."""
+"""Processes in the queue for a name. More would log the same."""
 _OPEN_FILES: Final = "/proc/self/fd"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ADVICE: Final = (
@@ -80,7 +80,7 @@ async def _watch(addresses: dict[str, bytes]) -> None:
 
 
 async def _claim(name: bytes, held: ExitStack) -> int | None:
-    """Take the name of an address. Returns the process that holds it; None if this process has it now, or the other is
+    """Claim the name of an address. Returns the process that holds it, or None if this process does now or the other is
     unknown."""
     other: int | None = None
     with anyio.move_on_after(GRACE):
@@ -103,7 +103,6 @@ async def _claim(name: bytes, held: ExitStack) -> int | None:
 
 
 def _take(name: bytes, held: ExitStack) -> bool:
-    """Take a kernel name; False if another process has it."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(name)
@@ -116,7 +115,7 @@ def _take(name: bytes, held: ExitStack) -> bool:
 
 
 def _process_of(connection: socket.socket) -> int | None:
-    """Process at the other end; None if it has ended and its socket lives on in a child process."""
+    """Return the process at the other end, or None if it has ended and its socket lives on in a child process."""
     number, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     with suppress(PermissionError):
         try:
@@ -127,7 +126,7 @@ def _process_of(connection: socket.socket) -> int | None:
 
 
 def _addresses() -> dict[str, bytes]:
-    """Addresses of this process's bound stream sockets that are not connected, and their kernel names."""
+    """Return the addresses of this process's listening stream sockets, with their kernel names."""
     found: dict[str, bytes] = {}
     with suppress(OSError):
         for file in os.listdir(_OPEN_FILES):
@@ -162,7 +161,6 @@ _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
 
 
 def attached_here() -> list[Attachment]:
-    """Attachments of all applications in this event loop."""
     return list(_running.get({}))
 
 
@@ -170,7 +168,7 @@ class Attachment:
     """A bus served by an application.
 
     It runs within the application's lifespan. If none runs (an application mounted into another, a router included earlier),
-    the first connection starts it; it then ends with the event loop, or when `polybus.fastapi.run` drains.
+    the first connection starts it. It then ends with the event loop, or when `polybus.fastapi.run` drains.
     """
 
     def __init__(self, bus: Bus, serving: Callable[[], AbstractAsyncContextManager[Listener]], insecure: bool) -> None:
@@ -188,7 +186,7 @@ class Attachment:
         self._loop: Loop | None = None  # the loop in which the bus runs or starts
 
     def check_host(self, host: str) -> None:
-        """Raises `LocalProtocolError` if other machines can reach the host, and the bus would refuse their clients."""
+        """Raise `LocalProtocolError` if other machines can reach the host, and the bus would reject their clients."""
         shown = f"[{host}]" if ":" in host else host
         self.bus.serve(f"ubre+tcp://{shown}:0", insecure=self._insecure)  # never entered
 
@@ -196,7 +194,7 @@ class Attachment:
         """Bind this attachment to the current event loop.
 
         Raises:
-            LocalProtocolError: The bus runs in another one; nothing stored here may be awaited in this one.
+            LocalProtocolError: If the bus runs in another one. Nothing stored here may be awaited in this one.
         """
         with self._lock:
             loop = self._loop
@@ -223,10 +221,10 @@ class Attachment:
             self._loop = None
 
     async def start(self, app: Any) -> None:
-        """Start the bus on behalf of a connection unless it runs, or raise the error of its lifespan.
+        """Start the bus for a connection unless it is already running. Raises the error of its lifespan, if any.
 
         Raises:
-            LocalProtocolError: The bus runs in another event loop.
+            LocalProtocolError: If the bus runs in another event loop.
         """
         self._take_loop()
         if self._listener is not None or self._managed:
@@ -298,11 +296,11 @@ class _TaskEnder(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="polybus end of tasks", daemon=True)
         self.loops: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
-        """Event loops, with the seconds that their tasks may take."""
+        """Event loops, with the number of seconds that their tasks may take."""
 
     @classmethod
     def of_process(cls) -> _TaskEnder:
-        """The instance of this process: tests and servers may use an event loop per request."""
+        """Return the instance of this process. Tests and servers may use an event loop per request."""
         found = next((one for one in threading.enumerate() if isinstance(one, cls)), None)
         if found is None:
             found = cls()
@@ -337,11 +335,11 @@ class AttachedRoute:
 
 
 async def bus_of(connection: HTTPConnection) -> Bus:
-    """The bus attached to the application of a request or WebSocket, started if necessary.
+    """Return the bus attached to the application of a request or WebSocket, and start it if necessary.
 
     Raises:
-        RuntimeError: No bus, or more than one, is attached.
-        Unavailable: The bus has failed, and its application still runs.
+        RuntimeError: If no bus, or more than one, is attached.
+        Unavailable: If the bus has failed while its application is still running.
     """
     attachment = _attachment(connection)
     await attachment.start(connection.scope.get("app"))
@@ -351,7 +349,6 @@ async def bus_of(connection: HTTPConnection) -> Bus:
 
 
 def _attachment(connection: HTTPConnection) -> Attachment:
-    """The only attached bus of the application; raises RuntimeError if there is not exactly one."""
     app = connection.scope.get("app")
     found = {attachment.bus: attachment for attachment in _attachments(getattr(app, "routes", ()))}
     if not found:

@@ -1,6 +1,6 @@
 """Dependencies behind `BusDep` and `BlockingBusDep`, imported if FastAPI is installed.
 
-Both depend on `bus_of`: a test that overrides it replaces the bus at all endpoints.
+Both depend on `bus_of`, so a test that overrides it replaces the bus at all endpoints.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from starlette.requests import HTTPConnection  # isort: skip
 
 
 async def blocking_bus_of(bus: Annotated[Any, Depends(bus_of)]) -> Any:
-    """Blocking twin for code in a thread; a test's replacement of the bus stays as it is."""
+    """Return the blocking twin for code in a thread. A test's replacement of the bus is left as it is."""
     return BlockingBus(bus, HandlerLoop()) if isinstance(bus, Bus) else bus
 
 
 async def bus_or_twin_of(connection: HTTPConnection, bus: Annotated[Any, Depends(bus_of)]) -> Any:
-    """The bus for a coroutine endpoint, its blocking twin for a `def` endpoint."""
+    """Return the bus for a coroutine endpoint, and its blocking twin for a `def` endpoint."""
     return await blocking_bus_of(bus) if _runs_in_a_thread(connection.scope.get("endpoint")) else bus
 
 
 def _runs_in_a_thread(endpoint: Any) -> bool:
-    """Decides as FastAPI does."""
+    """Decide as FastAPI does."""
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     if endpoint is None:

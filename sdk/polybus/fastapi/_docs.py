@@ -24,7 +24,7 @@ def add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: 
     """Serve the page at a path of the application, and the document at that path with ``.json``.
 
     Raises:
-        TypeError, ValueError: The path is invalid or taken, or the page could not talk to the bus.
+        TypeError, ValueError: If the path is invalid or in use, or the page could not talk to the bus.
     """
     check_type(docs, str, "docs", "docs='/bus/docs'")
     if not docs.startswith("/") or "?" in docs or "#" in docs or "{" in docs:
@@ -66,7 +66,8 @@ def _check_live(adapter: ProtocolAdapter, path: str) -> None:
 
 
 def _live_address(docs: str, path: str) -> str:
-    """Address of the bus relative to the page, so that prefixes of proxies and mounted applications do not matter."""
+    """Return the address of the bus relative to the page, so that prefixes of proxies and mounted applications do not
+    matter."""
     return posixpath.join(posixpath.relpath(posixpath.dirname(path), posixpath.dirname(docs)), posixpath.basename(path))
 
 
@@ -80,7 +81,8 @@ class _Documents:
         self._making = anyio.Lock()
 
     async def current(self) -> tuple[str, str]:
-        """Document as text, and page. Built in a thread, once for all requests, since thousands of handlers take seconds."""
+        """Return the document as text, and the page. Thousands of handlers take seconds, so they are built in a thread, once
+        for all requests."""
         async with self._making:
             return await in_own_thread(self._make)
 

@@ -1,4 +1,4 @@
-"""Serving an application with uvicorn so that a signal loses no answer."""
+"""Serving an application with uvicorn so that a signal does not lose any answers."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ ADDRESS: Final = "http"
 
 
 def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, **options: Any) -> None:
-    """Serve an application with uvicorn until SIGINT or SIGTERM, then drain the attached buses, then stop.
+    """Serve an application with uvicorn until SIGINT or SIGTERM arrives, then drain the attached buses and stop.
 
-    Plain uvicorn closes all WebSockets first, which loses the work of their handlers. A second signal stops at once. Once it
-    listens, it prints a line like `polybus.run`: ``serving http://127.0.0.1:8000``.
+    Plain uvicorn closes all WebSockets first, which loses the work of their handlers. A second signal stops at once. Once the
+    server listens, it prints a line like `polybus.run`: ``serving http://127.0.0.1:8000``.
 
     Args:
-        app: The application, or its import path: ``"module:app"``.
+        app: The application, or its import path ``"module:app"``.
         drain: Seconds for running handlers after the signal.
-        host: Host or address to listen at.
-        port: Port to listen at; 0 for a free one.
-        workers: Number of serving processes, as in `polybus.run`. Requires ``"module:app"``, and buses with a `cluster`.
-        options: Further options of `uvicorn.Config`. Defaults that differ from uvicorn's: ``ws`` is ``websockets-sansio``,
-            which delays time-outs of pings while earlier data still arrives; ``ws_per_message_deflate`` is off;
-            ``ws_max_size`` is 1 MiB, or the largest `Limits.message` of the buses that start with the application; pings
-            follow `Limits`;
+        host: Host or address to listen on.
+        port: Port to listen on; 0 for a free one.
+        workers: Number of serving processes, as for `polybus.run`. More than one requires an import path, and buses with a
+            `cluster`.
+        options: Further options of `uvicorn.Config`. Some defaults differ from uvicorn's: ``ws`` is ``websockets-sansio``, with
+            ping timeouts that are delayed while earlier data still arrives; ``ws_per_message_deflate`` is off; ``ws_max_size``
+            is 1 MiB, or the largest `Limits.message` of the buses that start with the application; pings follow `Limits`;
             ``timeout_graceful_shutdown`` follows `drain`.
 
     Raises:
-        ValueError: ``reload``, or a number out of range.
-        TypeError: `app` is not an application, `drain`, `port` or `workers` is not a number, or `app` is an object and there
-            are several workers.
-        LocalProtocolError: Other machines can reach `host`, but a bus has neither `authenticate` nor ``insecure=True``. Or
-            several workers, but a bus has no `cluster`, or no NATS server is found for them.
-        ImportError: uvicorn is not installed.
-        SystemExit: The address is taken, or the lifespan of the application or of a bus failed (uvicorn's status 3).
+        ValueError: If a number is out of range, or ``reload`` is set.
+        TypeError: If `app` is not an application, `drain`, `port` or `workers` is not a number, or `app` is not an import path
+            although there are several workers.
+        LocalProtocolError: If other machines can reach `host` and a bus has neither `authenticate` nor ``insecure=True``, or if
+            there are several workers and a bus has no `cluster`, or no NATS server is found for them.
+        ImportError: If uvicorn is not installed.
+        SystemExit: If the address is taken, or the lifespan of the application or a bus fails (uvicorn's status 3).
     """
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):

@@ -1,5 +1,5 @@
-"""uvicorn with graceful shutdown, in one process or several. Imported by `run` only: applications with another server need no
-uvicorn."""
+"""uvicorn with graceful shutdown, in one process or several. Only `run` imports this module, so that applications with another
+server do not need uvicorn."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from ._run import ADDRESS, FAILED
 logger: logging.Logger = logging.getLogger("polybus")
 
 _FRAME: Final = 1024 * 1024
-"""Largest WebSocket message that uvicorn collects, in bytes: the default of `Limits.message`."""
+"""Maximum size in bytes of a WebSocket message, the default of `Limits.message`."""
 
 _LOGS: Final = ("uvicorn.access", "uvicorn.error")
 
 _OPEN: Final = 0o666
 """uvicorn's mode of a new Unix socket file."""
 _ACCEPTING: Final = 4
-"""Turns of the event loop until a connection that asyncio has accepted has its protocol: closing earlier would lose it."""
+"""Turns of the event loop until a connection that asyncio has accepted has its protocol. Closing earlier would lose it."""
 _LAST_CONNECTIONS: Final = 0.5
 """Seconds for the first requests of the last connections."""
 _DEPTH: Final = 20
-"""Nesting of applications to search."""
+"""Maximum nesting of applications to search."""
 
 
 def _masked(record: logging.LogRecord) -> bool:
-    """Log filter that masks a token in the query of a WebSocket and passes every record."""
+    """Mask a token in the query of a WebSocket. A log filter that passes every record."""
     if isinstance(record.args, tuple):
         record.args = tuple(shown_target(one) if isinstance(one, str) else one for one in record.args)
     return True
 
 
 class DrainingServer(uvicorn.Server):
-    """Server that lets the buses finish before it closes connections."""
+    """A server that lets the buses finish before it closes connections."""
 
     def __init__(self, drain: float, options: Mapping[str, Any], worker: Worker | None = None) -> None:
         super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
@@ -64,14 +64,14 @@ class DrainingServer(uvicorn.Server):
         self.buses: list[Bus] = []
         """Buses that were served until the end."""
         self.failed: bool = False
-        """True if the server ends because a bus has failed."""
+        """True if the server stops because a bus has failed."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, with the limits of the buses that the application has started.
 
         Raises:
-            LocalProtocolError: As `Attachment.check_host`.
+            LocalProtocolError: As for `Attachment.check_host`.
         """
         self._loop = asyncio.get_running_loop()
         if self._worker is not None:
@@ -101,7 +101,7 @@ class DrainingServer(uvicorn.Server):
                 setattr(self.config, name, value)
 
     def _tell(self) -> None:
-        """Print the address as `polybus.run` does: the parent process learns the port, even if it was 0."""
+        """Print the address like `polybus.run`, so that the parent process learns the port even if it was 0."""
         scheme = "https" if self.config.ssl is not None else "http"
         urls = [
             f"{scheme}://{address_of(listening.family, listening.getsockname())}"
@@ -122,7 +122,7 @@ class DrainingServer(uvicorn.Server):
         return next((why for attachment in attached_here() if (why := attachment.bus.why_not_ready)), "")
 
     async def _watch(self, bus: Bus) -> None:
-        """Stop the server if a bus fails: a supervisor starts the process anew."""
+        """Stop the server if a bus fails, so that a supervisor restarts the process."""
         with contextlib.suppress(LocalProtocolError):  # already closed
             await bus.wait_closed()
         why = failure_of(bus)
@@ -131,7 +131,7 @@ class DrainingServer(uvicorn.Server):
             self.failed = self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new connections, let handlers finish, tell the peers; then shut uvicorn down."""
+        """Refuse new connections, let handlers finish and notify the peers, then shut uvicorn down."""
         buses = self.buses = buses_here()
         if buses and not self.force_exit:
             logger.info("draining")
@@ -149,8 +149,8 @@ class DrainingServer(uvicorn.Server):
     async def _stop_listening(self) -> None:
         """Close the listening sockets, but serve the connections that clients have opened by then.
 
-        The kernel would reset those that are not accepted (uvloop accepts one per turn), and uvicorn would close those
-        without a request.
+        The kernel would reset those that are not accepted (uvloop accepts one per turn), and uvicorn would close those without
+        a request.
         """
         loop = asyncio.get_running_loop()
         listening = [sock.fileno() for server in self.servers for sock in server.sockets] if os.name == "posix" else []
@@ -168,7 +168,7 @@ class DrainingServer(uvicorn.Server):
                 await asyncio.sleep(0.005)
 
     def _protocol(self) -> asyncio.Protocol:
-        """Protocol of a connection, as uvicorn makes it."""
+        """Return the protocol of a connection, as uvicorn creates it."""
         make: Any = self.config.http_protocol_class
         protocol: asyncio.Protocol = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=self._loop
@@ -176,7 +176,7 @@ class DrainingServer(uvicorn.Server):
         return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second stops at once."""
+        """Drain at the first signal, and stop at once at the second."""
         if not self.should_exit:
             self.should_exit = True
             return
@@ -211,7 +211,7 @@ def _accepted(descriptor: int) -> Iterator[socket.socket]:
 
 
 def patience(config: uvicorn.Config, drain: float) -> float:
-    """Seconds for a graceful shutdown: the buses, uvicorn's own wait, and as long as the drain for the lifespan."""
+    """Seconds for a graceful shutdown: the drain, uvicorn's own wait, and as long as the drain for the lifespan."""
     return 2 * drain + max(drain, config.timeout_graceful_shutdown or 0)
 
 
@@ -226,14 +226,11 @@ async def _drain(buses: list[Bus], seconds: float) -> None:
 
 
 class ServedApplication:
-    """The application, in the process that serves it or starts its workers."""
-
     def __init__(self, options: Mapping[str, Any], drain: float) -> None:
         self._config = uvicorn.Config(**options)
         self._drain = drain
 
     def run(self, workers: int) -> int:
-        """Serve it; returns the exit status."""
         from ..cluster.workers import supervise  # large, and one process needs none of it
 
         self._config.load()
@@ -270,7 +267,7 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
-    """Buses attached to an application, to mounted applications, and to those behind middleware."""
+    """Find the buses attached to an application, to mounted applications, and to those behind middleware."""
     if depth > _DEPTH:  # it contains itself
         return
     endpoint = getattr(app, "endpoint", None)

@@ -1,8 +1,8 @@
-"""The blocking twin of the bus. It offers the methods of the bus to threads, and runs an event loop in the background.
+"""The blocking twin of the bus, which offers the methods of a bus to threads and runs an event loop in the background.
 
 Use it in command-line tools, Django, notebooks and Spark's ``foreachBatch``: ``with polybus.sync.connect(url) as bus:
-bus.request("user.get", {"id": 7})``. In a `def` handler or a `def` endpoint, ``ctx.bus`` is a twin that uses the event loop
-that called the function.
+bus.request("user.get", {"id": 7})``. In a `def` handler or endpoint, ``ctx.bus`` is a twin that uses the event loop that called
+the function.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
 
 
 class BlockingContext(AsyncContext[State_co]):
-    """The `Context` of a `def` handler. Annotate it for type checkers as `polybus.sync.Context`, or ``Context[Store]``."""
+    """The `Context` of a `def` handler. For type checkers, annotate it as `polybus.sync.Context` or ``Context[Store]``."""
 
     __slots__ = ("_run",)
 
@@ -78,12 +78,12 @@ class BlockingContext(AsyncContext[State_co]):
 
     @property
     def bus(self) -> BlockingBus:
-        """The blocking twin of the handler's bus."""
+        """Blocking twin of the handler's bus."""
         return BlockingBus(self._bus, self._run)
 
     @property
     def peer(self) -> BlockingPeer | None:  # type: ignore[override]  # its verbs block too
-        """The sender of the message, or None if this bus itself sent it."""
+        """Sender of the message, or None if this bus itself sent it."""
         peer = super().peer
         return None if peer is None else BlockingPeer(peer, self._run)
 
@@ -93,14 +93,14 @@ Context = BlockingContext
 
 
 class Bus(BlockingBus):
-    """A `polybus.Bus` that runs in a separate thread: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
+    """A `polybus.Bus` that runs in a background thread: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
 
-    Register handlers on the `polybus.Bus`; `def` handlers run in worker threads. The bus is drained when you leave the block.
-    Without ``with``, call `open` and `close`. A bus that is still open is closed when the interpreter ends.
+    Register handlers on the `polybus.Bus`; `def` handlers run in worker threads. Leaving the block drains the bus. Without
+    ``with``, call `open` and `close`. A bus that is still open when the interpreter exits is closed then.
 
     Args:
-        bus: The bus to run. By default a new one is created.
-        backend: The event loop in the background: ``asyncio`` or ``trio``.
+        bus: Bus to run. By default a new one is created.
+        backend: Event loop in the background, ``asyncio`` or ``trio``.
     """
 
     def __init__(self, bus: AsyncBus | None = None, *, backend: Literal["asyncio", "trio"] = "asyncio") -> None:
@@ -140,11 +140,11 @@ class Bus(BlockingBus):
         return OwnedBus(self._original, self._backend, manager) if self._outer is None else BorrowedLoop(self._outer, manager)
 
     def open(self) -> Self:
-        """Start the bus. Does nothing if it is already running.
+        """Start the bus, unless it is already running.
 
         Raises:
-            LocalProtocolError: An event loop in this thread runs a bus, which this call would block.
-            BusError, ValueError: The same errors as when you enter a bus, or connect.
+            LocalProtocolError: If the event loop of this thread runs a bus, because this call would block it.
+            BusError, ValueError: As for entering a bus, or connecting.
         """
         if self._life is not None:
             self._life.loop.check_process()
@@ -153,9 +153,9 @@ class Bus(BlockingBus):
         return self
 
     def close(self) -> None:
-        """Drain and stop the bus. You may call it more than once, and in any thread.
+        """Drain and stop the bus. You can call this more than once, and from any thread.
 
-        In a `def` handler of this bus it returns at once, and the bus stops later, because draining waits for that handler.
+        In a `def` handler of this bus, it returns at once and the bus stops later, because the drain waits for the handler.
         """
         if parts_of(self._original).is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
@@ -195,25 +195,18 @@ def connect(
     record: str | os.PathLike[str] | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> Bus:
-    """Open a link: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
+    """Connect to a server: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
 
-    The link is up when this returns. Without a ``with`` block, for example in a notebook, call `Bus.close` at the end.
+    The link is up when this returns. Without a ``with`` block, for example in a notebook, call `Bus.close` at the end. The
+    arguments not described here are those of `polybus.connect`.
 
     Args:
-        target: The same as for `polybus.connect`, or the result of `BlockingBus.tunnel`. All other options are also the same.
-        bus: A bus with handlers for the other side. By default a new one is created.
-        protocol: Name or adapter of the protocol, for a transport object.
-        serves: Patterns of the requests that are sent over this link.
-        headers: Headers of the handshake.
-        tls: TLS context for clients.
-        backoff: How long to wait between attempts to reconnect.
-        wait: Seconds during which the first attempt to connect is retried.
-        limits: Limits of a new bus.
-        record: Folder in which to record this link.
-        backend: The event loop in the background: ``asyncio`` or ``trio``. A tunnel uses the event loop of its outer bus.
+        target: As for `polybus.connect`, or the result of `BlockingBus.tunnel`.
+        bus: Bus with handlers for the other side. By default a new one is created.
+        backend: Event loop in the background, ``asyncio`` or ``trio``. A tunnel uses the event loop of its outer bus.
 
     Raises:
-        ConnectFailed, Unauthorized, Forbidden, ValueError: The same as for `polybus.connect`.
+        ConnectFailed, Unauthorized, Forbidden, ValueError: As for `polybus.connect`.
     """
     if bus is None:
         bus, limits = AsyncBus(limits=limits), None
@@ -230,20 +223,20 @@ def cluster(
 ) -> Bus:
     """Join a cluster as a node without clients: ``with polybus.sync.cluster("nats+tcp://nats.internal/shop") as bus: ...``
 
-    Publications reach all nodes and their clients. A request reaches a node that has a handler for it. `BlockingBus.user` finds
-    a user who is connected to any node. Use this in scripts, cron jobs and consoles. For a node with its own handlers, use
+    Publications reach all nodes and their clients, a request reaches a node with a handler, and `BlockingBus.user` finds a user
+    on any node. Use this in scripts, cron jobs and consoles. For a node with handlers of its own, use
     ``polybus.sync.Bus(polybus.Bus(cluster=...))``.
 
     Args:
-        target: The engine and the name of the cluster, as for `polybus.Cluster`; ``auto`` reads ``POLYBUS_CLUSTER``.
-        limits: Maximum sizes and times.
-        backend: The event loop in the background: ``asyncio`` or ``trio``.
+        target: Engine and name of the cluster, as for `polybus.Cluster`. ``auto`` reads ``POLYBUS_CLUSTER``.
+        limits: Sizes and times.
+        backend: Event loop in the background, ``asyncio`` or ``trio``.
 
     Raises:
-        LocalProtocolError: `target` is ``auto``, but ``POLYBUS_CLUSTER`` is not set, so there is no cluster to join.
-        ConnectFailed: The engine could not be reached within `Cluster.wait`, which is 10 s.
-        Unauthorized: The engine does not accept this user or token.
-        ValueError: The target is not the URL of a NATS server.
+        LocalProtocolError: If `target` is ``auto`` and ``POLYBUS_CLUSTER`` is not set.
+        ConnectFailed: If the engine cannot be reached within `Cluster.wait`, which is 10 s.
+        Unauthorized: If the engine rejects the user or token.
+        ValueError: If the target is not the URL of a NATS server.
     """
     options = Cluster.of(target)
     if options is None or options.resolved() is None:

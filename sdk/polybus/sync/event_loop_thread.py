@@ -37,8 +37,7 @@ def check_not_on_loop(thread: int = 0) -> None:
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-    """Run a coroutine function for a thread, which also gets an exception of a hook that ends the program: here it would end
-    the loop."""
+    """Run a coroutine function without letting a hook end the event loop by an exception that ends programs."""
     try:
         return await function(*args)
     except (SystemExit, GeneratorExit) as error:
@@ -80,7 +79,7 @@ class HandlerLoop:
 
 
 class EventLoopThread:
-    """Runs coroutine functions for other threads, until it is stopped.
+    """Runs coroutine functions for other threads until it is stopped.
 
     Not `anyio.from_thread.start_blocking_portal`: the garbage collector of a forked child would close its generator, and wait
     for a thread that the child does not have.
@@ -112,11 +111,11 @@ class EventLoopThread:
 
     @property
     def forked(self) -> bool:
-        """True in a fork of the thread's process."""
+        """True in a fork of the process that started the thread."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Raise LocalProtocolError in a fork."""
+        """Raise `LocalProtocolError` in a fork."""
         if self.forked:
             raise LocalProtocolError(
                 f"this bus was opened in process {self._process}, whose threads a fork does not copy: open another one here"
@@ -126,8 +125,8 @@ class EventLoopThread:
         """Run a coroutine function and return its result. Ctrl-C cancels it.
 
         Raises:
-            LocalProtocolError: It was stopped, belongs to another process, or would have to wait for itself.
-            Exception: Any error of the function.
+            LocalProtocolError: If the loop was stopped, belongs to another process, or would have to wait for itself.
+            Exception: If the function raises it.
         """
         work = _InterruptibleWork(function)
         try:
@@ -156,7 +155,6 @@ class EventLoopThread:
             threading.Event().wait()
 
     def start(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Start a coroutine function; raises the errors of a call."""
         self.check_process()
         check_not_on_loop(self._thread.ident or 0)
         # A function that starts while the thread stops would wait for an ended loop. A thread may be interrupted at each of
@@ -188,8 +186,7 @@ class EventLoopThread:
 
 
 class _InterruptibleWork:
-    """Function for the loop, cancellable from the first moment: Ctrl-C may come while the loop takes it over, before it has a
-    future."""
+    """A call that can be cancelled from the first moment: Ctrl-C may arrive before the loop has created its future."""
 
     __slots__ = ("_function", "_scope", "_unwanted")
 
@@ -210,13 +207,13 @@ class _InterruptibleWork:
                 self._scope = None
 
     def unwanted(self) -> anyio.CancelScope | None:
-        """Mark it as abandoned; returns the scope to cancel if it runs."""
+        """Mark the call as abandoned. Returns the scope to cancel if it runs."""
         self._unwanted = True
         return self._scope
 
 
 class OwnedBus:
-    """An open bus. The interpreter's exit ends it at the latest, so it holds no reference to the `Bus` above."""
+    """An open bus. It is ended when the interpreter exits at the latest, so it has no reference to the `Bus` above."""
 
     def __init__(self, bus: Bus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
         self._bus = bus
@@ -239,7 +236,7 @@ class OwnedBus:
         self.end()
 
     def end(self, *error: Any) -> None:
-        """Leave the bus, then end its loop and thread. A fork has neither: only the object ends there."""
+        """Leave the bus, then end its loop and thread. A fork has neither, so only the object ends there."""
         with self._ending:
             if self.over:
                 return
@@ -282,7 +279,7 @@ class BorrowedLoop:
         """The outer bus checks at each use."""
 
     def end(self, *error: Any) -> None:
-        """Leave the bus; its loop continues. If the loop has ended, so has the bus."""
+        """Leave the bus. The loop continues; if it has ended, so has the bus."""
         if not self.over:
             self.over = True
             with suppress(LocalProtocolError):

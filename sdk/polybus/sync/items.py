@@ -1,4 +1,4 @@
-"""Iterators over subscriptions, streams, channels and events for threads, and their context managers."""
+"""Blocking iterators over subscriptions, streams, channels and events, and blocking context managers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,10 @@ class Run(Protocol):
 
 
 async def called(function: Callable[[], T]) -> T:
-    """Call a plain function on the event loop."""
     return function()
 
 
 async def awaited(function: Callable[[], Awaitable[T]]) -> T:
-    """Call a plain function on the event loop, and await its result."""
     return await function()
 
 
@@ -47,7 +45,7 @@ async def _next(items: Any) -> Any:
 
 
 class BlockingItems(Generic[T]):
-    """An iterator that waits for the next item: ``for item in items: ...``. Several threads may share it."""
+    """An iterator that waits for each item: ``for item in items: ...`` Several threads can share it."""
 
     _items: Any
     _run: Run
@@ -69,13 +67,13 @@ class BlockingItems(Generic[T]):
         """Wait for the next item and return it.
 
         Args:
-            timeout: Seconds to wait. None waits forever.
+            timeout: Seconds to wait, or None for no limit.
 
         Raises:
-            TimeoutError: No item arrived in time.
-            EOFError: There are no more items.
-            BusError: The same errors as when you iterate.
-            TypeError, ValueError: `timeout` is not a number of seconds.
+            TimeoutError: If no item arrives in time.
+            EOFError: If there are no more items.
+            BusError: As for iterating.
+            TypeError, ValueError: If `timeout` is not a number of seconds.
         """
         item: T = self._run(receive, self._items, timeout)
         return item
@@ -89,15 +87,12 @@ class BlockingSettlement:
     _run: Run
 
     def ack(self) -> None:
-        """Acknowledge the publication."""
         self._run(called, self._settlement.ack)
 
     def retry(self, delay: float | None) -> None:
-        """Ask for the publication to be delivered again."""
         self._run(called, partial(self._settlement.retry, delay))
 
     def reject(self, reason: str) -> None:
-        """Turn the publication into a dead letter."""
         self._run(called, partial(self._settlement.reject, reason))
 
 
@@ -105,7 +100,7 @@ class BlockingSubscription(BlockingItems[Message[T]]):
     """A subscription for threads: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
     Raises:
-        BusError: (by entering, by iterating) As `Subscription`.
+        BusError: On entry or while iterating, as for `Subscription`.
     """
 
     _items: Subscription[T]
@@ -137,22 +132,22 @@ class BlockingSubscription(BlockingItems[Message[T]]):
 
     @property
     def skipped(self) -> int:
-        """Number of publications skipped because they did not match ``returns``."""
+        """Number of messages skipped because they did not match ``returns``."""
         return self._items.skipped
 
     @property
     def dropped(self) -> int:
-        """Number of publications dropped because the queue was full."""
+        """Number of messages dropped because the queue was full."""
         return self._items.dropped
 
 
 class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
     """A stream or channel for threads: ``with bus.channel("chat") as chat: chat.send(...); for item in chat: ...``
 
-    When you leave the block, the handler on the other side is stopped.
+    Leaving the block stops the handler on the other side.
 
     Raises:
-        BusError: (by entering, by iterating) As `Bus.stream` and `Bus.channel`.
+        BusError: On entry or while iterating, as for `Bus.stream` and `Bus.channel`.
     """
 
     def __init__(self, opening: AbstractAsyncContextManager[Channel[Receives, Sends]], run: Run) -> None:
@@ -168,10 +163,10 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
             self._run(self._opening.__aexit__, kind, error, trace)
 
     def send(self, item: Sends) -> None:
-        """Send an item. Waits while the other side has no room for it.
+        """Send an item, waiting while the other side has no room for it.
 
         Raises:
-            BusError: The same errors as `Channel.send`.
+            BusError: As for `Channel.send`.
         """
         self._run(self._items.send, item)
 
@@ -182,7 +177,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
 
 @frozen
 class BlockingTunnel:
-    """The result of `tunnel` for threads: a target for `polybus.sync.connect`, which uses the outer bus's event loop."""
+    """Result of `tunnel` for threads, a target for `polybus.sync.connect`, which uses the event loop of the outer bus."""
 
     connector: Connector
     run: Run

@@ -62,7 +62,7 @@ WAYS: Final = {
     "Subscription": Way("BlockingSubscription[{0}]", lambda run, verb: BlockingSubscription(verb(), run)),
     "User": Way("BlockingUser", lambda run, verb: blocking(verb(), run)),
 }
-"""Maps return types to ways to block. Methods with other return types are called or awaited on the event loop."""
+"""Ways to block by return type. Methods with other return types are called or awaited on the event loop."""
 _CALL: Final = Way("{whole}", lambda run, verb: blocking(run(called, verb), run))
 _AWAIT: Final = Way("{whole}", lambda run, verb: blocking(run(verb), run))
 
@@ -79,7 +79,8 @@ _SUMMARIES: Final = {
     "request": "Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.",
 }
 _WORDS: Final = (
-    (r"\(by awaiting\) ", ""),
+    (r"\(on awaiting\) ", ""),
+    (r"When awaited, i", "I"),
     (r"\basync (with|for|context manager)\b", r"\1"),
     (r"\bawait ", ""),
     (r"``connect\(", "``sync.connect("),
@@ -174,25 +175,22 @@ def names_of(twin: type[Twin]) -> dict[str, str]:
 
 
 def twins() -> dict[type, type[Twin]]:
-    """Return a mapping from all original classes to their twins."""
     return Twin._twins
 
 
 class AskingTwin(Twin):
-    """A twin that can send requests, and can therefore create clients of contracts."""
-
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
+        """Create a client for a Protocol class. Each method sends a request and waits for the answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
-                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
-            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
-                method, and says what to write.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
         return blocking_client_of(self, contract, prefix)

@@ -1,4 +1,4 @@
-"""The classes of `polybus.sync`. They are created from asynchronous ones at import.
+"""The classes of `polybus.sync`, created from asynchronous ones at import.
 
 Type checkers and editors read ``verbs.pyi``, which ``python scripts/make_blocking.py`` writes.
 """
@@ -46,9 +46,9 @@ class BlockingBus(
     verbs="request as_ notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of "
     "user nodes present stats events drain wait_closed",
 ):
-    """A `Bus` that blocks the calling thread. Several threads may use it at once.
+    """A `Bus` that blocks the calling thread. Several threads can use it at once.
 
-    A request returns its answer, not a `Reply`: use several threads for concurrent requests.
+    A request returns its answer instead of a `Reply`, so concurrent requests require several threads.
     """
 
     def __reduce__(self) -> Any:

@@ -44,18 +44,18 @@ class BlockingPeer(Twin):
     _original: Peer
     def __init__(self, original: Peer, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
+        """Create a client for a Protocol class. Each method sends a request and waits for the answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
-                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
-            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
-                method, and says what to write.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
     @property
     def id(self) -> str:
@@ -132,8 +132,8 @@ class BlockingPeer(Twin):
             NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: (on awaiting) See `Reply`.
+            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: See `Reply`.
         """
     @overload
     def publish(
@@ -305,31 +305,31 @@ class BlockingRemotePeer(Twin):
     _original: RemotePeer
     def __init__(self, original: RemotePeer, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
+        """Create a client for a Protocol class. Each method sends a request and waits for the answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
-                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
-            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
-                method, and says what to write.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
     @property
     def id(self) -> str:
-        """Its `Peer.id` on that node."""
+        """The `Peer.id` of the client on its node."""
     @property
     def node(self) -> str:
-        """The `Node.id` of that node."""
+        """The `Node.id` of its node."""
     @property
     def identity_key(self) -> str | None:
-        """The key of its identity, or None."""
+        """Key of its identity, or `None`."""
     @property
     def protocol(self) -> str:
-        """The name of its protocol."""
+        """Name of its protocol."""
     @overload
     def request(
         self,
@@ -381,8 +381,8 @@ class BlockingRemotePeer(Twin):
             NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: (on awaiting) See `Reply`.
+            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -401,14 +401,14 @@ class BlockingRemotePeer(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or to all connections of the user, regardless of subscriptions.
+        """Publish only to this client, or to all connections of this user, regardless of subscriptions.
 
-        See `BlockingBus.publish`. Publishing to a user without a connection is not an error.
+        See `BlockingBus.publish`. Publishing to a user who is not connected is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
-            QueueFull: An outbox is full, for example to the engine.
-            Disconnected: This bus has left the cluster of the client.
+            QueueFull: If an outbox is full, for example the one to the engine.
+            Disconnected: If this bus has left the cluster of the client.
         """
     @overload
     def stream(
@@ -455,22 +455,22 @@ class BlockingUser(Twin):
     _original: User
     def __init__(self, original: User, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
+        """Create a client for a Protocol class. Each method sends a request and waits for the answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
-                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
-            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
-                method, and says what to write.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
     @property
     def key(self) -> str:
-        """The key of the identity that `authenticate` returned; see `plugins.Identity`."""
+        """The `Identity.key` that `authenticate` returned for the user."""
     @overload
     def request(
         self,
@@ -522,8 +522,8 @@ class BlockingUser(Twin):
             NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: (on awaiting) See `Reply`.
+            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -542,14 +542,14 @@ class BlockingUser(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or to all connections of the user, regardless of subscriptions.
+        """Publish only to this client, or to all connections of this user, regardless of subscriptions.
 
-        See `BlockingBus.publish`. Publishing to a user without a connection is not an error.
+        See `BlockingBus.publish`. Publishing to a user who is not connected is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
-            QueueFull: An outbox is full, for example to the engine.
-            Disconnected: This bus has left the cluster of the client.
+            QueueFull: If an outbox is full, for example the one to the engine.
+            Disconnected: If this bus has left the cluster of the client.
         """
     @overload
     def stream(
@@ -590,20 +590,20 @@ class BlockingUser(Twin):
             BusError: (on entering, while iterating) As for `BlockingBus.channel`.
         """
     def online(self) -> bool:
-        """Check whether the user is connected, here or to another node. This takes one round trip; nothing is cached.
+        """Check whether the user is connected to this bus or another node. The check takes a round trip; nothing is cached.
 
-        If the user is connected here and the result is True, all other nodes can reach the user too, unless the engine is down
-        or does not confirm within 2 s.
+        If the user is connected to this bus, all other nodes can reach the user too by the time this returns, unless the engine
+        is down or does not confirm within 2 s.
 
         Raises:
-            Disconnected: The user is not connected here, and the engine of the cluster is down.
-            DeadlineExceeded: The node of the user does not answer within 2 s.
+            Disconnected: If the user is not connected to this bus, and the engine of the cluster is down.
+            DeadlineExceeded: If the user's node does not answer within 2 s.
         """
     def peers(self) -> Survey[Any]:
-        """Find all connections of the user: a `Survey` of `BlockingPeer` here, and `BlockingRemotePeer` at other nodes.
+        """Find all connections of the user: each is a `BlockingPeer` of this bus or a `BlockingRemotePeer`.
 
         Raises:
-            Disconnected: The engine of the cluster is down.
+            Disconnected: If the engine of the cluster is down.
         """
 
 class BlockingCaller(Twin):
@@ -612,22 +612,22 @@ class BlockingCaller(Twin):
     _original: Caller
     def __init__(self, original: Caller, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
+        """Create a client for a Protocol class. Each method sends a request and waits for the answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
-                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
-            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
-                method, and says what to write.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
     @property
     def identity(self) -> Any:
-        """The identity of the user, as `authenticate` would return it."""
+        """Identity of the user, as `authenticate` would return it."""
     @overload
     def request(
         self,
@@ -679,8 +679,8 @@ class BlockingCaller(Twin):
             NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: (on awaiting) See `Reply`.
+            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -744,30 +744,30 @@ class BlockingListener(Twin):
         """"""
     @property
     def peers(self) -> list[BlockingPeer]:
-        """The peers that are connected through this listener."""
+        """Peers that are connected through this listener."""
 
 class BlockingBus(Twin):
-    """A `Bus` that blocks the calling thread. Several threads may use it at once.
+    """A `Bus` that blocks the calling thread. Several threads can use it at once.
 
-    A request returns its answer, not a `Reply`: use several threads for concurrent requests.
+    A request returns its answer instead of a `Reply`, so concurrent requests require several threads.
     """
 
     __context_part__: ClassVar[ContextPart]
     _original: Bus
     def __init__(self, original: Bus, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
+        """Create a client for a Protocol class. Each method sends a request and waits for the answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
-                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
-            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
-                method, and says what to write.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
     @overload
     def request(
@@ -818,33 +818,33 @@ class BlockingBus(Twin):
     ) -> Any:
         """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
-        If this bus has a handler for the subject, that handler answers. Otherwise the request is sent over the only link that
-        this bus opened, or over the opened link with a matching ``serves=``.
+        If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
+        bus opened, or over the opened link whose ``serves=`` matches.
 
         Args:
             subject: Subject of the handler.
-            body: Any value that the wire can carry.
-            timeout: Finite number of seconds until `DeadlineExceeded`. The peer is told, if the wire can carry it.
-            returns: The type to convert the answer to.
-            to: The peer to send to.
-            headers: A mapping of strings to strings.
-            retry: Retry after temporary failures, within `timeout`; see `Retry`.
+            body: Any value that the protocol can encode.
+            timeout: Seconds until `DeadlineExceeded`. The peer receives the deadline too if the protocol supports it.
+            returns: Type to convert the answer to.
+            to: Peer to send the request to.
+            headers: Headers to send, as a mapping of strings to strings.
+            retry: Retry temporary failures within `timeout`; see `Retry`.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            AmbiguousRoute: Several links could take the request.
-            Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
-            NoHandler: (on awaiting) This bus has neither a link nor a handler for it.
-            Disconnected, Unauthorized, Forbidden: (on awaiting) The only link has ended and will not reconnect.
-            BusError: (on awaiting) See `Reply`.
+            EncodeError: If the body cannot be encoded. The error names the path of the value.
+            AmbiguousRoute: If several links could take the request.
+            Unsupported: If the protocol cannot carry the request.
+            ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
+            TypeError, ValueError: If an argument has the wrong type or an invalid value.
+            NoHandler: If this bus has neither a handler for the subject nor a link.
+            Disconnected, Unauthorized, Forbidden: If the only link has ended for good.
+            BusError: See `Reply`.
         """
     def as_(self, identity: Any) -> BlockingCaller:
         """Call handlers of this bus on behalf of a user, for example from an HTTP endpoint.
 
         Args:
-            identity: The value that handlers see as `Context.identity`.
+            identity: Identity of the user, which handlers see as `Context.identity`.
         """
     @overload
     def notify(
@@ -863,18 +863,18 @@ class BlockingBus(Twin):
 
         Args:
             subject: Subject of the handler.
-            body: Any value that the wire can carry.
-            headers: A mapping of strings to strings.
-            to: The peer to notify, or an address behind a link (``//phone/CD/4`` with `protocols.Up`). For an address, the link
-                is chosen as for a request without ``to``; a bus that only serves uses its only peer.
+            body: Any value that the protocol can encode.
+            headers: Headers to send, as a mapping of strings to strings.
+            to: A peer, or an address behind a link such as ``//phone/CD/4`` with `protocols.Up`. The link to an address is
+                chosen as for a request. A bus that only serves uses its only peer.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The peer has left.
-            BadRequest: The handler of this bus is for streams or channels.
-            Unsupported: As for `request`; or the wire has no addresses, so that ``to`` must be a peer.
-            LocalProtocolError: As for `request`; or ``to`` is not an address.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the peer has left.
+            BadRequest: If a handler of this bus is registered for the subject, but for streams or channels.
+            Unsupported: As for `request`, or if `to` is an address and the protocol has none.
+            LocalProtocolError: As for `request`, or if `to` is a string but not an address.
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
     @overload
@@ -899,25 +899,28 @@ class BlockingBus(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish a value. Each matching subscription of this bus and of its peers receives it once.
+        """Publish a message to all matching subscriptions of this bus and its peers. Each receives it once.
 
-        Links that this bus opened always receive it. When the call returns, the publication has been passed to the transports
-        or waits in an outbox; that is not an acknowledgement. The publication is also stored if a `Store` of the cluster covers
-        the subject, or if you pass `id` and a NATS link leads to an external stream.
+        Links that this bus opened always receive it. The call returns when the message has been handed to the transports or is
+        waiting in an outbox, without any acknowledgement by subscribers. The message is also stored if a `Store` of the cluster
+        covers the subject, or if you pass `id` and a NATS link leads to an external stream.
 
         Args:
-            to: One or several peers. Only they receive the publication, and no store of the cluster stores it. An empty list
-                means no peer.
-            timeout: Seconds to wait for room in the outbox of a link that is down, and for the store.
-            id: For a `Store` or an external stream. A publication with this id is stored once, however often you publish it.
+            subject: Subject to publish to.
+            body: Any value that the protocol can encode.
+            headers: Headers to send, as a mapping of strings to strings.
+            to: One or more peers to send the message to, and to no one else. It is then not stored in the cluster. An empty
+                list is allowed.
+            timeout: Seconds to wait for the store, and for space in the outbox of a link that is down.
+            id: Identifier for a `Store` or an external stream, which stores messages with the same id only once.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: A queue, an outbox or the store had no room in time. The other receivers have the publication.
-            DeadlineExceeded: The engine has not confirmed in time that it stored the publication; it may have done so.
-            Disconnected: A peer in `to` has left. The others have the publication.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If a queue, an outbox or the store stays full. The other receivers get the message.
+            DeadlineExceeded: If the engine does not confirm in time that it stored the message. It may have done so.
+            Disconnected: If a peer in `to` has left. The others get the message.
+            ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
+            TypeError, ValueError: If an argument has the wrong type or an invalid value.
         """
     @overload
     def publish_nowait(
@@ -939,11 +942,11 @@ class BlockingBus(Twin):
         to: AnyPeer | Iterable[AnyPeer] | None = ...,
         timeout: float = ...,
     ) -> None:
-        """Publish like `publish`, but without waiting.
+        """Publish a message without waiting. See `publish`.
 
         Raises:
-            QueueFull: A queue or outbox has no room. The other receivers have the publication.
-            LocalProtocolError: As for `publish`; or a `Store` stores the subject, which requires waiting.
+            QueueFull: If a queue or outbox is full. The other receivers get the message.
+            LocalProtocolError: As for `publish`, or if a `Store` covers the subject, because storing involves waiting.
             Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
     @overload
@@ -993,39 +996,41 @@ class BlockingBus(Twin):
         start: Start | None = ...,
         ordered: bool = ...,
     ) -> BlockingSubscription[Any]:
-        """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
+        """Subscribe to the subjects that match a pattern.
 
-        The block is entered once the connected links know the subscription.
+        Use the result as an context manager and iterate: ``with bus.subscribe("news.*") as news: for message
+        in news: ...`` Entering it returns once the connected peers know the subscription.
 
-        With ``durable="audit"`` the subscription consumes a `Store` of the cluster and resumes where it stopped: the readers
-        with that name share the publications, and each is redelivered until a reader calls `Message.ack`. With only ``start=``
-        it reads stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster
-        reads the external stream that stores the pattern, over a link to a NATS network.
+        With ``durable="audit"``, the subscription reads a `Store` of the cluster and resumes where it stopped. All readers with
+        that name share the messages, and each message is redelivered until one of them calls `Message.ack`. With `start` and no
+        `durable`, it reads stored messages and then new ones, in order, and does not remember a position. A bus without a
+        cluster reads the external stream that stores the pattern, over a link to a NATS network.
 
         Args:
-            pattern: ``*`` matches one token, ``>`` the rest.
-            returns: The type to convert bodies to. Publications that do not fit are skipped and counted.
-            queue: Number of publications that may wait to be read, as for `on`; 64 with only ``start=``. With `durable`, the
-                number that this reader may hold unsettled: 1 by default; a larger number is faster.
+            pattern: Subject or pattern. ``*`` matches one token and ``>`` matches the rest.
+            returns: Type to convert bodies to. Messages that do not fit are skipped and counted.
+            queue: Number of unread messages to hold; see `on`. The default is 64 if only `start` is given. With `durable`, the
+                number of messages that this reader may hold unacknowledged: 1 by default, more for speed.
             when_full: Policy for a full queue; see `WhenFull`.
-            local: Also receive publications of this bus. A member of a `group` receives its share from every publisher.
-            group: Name of a queue group. One of the subscriptions with the same group and pattern receives each publication;
-                see `on`.
-            durable: As for `on`. A handler and a reader with the same name share the publications of the store.
-            retry: With `durable`: the number of deliveries, and the pauses between them unless `Message.retry` sets one.
-            ack_wait: With `durable`, as for `on`.
-            start: As for `on`; without `durable`, where to begin.
-            ordered: With `durable`, as for `on`.
+            local: Also receive messages that this bus publishes. A member of a `group` always does.
+            group: Name of a queue group. Only one member receives each message; see `on`.
+            durable: Name of a durable subscription; see `on`. Handlers and readers with the same name share the messages.
+            retry: With `durable`, the maximum number of deliveries and the pauses between them. `Message.retry` can set another
+                pause.
+            ack_wait: With `durable`; see `on`.
+            start: Where to start reading; see `on`.
+            ordered: With `durable`; see `on`.
 
         Raises:
-            LocalProtocolError: The pattern is invalid; (on entering) no store covers it, or the bus does not run, or this
-                thread runs its event loop.
-            AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
-            ReservedSubject: The pattern begins with ``_polybus.``.
-            ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
-            TypeError: `returns` is not a type, or bodies cannot be read as that type.
-            Unsupported: (on entering) A bare peer matches only exact subjects, or no link can carry the subject (an integer).
-            Forbidden: (on entering) The peer refused the subscription.
+            LocalProtocolError: If the pattern is invalid; on entry, if no store covers it or the bus runs in another event
+                loop.
+            AmbiguousRoute: On entry, if several links could lead to the stream. Pass ``serves=`` to `connect`.
+            ReservedSubject: If the pattern begins with ``_polybus.``.
+            ValueError: If an argument is invalid, requires `durable`, or cannot be combined with it.
+            TypeError: If `returns` is not a type that bodies can be converted to.
+            Unsupported: On entry, if no link can carry the subject, or a peer that does not run polybus supports only exact
+                subjects.
+            Forbidden: On entry, if the peer rejects the subscription.
         """
     @overload
     def stream(
@@ -1039,19 +1044,24 @@ class BlockingBus(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Request many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
+        """Request a stream of answers.
 
-        The flow is controlled by credits. Leaving the block stops the remote handler.
+        Use the result as an context manager and iterate: ``with bus.stream("log.tail") as lines: for line in
+        lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler.
 
         Args:
-            timeout: Seconds until `DeadlineExceeded`; None means that only the block limits the time.
+            subject: Subject of the handler.
+            body: Any value that the protocol can encode.
+            returns: Type to convert each item to.
+            timeout: Seconds until `DeadlineExceeded`, or `None` for no limit.
+            to: Peer to send the request to.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
-            NoHandler, AmbiguousRoute: (on entering) As for `request`.
-            Unsupported: (on entering) The peer is not a polybus peer.
-            RequestError: (while iterating) The handler failed, or it answers only requests (`BadRequest`).
-            Disconnected: (while iterating) The link broke.
+            NoHandler, AmbiguousRoute: On entry, as for `request`.
+            Unsupported: On entry, if the peer does not run polybus.
+            RequestError: While iterating, if the handler fails. `BadRequest` if it answers only requests.
+            Disconnected: While iterating, if the link is lost.
         """
     @overload
     def channel(
@@ -1079,7 +1089,17 @@ class BlockingBus(Twin):
         timeout: float | None = ...,
         to: AnyPeer | None = ...,
     ) -> BlockingChannel[Any, Any]:
-        """Open a conversation: ``with bus.channel("chat") as ch: ch.send(...); for item in ch: ...``
+        """Open a channel, a conversation in both directions with one handler.
+
+        Use the result as an context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
+        over it to receive items.
+
+        Args:
+            subject: Subject of the handler.
+            sends: Type of the items to send, for type checkers.
+            receives: Type to convert each received item to.
+            timeout: As for `stream`.
+            to: Peer to open the channel to.
 
         Raises:
             BusError: As for `stream`.
@@ -1096,14 +1116,15 @@ class BlockingBus(Twin):
         wait: float = 0.0,
         record: str | os.PathLike[str] | None = None,
     ) -> BlockingBlock[BlockingPeer]:
-        """Add a link to this bus. The context manager yields the `BlockingPeer` at the other end.
+        """Connect this bus to a server.
 
-        Args: as `polybus.connect`.
+        Use the result as an context manager, which yields the `BlockingPeer` at the other end. The arguments are those of
+        `polybus.connect`.
 
         Raises:
-            ValueError: The URL or an option is invalid.
-            ConnectFailed: (on entering) With the address and the reason.
-            Unauthorized, Forbidden: (on entering) The server refuses us.
+            ValueError: If the URL or an option is invalid.
+            ConnectFailed: On entry, if the server cannot be reached.
+            Unauthorized, Forbidden: On entry, if the server rejects the connection.
         """
     def serve(
         self,
@@ -1117,22 +1138,25 @@ class BlockingBus(Twin):
         insecure: bool = False,
         retry: Backoff | None = None,
     ) -> BlockingBlock[BlockingListener]:
-        """Accept links at an address. The context manager yields the `BlockingListener`.
+        """Accept connections at an address.
+
+        Use the result as an context manager, which yields a `BlockingListener`.
 
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
-            protocol: The protocol of a transport object, by name or as an adapter.
-            origins: Web origins whose pages may connect. Pages from the same host and port may always connect.
-            hosts: Additional ``Host`` values that a loopback server accepts, for use behind a proxy.
-            tls: A server-side context for ``tls`` and ``wss``.
+            protocol: Protocol of a transport object, by name or as an adapter.
+            origins: Web origins whose pages may connect, in addition to pages from the same host and port.
+            hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
+            tls: Server-side context for ``tls`` and ``wss``.
             when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or
                 ``disconnect``.
-            insecure: Allow other machines to connect, directly or through a proxy, although every connection is accepted.
+            insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
+            retry: Pauses before polybus clients reconnect. `initial` and `maximum` replace those of the clients.
 
         Raises:
-            ValueError: The URL or an option is invalid.
-            LocalProtocolError: Other machines can reach the address, and the bus has no `authenticate`.
-            OSError: (on entering) The address cannot be bound.
+            ValueError: If the URL or an option is invalid.
+            LocalProtocolError: If other machines can reach the address and the bus has no `authenticate` hook.
+            OSError: On entry, if the address cannot be bound.
         """
     def record(
         self,
@@ -1144,89 +1168,95 @@ class BlockingBus(Twin):
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
     ) -> BlockingBlock[Recording]:
-        """Record every frame of every link, in both directions: ``with bus.record("captures/"): ...``
+        """Record every frame of every link in both directions.
 
-        The bus never waits for the disk. If the disk is too slow, frames are dropped and counted, and the capture marks the
-        gap. Needs ``pip install 'polybus[capture]'``.
+        Use the result as an context manager: ``with bus.record("captures/"): ...`` The bus never waits for the
+        disk: if the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
+        'polybus[capture]'``.
 
         Args:
-            path: The folder to write to; it is created if necessary. Several recordings may share it.
-            max_bytes: Maximum size of the folder. Beyond it, the oldest segments are removed.
+            path: Folder to write to, which is created if necessary. Several recordings may share it.
+            max_bytes: Maximum size of the folder in bytes. The oldest segments are removed to stay below it.
             max_age: Maximum age of segments, in seconds or as a `timedelta`.
-            bodies: Record bodies, not only the kind and target of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members that
-                are named like secrets; None writes everything unchanged.
-            decode: Decode each segment once for all readers when it is sealed (after 64 MiB or a minute), in a process with
-                the lowest priority. Readers decode the rest themselves.
+            bodies: Record bodies as well as the kind and subject of each message.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default masks tokens, cookies and members with
+                names of secrets. `None` writes everything unchanged.
+            decode: Decode each segment when it is sealed, after 64 MiB or a minute, in a process with the lowest priority.
+                Otherwise each reader decodes it.
 
         Raises:
-            ImportError: pyarrow is not installed.
-            TypeError, ValueError: An argument is invalid.
-            CaptureError: (on entering) The folder cannot be created or written to.
+            ImportError: If pyarrow is not installed.
+            TypeError, ValueError: If an argument is invalid.
+            CaptureError: On entry, if the folder cannot be created or written to.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """Return a connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
+        """Return a connector for a connection that runs inside a link of this bus.
 
-        The tunnel leads to the peer that requests to `name` are sent to. It reconnects once the outer link is back.
+        Pass it to `connect`, as in ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``. The tunnel leads to the peer that
+        would
+        receive requests to `name`, and reconnects together with the outer link.
 
         Args:
-            name: A name that the other side serves with `handle_tunnels`.
-            params: Strings that the other side finds in `Handshake.params`.
+            name: Name that the other side passed to `handle_tunnels`.
+            params: Strings for `Handshake.params` on the other side.
 
         Raises:
-            ReservedSubject, LocalProtocolError: The name is not valid.
-            TypeError: `params` does not map strings to strings.
+            ReservedSubject, LocalProtocolError: If the name is invalid.
+            TypeError: If `params` does not map strings to strings.
         """
     @property
     def peers(self) -> list[BlockingPeer]:
         """The peers on all links."""
     def peers_of(self, key: str) -> list[BlockingPeer]:
-        """The peers of one identity (by its `Identity.key`), for ``publish(..., to=...)``. Excludes peers that are leaving."""
+        """Return the connected peers with this `Identity.key`, for example for ``publish(..., to=...)``."""
     def user(self, key: str) -> BlockingUser:
-        """Return the user with an identity key, who may be connected here or to another node of the cluster.
+        """Return a handle to a user, who may be connected to any node of the cluster.
+
+        Args:
+            key: The `Identity.key` of the user.
 
         Raises:
-            TypeError: `key` is not a string.
+            TypeError: If `key` is not a string.
         """
     def nodes(self) -> Survey[Node]:
         """Ask all nodes of the cluster, including this one, to report within 2 s.
 
         Raises:
-            LocalProtocolError: The bus is not entered, or this thread runs its event loop.
+            LocalProtocolError: If the bus is not entered, or this thread runs its event loop.
         """
     def present(self, pattern: str | int) -> Survey[BlockingPeer | BlockingRemotePeer]:
-        """Find the clients on all nodes that are subscribed to this exact pattern, within 2 s. Nothing is cached, so clients of
-        a killed node are not reported.
+        """Find the clients on all nodes that have subscribed to exactly this pattern, within 2 s.
+
+        Nothing is cached, so clients of a killed node are not included.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
+            LocalProtocolError, ReservedSubject: If the pattern is invalid, or the bus is not entered.
         """
     def stats(self) -> Stats:
-        """Return a snapshot of the counters and queues of the bus."""
+        """Return a snapshot of the counters and queues."""
     def events(self) -> BlockingItems[BusEvent]:
-        """Iterate over the events that happen after this call. If more than 1,000 are unread, the oldest are dropped.
+        """Iterate over the events of the bus from now on. The oldest are dropped if more than 1,000 are unread.
 
         Raises:
-            LocalProtocolError: (here or while iterating) The bus does not run, or this thread runs its event loop.
+            LocalProtocolError: If the bus does not run, or this thread runs its event loop.
         """
     def drain(self, timeout: float = DRAIN) -> None:
-        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes and close the links.
+        """Drain the bus: stop accepting requests, finish running handlers, notify the peers and close the links.
 
-        Streams and channels have a quarter of the time; then they end with `Unavailable`. If a handler, a middleware or the
-        lifespan of this bus makes this call, it returns at once, since the drain waits for them. Cancelling the call cancels
-        the running handlers; the peers are still notified.
+        Streams and channels end with `Unavailable` after a quarter of the time. Called from a handler, a middleware or the
+        lifespan of this bus, `drain` returns at once, because the drain waits for them. Cancelling the call cancels the running
+        handlers, but the peers are still notified.
 
         Args:
-            timeout: Seconds for the whole drain. What is not finished by then is cancelled. The lifespan then has the same
-                time again for its end.
+            timeout: Seconds until everything that still runs is cancelled. After that, the lifespan has the same time to exit.
 
         Raises:
-            TypeError, ValueError: `timeout` is not a number of seconds.
-            LocalProtocolError: The bus does not run, or this thread runs its event loop.
+            TypeError, ValueError: If `timeout` is not a number of seconds.
+            LocalProtocolError: If the bus does not run, or this thread runs its event loop.
         """
     def wait_closed(self) -> None:
         """Wait until the bus has been left.
 
         Raises:
-            LocalProtocolError: The bus is not entered, or this thread runs its event loop.
+            LocalProtocolError: If the bus is not entered, or this thread runs its event loop.
         """

@@ -1,4 +1,4 @@
-"""Accepting links: the gate that transports use, and the listener that users see."""
+"""Accepting links: `BusGate`, which transports call, and the public `Listener`."""
 
 from __future__ import annotations
 
@@ -80,8 +80,10 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Disconnect up to a hundredth of the peers, and return how many: the oldest idle ones without a connection, from this
-        network address or from the one with the most. If there are none, the next search is a second later.
+        """Disconnect the longest idle HTTP peers of a network address, by default the address with the most, and return how
+        many.
+
+        At most a hundredth of all peers is disconnected. If none is idle, the next search is at least a second later.
         """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
@@ -107,7 +109,7 @@ class BusGate:
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Call `authenticate`. Without such a hook, admit the connection at once."""
+        """Call `authenticate`, or admit the connection at once if there is no such hook."""
         authority = self._services.access
         if authority.authenticate is None:
             decided(Admission(Identity(), handshake))
@@ -148,11 +150,11 @@ class Listener:
     def __init__(self, gate: BusGate) -> None:
         self._gate = gate
         self.url: str = gate.url
-        """The URL that clients can connect to, with its options and the actual port."""
+        """URL for clients, with its options and the actual port."""
 
     @property
     def peers(self) -> list[Peer]:
-        """The peers that are connected through this listener."""
+        """Peers that are connected through this listener."""
         return [peer.public for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:
@@ -161,7 +163,7 @@ class Listener:
 
 @entered_first("async with bus.serve(url) as listener:")
 class Serving:
-    """The async context manager behind `Bus.serve`."""
+    """Async context manager behind `Bus.serve`."""
 
     def __init__(
         self,
@@ -209,7 +211,12 @@ class Serving:
         self._runtime: Runtime | None = None
 
     async def bind(self) -> list[socket.socket]:
-        """Bind sockets for this process or others. Raises Unsupported if processes cannot share the transport, and OSError."""
+        """Bind sockets for this process or others.
+
+        Raises:
+            Unsupported: If processes cannot share the transport.
+            OSError: If the address cannot be bound.
+        """
         bind = EndpointFeatures.of(self._transport).bind
         if bind is None or self._address is None:
             shown = self._address or "a transport object"

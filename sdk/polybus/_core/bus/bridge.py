@@ -1,4 +1,4 @@
-"""Bridges: requests, publications and streams pass from one bus to another, with another name or protocol.
+"""Bridges pass requests, publications and streams from one bus to another, under another name or protocol.
 
 A route acts like a handler or subscription: it calls the other bus as a program there would, and translates the answers.
 """
@@ -27,8 +27,6 @@ _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 
 
 class Bridge:
-    """Two buses and the routes between them, entered together."""
-
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
         for name, bus in (("left", left), ("right", right)):
             if not isinstance(bus, Bus):
@@ -103,11 +101,7 @@ class Bridge:
 
 
 def _check(party: RouteParty) -> None:
-    """Check a route against the protocols of both buses.
-
-    Raises:
-        Unsupported: One of the two buses has links, and none of them can carry the route.
-    """
+    """Raise `Unsupported` if a bus has links, and none of them can carry the route."""
     route = party.route
     for end, subject, which in ((party.here, route.source, "source"), (party.there, route.target, "target")):
         adapters = [*end.links.adapters()]
@@ -117,7 +111,6 @@ def _check(party: RouteParty) -> None:
 
 
 def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
-    """Name the part of a route that a protocol cannot carry."""
     capabilities = adapter.session("client").capabilities
     if isinstance(subject, int) and not capabilities.numbers:
         return f"{adapter.name} has no numbers for subjects, as {subject:#x} is one"
@@ -132,21 +125,24 @@ def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
 
 
 def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
-    """Join two buses: ``async with bridge(left, right, routes=[Route("door.>", "vehicle.door.{rest}")]): ...``
+    """Connect two buses, so that messages of one reach the other.
 
-    Entering enters both. A message of a peer of one bus goes on to the other as if a program there had sent it: to its own
-    handler, over a further bridge, or over the link that it opened. Deadlines shrink by the time spent, cancellations are
-    forwarded, errors return unchanged. Only ``traceparent`` and the headers that a route names cross. Each publication crosses
-    each bridge once, even in a loop.
+    Use the result as an async context manager, which enters both buses: ``async with bridge(left, right,
+    routes=[Route("door.>", "vehicle.door.{rest}")]): ...``
+
+    The target bus treats a message as if a program there had sent it, so it goes to its own handler, over another bridge, or
+    over the link that it opened. Deadlines shrink by the time spent, cancellations are forwarded, and errors are returned
+    unchanged. Only ``traceparent`` and the headers named by the route cross. Each publication crosses each bridge once, even in
+    a ring.
 
     Args:
         left: One bus.
-        right: The other.
-        routes: Messages that cross. The first matching route takes a request; a publication crosses by every matching one.
+        right: The other bus.
+        routes: Messages that cross. A request takes the first matching route, a publication all of them.
 
     Raises:
-        TypeError, ValueError: The routes are invalid, or left and right are the same bus.
-        LocalProtocolError: (on entering) It is already entered.
-        Unsupported: (on entering) A side has links, and none of them can carry a route.
+        TypeError, ValueError: If the routes are invalid, or `left` and `right` are the same bus.
+        LocalProtocolError: On entry, if the bridge is already entered.
+        Unsupported: On entry, if a bus has links and none of them can carry a route.
     """
     return Bridge(left, right, routes)

@@ -57,7 +57,7 @@ LEAVING: Final = "the bridge is leaving: try again later"
 USUAL: Final = 30.0
 """Seconds for messages without a deadline."""
 _REMEMBERED: Final = 1024
-"""Names on the target bus that a route remembers."""
+"""Number of target subjects that a route caches."""
 _SET_OUT: Final = (Kind.REQUEST, Kind.NOTIFY, Kind.PUBLISH)
 _CARRIED: Final = ("id", "priority")
 _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
@@ -82,7 +82,7 @@ async def applied(convert: Callable[..., Any] | None, body: Any, message: Messag
 
 
 def translated(error: BaseException) -> RequestError:
-    """Make the client's error for a failure behind the bridge."""
+    """Return the client's error for a failure behind the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
     if isinstance(error, DeadlineExceeded) and error.text:
@@ -108,11 +108,11 @@ def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class RouteParty:
-    """An open route of a bridge: takes messages on its source bus, and sends them on its target bus."""
+    """An open route of a bridge, which takes messages on its source bus and sends them on its target bus."""
 
     style: Final = "route"
     inward: bool = False
-    """True if it leads to the cluster's other nodes; it is not announced there."""
+    """True if it leads to the other nodes of the cluster, where it is not announced."""
 
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
@@ -125,7 +125,7 @@ class RouteParty:
         self.requests: RouteHandler = RouteHandler(route.source, "async", self._invoke)
         self._publications: PublicationForwarder | None = None
         self.tunnels: dict[FrameChannel, None] = {}
-        """The ends here of tunnels that cross."""
+        """Near ends of tunnels that cross."""
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class RouteParty:
                 logger.info(text, source, self.route.target, error)
 
     def close(self) -> None:
-        """Stop accepting messages; queued publications still cross."""
+        """Stop accepting messages. Queued publications still cross."""
         self.is_open = False
         lookup, here = self.here.lookup, self.here.pubsub
         if self in lookup.routes:
@@ -183,7 +183,7 @@ class RouteParty:
         return kind in self.route.kinds and matches(self.route.source, subject)
 
     def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any] | None = None) -> Any:
-        """Make the call for a peer's request, notification, stream, channel (with its end here) or tunnel."""
+        """Return the call for a peer's request, notification, stream, channel (with its near end) or tunnel."""
         call: BridgedCall | ChannelCall
         if channel is not None:
             services, calls = self.here.services, self.calls
@@ -213,7 +213,7 @@ class RouteParty:
     # -- requests and notifications --------------------------------------------------------------------------------------
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Send a request on the other bus, and return the answer. Raises RequestError, translated for the client."""
+        """Send a request on the other bus, and return the answer. Raises `RequestError`, translated for the client."""
         try:
             on = await self._onward(Kind.REQUEST, message)
             until = self.there.services.running.time() + USUAL if deadline == math.inf else deadline
@@ -242,7 +242,8 @@ class RouteParty:
         return await self.converted(self.route.request, message, kind, target, headers)
 
     def _via(self, message: Message) -> ViaHeader:
-        """Make the header of a request. Raises RequestError if it has passed one of the buses, or exceeds the limit of hops."""
+        """Return the header of a request. Raises `RequestError` if it has passed one of the buses, or exceeds the limit of
+        hops."""
         via = ViaHeader.of(message)
         if not {self.here.services.id, self.there.services.id}.isdisjoint(via.buses):
             text = f"no handler for {message.subject!r}: the bridges lead back to a bus that it has passed"
@@ -256,7 +257,6 @@ class RouteParty:
     async def open_channel(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int, headers: dict[str, str] | None
     ) -> Channel[Any, Any]:
-        """Open a stream or channel that came over another route."""
         party = HandlerParty(self.here.loopback, self._channel_handler(mode))
         return party.converse(subject, body, mode, timeout, hops, headers)
 
@@ -292,7 +292,7 @@ class RouteParty:
     # -- tunnels -------------------------------------------------------------------------------------------------------
 
     async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
-        """Open the other half of a tunnel, and relay its frames. Raises RequestError if the other side refuses it."""
+        """Open the other half of a tunnel, and relay its frames. Raises `RequestError` if the other side refuses it."""
         far: FrameChannel | None = None
         try:
             routes, beyond, name, hops = self._way(message.subject, hops_of(message))
@@ -319,7 +319,7 @@ class RouteParty:
         far.attach(FrameRelay(near))
 
     def _way(self, name: str | int, hops: int) -> tuple[list[RouteParty], PeerParty, str | int, int]:
-        """Find the routes of this process for a tunnel, the peer behind them, and the tunnel's name and hops there."""
+        """Find the routes of this process for a tunnel, the peer behind them, and the name and hops of the tunnel there."""
         routes: list[RouteParty] = []
         party: Any = self
         while isinstance(party, RouteParty):
@@ -334,7 +334,7 @@ class RouteParty:
     # -- what crosses ----------------------------------------------------------------------------------------------------
 
     def target(self, subject: str | int) -> str | int:
-        """Return the name on the target bus. Raises LocalProtocolError or ReservedSubject if it is not valid there."""
+        """Return the subject on the target bus. Raises `LocalProtocolError` or `ReservedSubject` if it is invalid there."""
         found = self._known.get(subject)
         if found is None:
             found = self.route.rewritten(subject)
@@ -358,7 +358,6 @@ class RouteParty:
         subject: str | int,
         headers: dict[str, str] | None = None,
     ) -> Message:
-        """Make the message for the other bus, with the body converted or unchanged."""
         facts = carried(kind, message)
         if convert is not None:
             return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
@@ -368,7 +367,6 @@ class RouteParty:
         return on
 
     def hop(self, subject: str | int, hops: int) -> int:
-        """Return one hop more. Raises RequestError beyond the limit."""
         limit = self.here.services.limits.hops
         if hops >= limit:
             raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
@@ -377,7 +375,7 @@ class RouteParty:
     # -- losses ----------------------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """Count a message that could not cross; rate-limited, since peers must not fill the log."""
+        """Count a message that could not cross. Log lines are rate-limited, since peers must not fill the log."""
         here, route = self.here, self.route
         here.services.counters.dropped += 1
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
@@ -405,12 +403,11 @@ class PeerTarget(Struct, frozen=True):
         return self
 
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> PeerParty:
-        """Return the peer. Raises BusError."""
         return self.choose()
 
 
 class InnerRoute(RouteParty):
-    """A route within a cluster: unlike a bridge it passes names and all headers unchanged."""
+    """A route within a cluster. Unlike a bridge, it passes names and all headers unchanged."""
 
     def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
         kinds = frozenset(("request", "stream", "channel", "tunnel"))
@@ -467,7 +464,7 @@ class BridgedCall(Call, eq=False, kw_only=True):
 
 @frozen(eq=False)
 class RouteHandler:
-    """A route's function in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
+    """The function of a route in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
 
     subject: str | int
     style: str
@@ -481,7 +478,7 @@ class RouteHandler:
         return self.function.__qualname__
 
     def checked(self, value: Any) -> Any:
-        """Return the value unchanged: the other bus has checked it."""
+        """Return the value unchanged, because the other bus has checked it."""
         return value
 
     def invoke(self, services: Any, message: Message, deadline: float | None, *channel: Channel[Any, Any]) -> Any:
@@ -490,7 +487,7 @@ class RouteHandler:
 
 @define(eq=False, repr=False)
 class FrameRelay:
-    """Passes frames between the halves of a tunnel; implements `plugins.Receiver`."""
+    """Passes frames between the halves of a tunnel. Implements `plugins.Receiver`."""
 
     _other: FrameChannel
     _over: Callable[[], object] | None = None
@@ -529,7 +526,6 @@ class PublicationForwarder(HandlerSubscription):
         self._route = route
 
     def offer(self, message: Message) -> None:
-        """Queue a publication with its route so far."""
         on = message.with_headers(message.headers)
         if message.subject != self.pattern and not matches(self.pattern, message.subject):
             on.subject = self._spelled(message)

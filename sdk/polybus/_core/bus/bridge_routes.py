@@ -1,4 +1,4 @@
-"""The routes of bridges: which messages cross, and their names on the other side."""
+"""Routes of bridges: which messages cross, and their subjects on the other side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USES: Final = {
     "reply": {"request", "stream", "channel"},
     "headers": {"request", "publish"},
 }
-"""Kinds of a route that allow each argument."""
+"""Kinds of a route that can use each argument."""
 _NAME: Final = re.compile(r"\{(\w*)\}")
 _BRACE: Final = re.compile(r"[{}]")
 
@@ -45,22 +45,22 @@ def _check_target(target: object) -> None:
 
 @frozen
 class Route:
-    """Messages that cross a bridge, in one direction.
+    """Messages that cross a bridge in one direction.
 
     Args:
-        source: Subject or pattern, on `left`; with `reverse` on `right`.
-        target: Name on the other side. ``{1}``, ``{2}`` are the tokens of each ``*`` in the source, ``{rest}`` those of ``>``
-            (or of the only wildcard), ``{name}`` the token of ``{name}``.
-        kinds: Of ``request`` (with notifications), ``publish``, ``stream``, ``channel``, ``tunnel``.
-        reverse: From `right` to `left`.
-        request: ``request(body, message) -> body``, plain or async: converts crossing bodies. Without it they stay unchanged.
-        reply: ``reply(body, message) -> body``: converts returning answers and items.
-        headers: Names of the headers that cross, in addition to ``traceparent``.
+        source: Subject or pattern on the `left` bus, or on the `right` one with `reverse`.
+        target: Subject on the other bus. ``{1}``, ``{2}`` and so on are the tokens that each ``*`` of the source matched,
+            ``{rest}`` the tokens of ``>`` (or of the only wildcard), and ``{name}`` the token of ``{name}``.
+        kinds: Any of ``request`` (which includes notifications), ``publish``, ``stream``, ``channel`` and ``tunnel``.
+        reverse: Cross from `right` to `left`.
+        request: ``request(body, message) -> body``, plain or async, converts bodies on the way. By default they are unchanged.
+        reply: ``reply(body, message) -> body``, plain or async, converts answers and items on the way back.
+        headers: Names of headers that cross in addition to ``traceparent``.
 
     Raises:
-        ValueError: A kind is unknown, or `target` has a name that `source` lacks.
-        LocalProtocolError, ReservedSubject: A subject or header is not valid.
-        TypeError: A converter cannot be called with a body and a message, or an argument has a wrong type.
+        ValueError: If a kind is unknown, or `target` uses a name that `source` does not have.
+        LocalProtocolError, ReservedSubject: If a subject or header is invalid.
+        TypeError: If a converter does not accept a body and a message, or an argument has the wrong type.
     """
 
     source: str | int
@@ -93,7 +93,11 @@ class Route:
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
-        """Return the name on the other side. Raises LocalProtocolError for an address that `target` does not lead to."""
+        """Return the subject on the other bus.
+
+        Raises:
+            LocalProtocolError: If the subject is an address that `target` cannot lead to.
+        """
         if isinstance(self.target, int) or "{" not in self.target:
             return self.target
         have = _places(self.source)

@@ -1,4 +1,4 @@
-"""The bus: one symmetric class for clients, servers and everything in between."""
+"""The bus, one symmetric class for clients, servers and gateways."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """Async context manager that records every frame on the links of a bus.
+    """Recording of all links of a bus, used as an async context manager.
 
     Attributes:
-        recorder: Writes the frames.
+        recorder: The recorder that writes the frames.
     """
 
     def __init__(self, services: Services, recorder: Recorder) -> None:
@@ -59,16 +59,16 @@ class Recording:
 
     @property
     def capture_id(self) -> str:
-        """The name of this recording."""
+        """Name of this recording."""
         return self.recorder.capture_id
 
     @property
     def path(self) -> str:
-        """The folder that holds the recording."""
+        """Folder of the recording."""
         return str(self.recorder.path)
 
     def stats(self) -> RecorderStats:
-        """Counts of the frames written and lost so far."""
+        """Return the numbers of frames that have been written and dropped."""
         return self.recorder.stats()
 
     async def __aenter__(self) -> Recording:
@@ -95,7 +95,7 @@ class Recording:
         await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
-        """Change all links between turns of the event loop, when no link is handling a frame."""
+        """Change all links between two turns of the event loop, while no link is handling a frame."""
         runtime = self._services.runtime
         if runtime is None:
             return
@@ -115,36 +115,35 @@ class Recording:
 
 @injected_as("bus")
 class Bus(BusVerbs):
-    """Holds handlers, subscriptions and any number of links. A client is a bus with one link, a server is a bus with many.
+    """A message bus with handlers, subscriptions and any number of links.
 
-    A bus runs while it is entered: ``async with bus:``. `connect`, `serve` and `testing.pair` also enter it. The bus counts
-    its entries, and the last exit drains it. You can enter a bus again later, even in another event loop; its handlers are
-    kept.
+    A client is a bus with one link and a server is a bus with many. The bus runs inside ``async with bus:`` blocks, and
+    `connect`, `serve` and `testing.pair` enter it for you. Leaving the last block drains it. You can enter it again later, even
+    in another event loop, and its handlers are still registered.
 
     Args:
         limits: Sizes and times; see `Limits`.
-        authenticate: ``authenticate(handshake)`` returns the identity of a new connection. None or another empty value refuses
-            the connection; True admits it without an identity. By default every connection is accepted.
-        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. By default everything is allowed. If the
-            function has a parameter ``message``, it receives the message with the sender data of the wire (such as a uProtocol
-            token).
-        lifespan: ``lifespan(bus)`` is an async context manager around the handlers; its value is ``ctx.state``. It runs in its
-            own task, so it may contain a task group. Until it yields, the bus is not `ready`, and entering the bus waits (or
-            raises the error of the lifespan). It ends after the handlers, does not see the exception of the block, and is
-            cancelled after the timeout of the drain (20 s by default). If it fails at its end, the block raises the error, or
-            logs it if the block itself failed. If it fails before that, the bus is closed.
+        authenticate: ``authenticate(handshake)`` returns the identity of a new connection. `True` accepts the connection
+            without an identity; `None` or another empty value rejects it. By default every connection is accepted.
+        authorize: ``authorize(peer, verb, subject)`` returns whether the peer may do this. By default everything is allowed. If
+            the function has a ``message`` parameter, it also receives the message, for example to check a uProtocol token.
+        lifespan: ``lifespan(bus)`` returns an async context manager that runs around the handlers and yields ``ctx.state``. It
+            has its own task, so it may contain a task group. Entering the bus waits for it to yield, or raises its error. It
+            exits after the handlers have finished, does not see the exception of the block, and is cancelled after the drain
+            timeout (20 s by default). An error on exit is raised by the block, or logged if the block itself failed. An earlier
+            error closes the bus.
         debug: Send the text of unexpected exceptions to clients. Do not use this in production.
-        check_answers: Validate the answers and items of handlers against their annotations, and drop fields that the type does
-            not have: ``-> User`` sends a ``User`` even for a larger object. The types of a `Subject` or contract, and
-            publications to a `Subject`, are checked too. A value that does not fit is answered with INTERNAL, and the details
-            are logged. An annotation that cannot be checked raises TypeError at registration. ``"validate"`` checks values but
-            sends them unchanged. None means False, or ``"validate"`` under `polybus.testing.pair`.
-        cluster: Make this bus a node of a cluster, in which many processes act as one bus. Pass the URL of the engine (NATS),
-            a `Cluster`, or ``auto`` for the URL in ``POLYBUS_CLUSTER`` (if that is not set, the bus stays alone).
+        check_answers: Validate what handlers return against their annotations and drop undeclared fields, so that ``-> User``
+            sends a ``User`` even for a larger object. The types of a `Subject` or contract and publications to a `Subject` are
+            checked as well. A mismatch is answered with INTERNAL and logged; an annotation that cannot be checked raises
+            `TypeError` at registration. ``"validate"`` checks values but sends them unchanged. `None` means `False`, or
+            ``"validate"`` in `polybus.testing.pair`.
+        cluster: Make this bus a node of a cluster, where many processes act as one bus. Pass the URL of a NATS server, a
+            `Cluster`, or ``auto`` to read ``POLYBUS_CLUSTER``. With ``auto`` and no such variable, the bus has no cluster.
 
     Raises:
-        TypeError: `limits` or `cluster` has a wrong type, or a hook cannot be called.
-        ValueError: The URL of `cluster` is not a NATS URL.
+        TypeError: If `limits` or `cluster` has the wrong type, or a hook cannot be called.
+        ValueError: If the URL of `cluster` is not a NATS URL.
     """
 
     __context_part__: ClassVar[ContextPart]
@@ -207,14 +206,15 @@ class Bus(BusVerbs):
         wait: float = 0.0,
         record: str | os.PathLike[str] | None = None,
     ) -> AbstractAsyncContextManager[Peer]:
-        """Add a link to this bus. The async context manager yields the `Peer` at the other end.
+        """Connect this bus to a server.
 
-        Args: as `polybus.connect`.
+        Use the result as an async context manager, which yields the `Peer` at the other end. The arguments are those of
+        `polybus.connect`.
 
         Raises:
-            ValueError: The URL or an option is invalid.
-            ConnectFailed: (on entering) With the address and the reason.
-            Unauthorized, Forbidden: (on entering) The server refuses us.
+            ValueError: If the URL or an option is invalid.
+            ConnectFailed: On entry, if the server cannot be reached.
+            Unauthorized, Forbidden: On entry, if the server rejects the connection.
         """
         return Connecting(self._parts, target, protocol, serves, headers, tls, backoff, wait, record)
 
@@ -231,22 +231,25 @@ class Bus(BusVerbs):
         insecure: bool = False,
         retry: Backoff | None = None,
     ) -> AbstractAsyncContextManager[Listener]:
-        """Accept links at an address. The async context manager yields the `Listener`.
+        """Accept connections at an address.
+
+        Use the result as an async context manager, which yields a `Listener`.
 
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
-            protocol: The protocol of a transport object, by name or as an adapter.
-            origins: Web origins whose pages may connect. Pages from the same host and port may always connect.
-            hosts: Additional ``Host`` values that a loopback server accepts, for use behind a proxy.
-            tls: A server-side context for ``tls`` and ``wss``.
+            protocol: Protocol of a transport object, by name or as an adapter.
+            origins: Web origins whose pages may connect, in addition to pages from the same host and port.
+            hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
+            tls: Server-side context for ``tls`` and ``wss``.
             when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or
                 ``disconnect``.
-            insecure: Allow other machines to connect, directly or through a proxy, although every connection is accepted.
+            insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
+            retry: Pauses before polybus clients reconnect. `initial` and `maximum` replace those of the clients.
 
         Raises:
-            ValueError: The URL or an option is invalid.
-            LocalProtocolError: Other machines can reach the address, and the bus has no `authenticate`.
-            OSError: (on entering) The address cannot be bound.
+            ValueError: If the URL or an option is invalid.
+            LocalProtocolError: If other machines can reach the address and the bus has no `authenticate` hook.
+            OSError: On entry, if the address cannot be bound.
         """
         return Serving(self._parts, target, protocol, origins, hosts, tls, when_full, insecure, retry)
 
@@ -256,44 +259,45 @@ class Bus(BusVerbs):
         return [peer.public for peer in self._links.peers]
 
     def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (by its `Identity.key`), for ``publish(..., to=...)``. Excludes peers that are leaving."""
+        """Return the connected peers with this `Identity.key`, for example for ``publish(..., to=...)``."""
         return [peer.public for peer in self._links.peers_of(key)]
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
-        """Return a connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
+        """Return a connector for a connection that runs inside a link of this bus.
 
-        The tunnel leads to the peer that requests to `name` are sent to. It reconnects once the outer link is back.
+        Pass it to `connect`, as in ``connect(bus.tunnel("plant.7"), protocol="csb")``. The tunnel leads to the peer that would
+        receive requests to `name`, and reconnects together with the outer link.
 
         Args:
-            name: A name that the other side serves with `handle_tunnels`.
-            params: Strings that the other side finds in `Handshake.params`.
+            name: Name that the other side passed to `handle_tunnels`.
+            params: Strings for `Handshake.params` on the other side.
 
         Raises:
-            ReservedSubject, LocalProtocolError: The name is not valid.
-            TypeError: `params` does not map strings to strings.
+            ReservedSubject, LocalProtocolError: If the name is invalid.
+            TypeError: If `params` does not map strings to strings.
         """
         return self._links.tunnel(name, params)
 
     def handle_tunnels(
         self, pattern: str, inner: Bus, *, protocol: str | ProtocolAdapter, when_full: str = "drop_oldest"
     ) -> None:
-        """Connect tunnels with these names to another bus, as if the peers that open them had connected to it directly.
+        """Connect tunnels to another bus, as if the peers that open them had connected to it directly.
 
-        The inner bus is entered with the first tunnel, unless it is already running, and left together with this one. This bus
-        first calls its ``authorize(peer, "tunnel", name)``, then the ``authenticate`` of `inner`, with the outer peer in
-        `Handshake.outer`. If `inner` has no ``authenticate``, the peer keeps its identity, and
-        its open tunnels get a renewed one too.
+        The first tunnel enters the inner bus unless it is already running, and leaving this bus leaves it again. This bus calls
+        its ``authorize(peer, "tunnel", name)`` first. Then the inner bus calls its ``authenticate``, which finds the outer peer
+        in `Handshake.outer`. Without an inner ``authenticate``, the peer keeps its outer identity, and open tunnels follow when
+        that identity is renewed.
 
         Args:
-            pattern: A pattern such as ``plant.{id}``. The values of its names are in `Handshake.params`.
-            inner: The target bus, which may be this one.
-            protocol: The protocol inside the tunnels, by name or as an adapter.
-            when_full: As in `serve`.
+            pattern: Pattern of the names, such as ``plant.{id}``. `Handshake.params` contains the values.
+            inner: Bus to connect to, which may be this one.
+            protocol: Protocol inside the tunnels, by name or as an adapter.
+            when_full: As for `serve`.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid.
-            ValueError: The protocol or the policy is unknown, or the pattern is already served.
-            TypeError: `inner` is not a bus.
+            LocalProtocolError, ReservedSubject: If the pattern is invalid.
+            ValueError: If the protocol or policy is unknown, or the pattern is already in use.
+            TypeError: If `inner` is not a bus.
         """
         from .tunnel_listener import TunnelListener  # few programs use tunnels
 
@@ -318,15 +322,15 @@ class Bus(BusVerbs):
 
     @property
     def ready(self) -> bool:
-        """True while the bus accepts new requests, from the lifespan's yield until a drain begins."""
+        """True while the bus accepts new requests, from the yield of the lifespan until a drain begins."""
         return self._services.ready
 
     @property
     def why_not_ready(self) -> str:
-        """The reason why a load balancer should not send requests now; empty if it should.
+        """Reason why a load balancer should not send requests now, or an empty string.
 
-        There is a reason if the bus has not started, is ending or has failed, or if the engine of its cluster has been down
-        for longer than `Cluster.outage`. ``/readyz`` returns this text. The bus accepts requests as long as `ready` is true.
+        ``/readyz`` returns this text. The bus is not ready if it has not started, is ending or has failed, or if the engine of
+        its cluster has been down for longer than `Cluster.outage`. In the last case it still accepts requests.
         """
         if not self._services.ready:
             failed = self._services.failed
@@ -340,35 +344,34 @@ class Bus(BusVerbs):
 
     @property
     def state(self) -> Any:
-        """The value that the lifespan yielded."""
+        """Value that the lifespan yielded."""
         return self._life.state
 
     async def drain(self, timeout: float = DRAIN) -> None:
-        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes and close the links.
+        """Drain the bus: stop accepting requests, finish running handlers, notify the peers and close the links.
 
-        Streams and channels have a quarter of the time; then they end with `Unavailable`. If a handler, a middleware or the
-        lifespan of this bus makes this call, it returns at once, since the drain waits for them. Cancelling the call cancels
-        the running handlers; the peers are still notified.
+        Streams and channels end with `Unavailable` after a quarter of the time. Called from a handler, a middleware or the
+        lifespan of this bus, `drain` returns at once, because the drain waits for them. Cancelling the call cancels the running
+        handlers, but the peers are still notified.
 
         Args:
-            timeout: Seconds for the whole drain. What is not finished by then is cancelled. The lifespan then has the same
-                time again for its end.
+            timeout: Seconds until everything that still runs is cancelled. After that, the lifespan has the same time to exit.
 
         Raises:
-            TypeError, ValueError: `timeout` is not a number of seconds.
-            LocalProtocolError: The bus runs in another event loop.
+            TypeError, ValueError: If `timeout` is not a number of seconds.
+            LocalProtocolError: If the bus runs in another event loop.
         """
         await self._life.drain(timeout)
 
     async def aclose(self) -> None:
-        """End the bus at once, even if blocks that entered it are still open: cancel handlers and close links.
+        """Close the bus at once, cancelling handlers and closing links, even inside blocks that entered it.
 
-        You can call this at any time. If a handler, a middleware or the lifespan of this bus makes the call, it returns
-        without waiting, and the caller is cancelled at its next wait.
+        You can call this at any time. Called from a handler, a middleware or the lifespan of this bus, it returns without
+        waiting, and the caller is cancelled at its next await.
 
         Raises:
-            LocalProtocolError: The bus runs in another event loop.
-            BaseException: The lifespan raised an error at its end.
+            LocalProtocolError: If the bus runs in another event loop.
+            BaseException: If the lifespan raises it on exit.
         """
         await self._life.aclose()
 
@@ -376,7 +379,7 @@ class Bus(BusVerbs):
         """Wait until the bus has been left.
 
         Raises:
-            LocalProtocolError: The bus is not entered, or runs in another event loop.
+            LocalProtocolError: If the bus is not entered, or runs in another event loop.
         """
         await self._life.wait_closed()
 
@@ -392,25 +395,26 @@ class Bus(BusVerbs):
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
     ) -> AbstractAsyncContextManager[Recording]:
-        """Record every frame of every link, in both directions: ``async with bus.record("captures/"): ...``
+        """Record every frame of every link in both directions.
 
-        The bus never waits for the disk. If the disk is too slow, frames are dropped and counted, and the capture marks the
-        gap. Needs ``pip install 'polybus[capture]'``.
+        Use the result as an async context manager: ``async with bus.record("captures/"): ...`` The bus never waits for the
+        disk: if the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
+        'polybus[capture]'``.
 
         Args:
-            path: The folder to write to; it is created if necessary. Several recordings may share it.
-            max_bytes: Maximum size of the folder. Beyond it, the oldest segments are removed.
+            path: Folder to write to, which is created if necessary. Several recordings may share it.
+            max_bytes: Maximum size of the folder in bytes. The oldest segments are removed to stay below it.
             max_age: Maximum age of segments, in seconds or as a `timedelta`.
-            bodies: Record bodies, not only the kind and target of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members that
-                are named like secrets; None writes everything unchanged.
-            decode: Decode each segment once for all readers when it is sealed (after 64 MiB or a minute), in a process with
-                the lowest priority. Readers decode the rest themselves.
+            bodies: Record bodies as well as the kind and subject of each message.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default masks tokens, cookies and members with
+                names of secrets. `None` writes everything unchanged.
+            decode: Decode each segment when it is sealed, after 64 MiB or a minute, in a process with the lowest priority.
+                Otherwise each reader decodes it.
 
         Raises:
-            ImportError: pyarrow is not installed.
-            TypeError, ValueError: An argument is invalid.
-            CaptureError: (on entering) The folder cannot be created or written to.
+            ImportError: If pyarrow is not installed.
+            TypeError, ValueError: If an argument is invalid.
+            CaptureError: On entry, if the folder cannot be created or written to.
         """
         recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode)
         return Recording(self._services, recorder)
@@ -419,23 +423,26 @@ class Bus(BusVerbs):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster that was passed to this bus; None for a single bus."""
+        """The `cluster` argument, as a `Cluster`, or `None`."""
         return self._cluster
 
     def user(self, key: str) -> User:
-        """Return the user with an identity key, who may be connected here or to another node of the cluster.
+        """Return a handle to a user, who may be connected to any node of the cluster.
+
+        Args:
+            key: The `Identity.key` of the user.
 
         Raises:
-            TypeError: `key` is not a string.
+            TypeError: If `key` is not a string.
         """
         check_type(key, str, "key", "bus.user('ann')")
         return User(self._links, key)
 
     def forward(self, pattern: str | int) -> None:
-        """Forward requests of clients to the cluster if this bus has no handler for them, after `authorize`. Off by default.
+        """Forward clients' requests that this bus has no handler for to the cluster, after `authorize`. Off by default.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was created without ``cluster=``.
+            LocalProtocolError, ReservedSubject: If the pattern is invalid, or the bus has no cluster.
         """
         check_pattern(pattern, self.limits.subject)
         if self._links.mesh is None:
@@ -446,7 +453,7 @@ class Bus(BusVerbs):
         """Ask all nodes of the cluster, including this one, to report within 2 s.
 
         Raises:
-            LocalProtocolError: The bus is not entered, or runs in another event loop.
+            LocalProtocolError: If the bus is not entered, or runs in another event loop.
         """
         self._services.running.check_here()
         if self._links.mesh is None:
@@ -454,11 +461,12 @@ class Bus(BusVerbs):
         return await self._links.mesh.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
-        """Find the clients on all nodes that are subscribed to this exact pattern, within 2 s. Nothing is cached, so clients of
-        a killed node are not reported.
+        """Find the clients on all nodes that have subscribed to exactly this pattern, within 2 s.
+
+        Nothing is cached, so clients of a killed node are not included.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
+            LocalProtocolError, ReservedSubject: If the pattern is invalid, or the bus is not entered.
         """
         self._services.running.check_here()
         check_pattern(pattern, self.limits.subject)
@@ -473,20 +481,19 @@ class Bus(BusVerbs):
     @overload
     def use(self, middleware: OutgoingHook, *, outgoing: Literal[True]) -> OutgoingHook: ...
     def use(self, middleware: Any, *, outgoing: bool = False) -> Any:
-        """Run middleware around every handler.
+        """Add a middleware around all handlers. Also works as a decorator.
 
-        A middleware is ``async def middleware(message, ctx, call_next): return await call_next(message)``. The first one that
-        you add is the outermost. `use` also works as a decorator.
+        A middleware is ``async def middleware(message, ctx, call_next): return await call_next(message)``. The first one added
+        is the outermost.
 
         Args:
-            middleware: A middleware; with `outgoing`, an `OutgoingHook`, which is a plain function.
-            outgoing: Call the hook before each request, publication, notification, stream and channel of the application is
-                sent. The hook may add to ``message.headers``, for peers that read headers, and may return a function that
-                receives the `Outcome`.
+            middleware: A middleware or, with `outgoing`, an `OutgoingHook`, which is a plain function.
+            outgoing: Call the hook before the application sends a request, publication, notification, stream or channel. It may
+                add to ``message.headers`` for peers that read headers, and may return a function that receives the `Outcome`.
 
         Raises:
-            TypeError: The middleware cannot be called with these arguments, is a class, or is a coroutine function although
-                `outgoing` is set.
+            TypeError: If the middleware is a class, cannot be called with these arguments, or is an outgoing coroutine
+                function.
         """
         if isinstance(middleware, type):
             name = middleware.__name__
@@ -504,7 +511,7 @@ class Bus(BusVerbs):
 
     @property
     def dependencies(self) -> Dependencies:
-        """The functions that handlers request with ``Depends``. `Dependencies.override` replaces one in tests."""
+        """The dependencies of handlers, so that tests can replace them with `Dependencies.override`."""
         return Dependencies(self._services.overrides)
 
     @property
@@ -518,7 +525,7 @@ class Bus(BusVerbs):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """The validation of answers, and of publications to a `Subject`; see `Bus`."""
+        """Validation of answers and of publications to a `Subject`; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
@@ -531,7 +538,7 @@ class Bus(BusVerbs):
     # -- statistics and events -------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
-        """Return a snapshot of the counters and queues of the bus."""
+        """Return a snapshot of the counters and queues."""
         runtime, counters, loopback = self._services.runtime, self._services.counters, self._parts.loopback
         links = list(runtime.links) if runtime is not None else []
         peers = [peer for link in links for peer in link.peers]
@@ -548,10 +555,10 @@ class Bus(BusVerbs):
         )
 
     def events(self) -> AsyncIterator[BusEvent]:
-        """Iterate over the events that happen after this call. If more than 1,000 are unread, the oldest are dropped.
+        """Iterate over the events of the bus from now on. The oldest are dropped if more than 1,000 are unread.
 
         Raises:
-            LocalProtocolError: (here or while iterating) The bus runs in another event loop.
+            LocalProtocolError: If the bus runs in another event loop.
         """
         if self._services.runtime is not None:
             self._services.runtime.check_here()
@@ -559,5 +566,4 @@ class Bus(BusVerbs):
 
 
 def parts_of(bus: Bus) -> BusParts:
-    """Return the parts of a bus, for higher layers."""
     return bus._parts

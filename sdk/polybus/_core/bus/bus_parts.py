@@ -1,4 +1,4 @@
-"""The parts of a bus, assembled."""
+"""The parts of a bus, and the methods through which wings use them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from ..runtime.services import Services
 
 _LONGEST = 30.0
-"""Seconds that a publication to one peer waits for room."""
+"""Seconds that a publication to one peer waits for space."""
 
 
 class ToldReply(InternalReply, eq=False, kw_only=True):
-    """A reply with a callback in the turn of its end."""
+    """A reply with a callback that runs in the turn in which it ends."""
 
     ended: Callable[[], None] | None = None
 
@@ -59,7 +59,7 @@ class ToldReply(InternalReply, eq=False, kw_only=True):
 
 
 class BusParts:
-    """The parts of a bus, connected.
+    """The connected parts of a bus.
 
     Attributes:
         services: Limits, counters, events, access control, and the runtime while entered.
@@ -69,7 +69,7 @@ class BusParts:
         links: Links and their peers.
         directory: Finds the party for a message.
         life: Entering, draining, leaving.
-        deliver_to_all: Delivers a publication from the mesh to the subscriptions of this bus and its clients; returns the
+        deliver_to_all: Delivers a publication from the mesh to the subscriptions of this bus and its clients, and returns the
             queues.
     """
 
@@ -109,30 +109,26 @@ class BusParts:
 
     @property
     def subscribers(self) -> Sequence[SubscriberSpec]:
-        """The functions registered by `Bus.on`."""
+        """Functions registered by `Bus.on`."""
         return self.lookup.subscribers
 
     @property
     def opened(self) -> Sequence[Link]:
-        """The links that the bus has opened."""
         return self.links.opened
 
     @property
     def peers(self) -> list[PeerParty]:
-        """The peers on all links."""
         return self.links.peers
 
     @property
     def clients(self) -> list[PeerParty]:
-        """The connected peers that have dialled in."""
+        """Connected peers that connected to this bus."""
         return [peer for peer in self.links.peers if not peer.link.upstream and peer.connected]
 
     def is_inside(self) -> bool:
-        """Return True if the caller is a handler of this bus, or its lifespan."""
         return self.life.is_inside()
 
     def clients_of(self, key: str) -> list[PeerParty]:
-        """Return the connections of one user."""
         return [peer for peer in self.links.peers_of(key) if peer.connected]
 
     async def gone(self, peer: Any) -> BusError:
@@ -162,9 +158,9 @@ class BusParts:
             connector: The address.
             adapter: The protocol.
             reader: Receives messages for this bus or one of its clients.
-            tls: TLS context for clients.
+            tls: Client-side TLS context.
             backoff: Pauses between attempts.
-            wait: Seconds during which the first attempt is repeated.
+            wait: Seconds to keep retrying the first attempt.
             beyond: Name of the other end for error texts.
         """
         return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)
@@ -176,36 +172,36 @@ class BusParts:
         return peer
 
     def answer(self, message: Message, value: Any) -> None:
-        """Answer a request of another bus of the mesh to this bus itself.
+        """Answer a request that another bus of the mesh sent to this bus.
 
         Raises:
-            BusError: It cannot be written.
+            BusError: If the answer cannot be written.
         """
         peer = self._inside
         peer.link.answer(response_to(message, value, peer.link), peer)
 
     def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = Kind.ERROR) -> None:
-        """Answer such a request with an error; `kind` is the kind of the answer.
+        """Answer such a request with an error of this kind.
 
         Raises:
-            BusError: It cannot be written.
+            BusError: If the answer cannot be written.
         """
         send_error(self._inside, message, code, text, reason, kind=kind)
 
     def ask_inside(
         self, to: Any, subject: str, body: Any, timeout: float, ended: Callable[[], None] | None = None
     ) -> Reply[Any]:
-        """Send a request to another bus of the mesh itself.
+        """Send a request to another bus of the mesh.
 
         Args:
-            to: The address, as in `plugins.mesh`.
+            to: Address as in `plugins.mesh`.
             subject: The subject.
             body: Value, written as JSON.
-            timeout: Seconds for the answer.
-            ended: Called if the answer arrives among other messages, or if there will be none.
+            timeout: Seconds to wait for the answer.
+            ended: Called when the answer arrives, in order with other messages, or when the request has failed.
 
         Raises:
-            BusError: (from the call or the await) As `Peer.request`.
+            BusError: When called or awaited, as for `Peer.request`.
         """
         peer, raw = self._inside, None if body is None else JSON.encode(body)
         runtime = peer.link.runtime
@@ -219,7 +215,7 @@ class BusParts:
         """Send a notification in JSON to another bus of the mesh.
 
         Raises:
-            BusError: It cannot be written.
+            BusError: If it cannot be written.
         """
         peer = self._inside
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
@@ -238,21 +234,20 @@ class BusParts:
         peer.inbound.start(call)
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
-        """Forward clients' requests without a handler here to a peer chosen for each."""
+        """Forward clients' requests without a handler here, each to the peer that `choose` returns."""
         from .bridge_forwarding import InnerRoute
 
         self.lookup.routes.append(InnerRoute(pattern, self, choose, inward=True))
 
     def remote(self, id: str, node: str, key: str | None, protocol: str) -> RemotePeer:
-        """Return the `RemotePeer` for a client of another bus of the mesh."""
         return RemotePeer(self.links, id, node, key, protocol)
 
     def publication(self, subject: str | int, body: Any) -> Message:
         """Return a publication with its body encoded.
 
         Raises:
-            EncodeError: The body cannot be written.
-            LocalProtocolError, ReservedSubject: The application may not use the subject.
+            EncodeError: If the body cannot be encoded.
+            LocalProtocolError, ReservedSubject: If applications may not use the subject.
         """
         return make_publication(self.pubsub.publisher.route(subject), subject, body, None, None)
 
@@ -268,7 +263,6 @@ class BusParts:
         self.pubsub.publisher.unsent(message, peer, how, error)
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
-        """Deliver a publication from the mesh to one member of a queue group here."""
         self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
 
     def is_of_this_bus(self, message: Message) -> bool:
@@ -278,7 +272,7 @@ class BusParts:
         return peer is not self.links.inner_peer and self.pubsub.relay.takes(message)
 
     def keep(self, keeps: Callable[[str | int], bool] | None) -> None:
-        """Store the publications that `keeps` accepts; None ends that."""
+        """Store the publications that `keeps` accepts, or none if it is None."""
         self.pubsub.publisher.keeps = keeps
         self.pubsub.publisher.routes.clear()
 
@@ -292,7 +286,6 @@ class BusParts:
         self.pubsub.announcer.inner, self.pubsub.publisher.net_joined = peer, in_net
 
     def parted(self) -> None:
-        """Stop announcing, because the mesh is away."""
         self.pubsub.announcer.inner = None
 
     @property
@@ -301,7 +294,7 @@ class BusParts:
         return self.pubsub.publisher.in_net
 
     def join_net(self) -> None:
-        """Expect this bus's publications to come back, over another bus of the mesh."""
+        """Expect this bus's publications to come back over another bus of the mesh."""
         self.pubsub.publisher.join_net()
 
     async def announce_handlers(self) -> None:
@@ -309,19 +302,19 @@ class BusParts:
         await self.pubsub.announcer.begin()
 
     def add_interest(self, interest: Any) -> None:
-        """Announce a pattern, or a `plugins.ToUser`, until `remove_interest`."""
+        """Announce a pattern or a `plugins.ToUser`."""
         self.pubsub.announcer.add_behind(interest)
 
     def remove_interest(self, interest: Any) -> None:
-        """Withdraw the announcement."""
         self.pubsub.announcer.remove_behind(interest)
 
     async def interest_known(self) -> None:
-        """Return when the mesh knows all interests."""
+        """Wait until the mesh knows all interests."""
         await self.pubsub.announcer.known_inside()
 
     def withhold(self, peer: PeerParty) -> bool:
-        """Stop sending to a client on a wire without subscriptions. False if it does not get every publication anyway."""
+        """Stop sending to a client whose protocol has no subscriptions. Returns False if it does not get every publication
+        anyway."""
         recipients = self.pubsub.recipients
         if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out:
             return False
@@ -333,7 +326,7 @@ class BusParts:
         self.pubsub.recipients.send_all(peer)
 
     def queue_for(self, peer: PeerParty, queue: PublicationQueue | None) -> None:
-        """Offer the client's present and future subscriptions to a queue instead; None ends that."""
+        """Offer publications for the client to a queue instead, also for its future subscriptions. `None` ends that."""
         if queue is None:
             peer.subscriptions.release()
             return
@@ -341,7 +334,7 @@ class BusParts:
         self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
     def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
-        """Offer the client's subscriptions to a queue that outlives it. Returns the patterns and the unsent messages."""
+        """Offer the client's publications to a queue that outlives it. Returns the patterns and the unsent messages."""
         patterns = tuple(peer.patterns)
         for pattern in patterns:  # before the client loses them: other nodes see no change
             self.add_interest(pattern)
@@ -355,13 +348,10 @@ class BusParts:
         return cost(message)
 
     def add_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
-        """Offer matching publications to a queue."""
         self.pubsub.local.add(pattern, queue)
 
     def remove_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
-        """Stop offering them."""
         self.pubsub.local.remove(pattern, queue)
 
     def queues(self, subject: str | int) -> tuple[PublicationQueue, ...]:
-        """Return the queues for a publication."""
         return self.pubsub.local.match(subject)

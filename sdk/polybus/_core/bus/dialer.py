@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from .bus_parts import BusParts
 
 _ABSENT: Final = ("no server listens there", "no such file", "no server has this name in this event loop")
-"""Ends of reasons that mean: there is no server."""
+"""Reasons that end like this mean that there is no server."""
 _STARTING: Final = "it may still be starting, or speak another protocol"
-"""End of the reason that means: accepted, but no answer yet."""
+"""Reasons that end like this mean that the server accepted the connection but has not answered yet."""
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
@@ -67,11 +67,11 @@ def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _PATIENCE = 4
-"""The attempt at a first connect that logs a warning: by then a server should be there."""
+"""Attempt at a first connect that logs a warning, because a server should be there by then."""
 
 
 class LinkLog:
-    """The log of one link. It logs attempts 1, 2, 4, 8, ...: an outage of an hour takes only a few lines."""
+    """The log of one link. It logs attempts 1, 2, 4, 8 and so on, so that an hour's outage takes only a few lines."""
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self.url: str = in_one_line(without_secrets(url))
@@ -92,7 +92,7 @@ class LinkLog:
             logger.warning(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
 
     def lost(self, reason: str, attempt: int, delay: float) -> None:
-        """Log a lost link; from the second attempt on, one lost right after a reconnect."""
+        """Log a lost link. From the second attempt on, it was lost right after a reconnect."""
         if attempt == 1:
             self._since = self._clock()
         self._quiet = not _is_told(attempt)
@@ -119,7 +119,6 @@ class LinkLog:
         logger.info("the server of the link to %s is about to end: the link moves to %s", self.url, address, extra=self.fields)
 
     def stays(self, reason: str, attempt: int) -> None:
-        """Log a failed attempt to move to another server."""
         if not _is_told(attempt):
             return
         text = "the server of the link to %s is about to end, and no other server accepts this bus (attempt %d): %s"
@@ -136,7 +135,6 @@ class LinkLog:
         )
 
     def given_up(self, reason: str, attempts: int | None = None) -> None:
-        """Log the end of a link, after so many attempts or a refusal."""
         after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
         logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason), extra=self.fields)
 
@@ -153,20 +151,20 @@ _SPREADS = 0.5
 """Seconds for an announcement to spread over a server's network."""
 _GRACE = 0.01
 _LONGEST_GRACE = 0.2
-"""Bounds in seconds of the wait for a refusal without a welcome (plain TCP): twice the connect time."""
+"""Bounds in seconds of the wait for a refusal on connections without a welcome (plain TCP), which is twice the connect time."""
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
-"""Headers for the handshake, or a plain or async function that returns them, called before every attempt."""
+"""Headers for the handshake, or a plain or async function that returns them and is called before every attempt."""
 
 _TRY_AGAIN_LATER: Final = 1013
 """Close code of a server that refuses connections, or this peer, for now."""
 _AFTER_REFUSAL: Final = 10.0
-"""Minimum of seconds between attempts after a retried refusal."""
+"""Minimum number of seconds between attempts after a refusal that is retried."""
 
 
 @entered_first("async with connect(url) as bus:")
 class Connecting:
-    """The async context manager behind `connect` and `Bus.connect`. Implements `_core.link.ports.LinkDialer`."""
+    """Async context manager behind `connect` and `Bus.connect`. Implements `_core.link.ports.LinkDialer`."""
 
     def __init__(
         self,
@@ -193,7 +191,7 @@ class Connecting:
         self._siblings: list[Connecting] = [
             Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
         ]
-        """The other connections of a protocol that needs several."""
+        """Further connections, for a protocol that needs several."""
         features = ProtocolFeatures.of(self._adapter)
         self._files, self._with_files = features.files, features.with_files
         self._others = AsyncExitStack()
@@ -217,13 +215,13 @@ class Connecting:
         self._gives_bus = gives_bus
         self._inner, self._beyond = inner, beyond
         self.insists: bool = inner is not None
-        """True to retry refusals, slowly, once the link was up: without it the process would look healthy and be useless."""
+        """True to retry refusals slowly once the link was up. Otherwise the process would look healthy and be useless."""
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
         self._lost: Closed | None = None
         self._stands = False
         self._leaving = False
-        """True while the link's server is about to end and others exist."""
+        """True while the link's server is about to end and there are others."""
         self._moves = False
         self._failures = 0
         self._up_since = 0.0
@@ -316,7 +314,6 @@ class Connecting:
     # -- attempts --------------------------------------------------------------------------------------------------------
 
     async def _first(self, link: Link) -> None:
-        """Make the first connection, retrying for `wait` seconds."""
         time = self._services.running.time
         until = time() + self._wait
         attempt = 0
@@ -400,7 +397,6 @@ class Connecting:
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
     async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
-        """Make the adapter with the current contents of its files. Raises ConnectFailed if one cannot be read."""
         patience = self._services.limits.connect_timeout
         try:
             with anyio.fail_after(patience):
@@ -414,7 +410,7 @@ class Connecting:
             raise ConnectFailed(link.url, str(error)) from None
 
     async def _current_headers(self, link: Link) -> Mapping[str, str]:
-        """Call the application's function. Raises ConnectFailed, or the function's own Unauthorized or Forbidden."""
+        """Call the application's function. Raises `ConnectFailed`, or the function's own `Unauthorized` or `Forbidden`."""
         headers: Any = self._headers
         patience = self._services.limits.connect_timeout
         try:
@@ -453,7 +449,7 @@ class Connecting:
         return {"token": token} if kind.lower() == "bearer" else None
 
     def told_retry(self, retry: Any) -> None:
-        """Use the server's pauses between attempts, since it knows the number of its clients, or our own if it tells none."""
+        """Use the server's pauses between attempts, since it knows the number of its clients, or our own if it sets none."""
         self._backoff = backoff_told(self._own, retry)
         if self._link is not None and self._backoff is not self._own:
             self._link.greets = True  # another server may answer at that address
@@ -465,7 +461,7 @@ class Connecting:
             self._decided.set()
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Pass other servers to the connector; move there if the current one is about to end."""
+        """Pass other servers to the connector, and move there if the current one is about to end."""
         EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
         self._leaving = leaving and len(addresses) > 0
         if self._leaving and not self._moves and self._link is not None:
@@ -473,7 +469,7 @@ class Connecting:
             self._link.runtime.spawn(self._move_on, self._link)
 
     async def _move_on(self, link: Link) -> None:
-        """Move to another server before this one ends; without success stay until then."""
+        """Move to another server before this one ends. If that does not succeed, stay until then."""
         try:
             attempt = 0
             while self._leaving and link.state is State.UP:
@@ -517,7 +513,7 @@ class Connecting:
         return connection.moving
 
     async def _leave_one(self, link: Link, moving: Moving) -> None:
-        """Leave the old connection, once its server has announced the new one's subscriptions."""
+        """Leave the old connection once its server has announced the subscriptions of the new one."""
         with suppress(BusError):
             await link.confirmed()
         await anyio.sleep(_SPREADS / 2)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Directory(Struct, eq=False):
     """The parties of a bus: its handlers, the routes of bridges, its peers, and clients of other nodes.
 
-    Messages of peers do not leave over another link: `HandlerLookup.find_for` finds their handler or route.
+    Messages from peers never leave over another link, so `HandlerLookup.find_for` looks only for handlers and routes.
     """
 
     _lookup: HandlerLookup
@@ -37,12 +37,12 @@ class Directory(Struct, eq=False):
         return self._links.services
 
     def find(self, subject: str | int, to: Any = None) -> Party:
-        """Find the party for a message of this program: the peer in `to`, a handler of this bus, or the peer behind a link.
+        """Find the party for a message from this program: the peer in `to`, a handler of this bus, or the peer behind a link.
 
         Raises:
-            NoHandler, AmbiguousRoute: No opened link leads there, or several do.
-            BusError: The only link has ended, with the reason.
-            TypeError, ValueError: `to` is not a peer, or is a peer of another bus.
+            NoHandler, AmbiguousRoute: If no opened link leads there, or several do.
+            BusError: If the only link has ended; the error is the reason.
+            TypeError, ValueError: If `to` is not a peer, or is a peer of another bus.
         """
         if to is not None:
             return self.named(to)
@@ -54,7 +54,7 @@ class Directory(Struct, eq=False):
         return self._links.choose(subject) if only is None else only
 
     def find_behind(self, subject: str | int, address: str) -> PeerParty:
-        """Find the peer that leads to an address: as `find`, or, without opened links, the only one with addresses."""
+        """Find the peer that leads to an address. A bus without opened links uses its only peer with addresses."""
         behind = [] if self._links.opened else [peer for peer in self._links.peers if peer.link.destinations]
         if len(behind) > 1:
             text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
@@ -62,20 +62,21 @@ class Directory(Struct, eq=False):
         return behind[0] if behind else self._links.choose(subject)
 
     def find_own(self, subject: str | int, facts: dict[str, Any]) -> HandlerParty:
-        """Find the handler of this bus for `Bus.as_`. Raises NoHandler if there is none."""
+        """Find the handler of this bus for `Bus.as_`.
+
+        Raises:
+            NoHandler: If there is none.
+        """
         own = self._lookup.find(subject)
         if own is None:
             raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
         return HandlerParty(self._loopback, own, facts)
 
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> Any:
-        """Find the party for a message from a bridge: as `find`, or the route of another bridge, which does not lead back.
+        """Find the party for a message from a bridge: as `find`, or the route of another bridge that does not lead back.
 
         Returns:
-            A `HandlerParty`, `RouteParty` or `PeerParty`; for ``tunnel`` a listener in place of a handler.
-
-        Raises:
-            BusError: As for `find`.
+            A `HandlerParty`, `RouteParty` or `PeerParty`. For ``tunnel``, a listener instead of a handler.
         """
         own = self._lookup.listener(subject) if kind == "tunnel" else self._lookup.find(subject)
         if own is not None:
@@ -84,7 +85,12 @@ class Directory(Struct, eq=False):
         return route if route is not None else self._links.choose(subject)
 
     def named(self, to: Any) -> Party:
-        """Return the party of a peer in ``to=``. Raises TypeError, or ValueError for a peer of another bus."""
+        """Return the party of a peer in ``to=``.
+
+        Raises:
+            TypeError: If it is not a peer.
+            ValueError: If it is a peer of another bus.
+        """
         if not isinstance(to, (Peer, RemotePeer)):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
         party: Any = party_of(to)
@@ -94,7 +100,7 @@ class Directory(Struct, eq=False):
         return found
 
     def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
-        """Split ``to=`` into present peers, one that has left, and clients of other nodes, each once."""
+        """Split ``to=`` into present peers, one that has left, and clients of other nodes, without duplicates."""
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
             self.named(peer)

@@ -1,4 +1,4 @@
-"""The life of a bus: entered, running, draining, left. The bus counts its entries; its lifespan runs in its own task."""
+"""The life of a bus: entered, running, draining, left. Entries are counted, and the lifespan runs in its own task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 
 
 def check_lifespan(function: Any) -> None:
-    """Raise TypeError unless ``lifespan(bus)`` can be called and returns an async context manager."""
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -56,7 +55,7 @@ def within(runtime: Runtime | None) -> bool:
 
 
 def raised_by_lifespan(error: BaseException) -> bool:
-    """Check whether the lifespan of a bus raised an error."""
+    """Return True if the lifespan of a bus raised the error."""
     own = LifespanTask._run.__code__
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -77,7 +76,7 @@ class LifespanTask:
     error: BaseException | None = field(default=None, init=False)
 
     async def start(self) -> Any:
-        """Run the lifespan until it yields, and return the value. Raises LocalProtocolError if the bus was closed first."""
+        """Run the lifespan until it yields, and return the value. Raises `LocalProtocolError` if the bus was closed first."""
         self._runtime.spawn(self._run)
         try:
             await self._changed.wait()
@@ -132,13 +131,13 @@ class LifespanTask:
 
 
 Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
-"""``lifespan(bus)`` returns an async context manager; its value is `Bus.state`."""
+"""``lifespan(bus)`` returns an async context manager, which yields `Bus.state`."""
 
 
 DRAIN: Final = 20.0
 """Default time for a drain in seconds."""
 STREAMS_SHARE: Final = 0.25
-"""Share of the time of a drain that streams and channels have. Most of them never end on their own."""
+"""Share of the drain that streams and channels have. Most of them never end on their own."""
 _TOO_LATE: Final = "%s: register durable=%r before you enter the bus, which then looks for its store"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
@@ -170,7 +169,7 @@ class Lifecycle:
     """Runtimes of entered ``async with bus`` blocks, the oldest first."""
     _lifespan_task: LifespanTask | None = field(default=None, init=False)
     _cut: anyio.CancelScope | None = field(default=None, init=False)
-    """The current drain, so that `close` can cut it short."""
+    """The current drain, so that `aclose` can cut it short."""
     _patience: float = field(default=DRAIN, init=False)
     """Seconds for the end of the lifespan, the same as for the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
@@ -334,7 +333,7 @@ class Lifecycle:
                     self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
-        """Let all work end, at most `timeout` seconds, then notify the peers. The lifespan keeps its links until its end."""
+        """Let all work end within `timeout` seconds, then notify the peers. The lifespan keeps its links until its end."""
         until = runtime.notifier.until
         reason = _UNFINISHED
         extensions = self._links.extensions
@@ -369,7 +368,6 @@ class Lifecycle:
             await extension.finish(scope.deadline)
 
     def _serves(self, runtime: Runtime) -> bool:
-        """Check whether a client waits for a handler."""
         if runtime.running + runtime.answering > runtime.stopping or self._loopback.calls:
             return True
         return any(peer.waiting for link in runtime.links for peer in link.peers)
@@ -432,7 +430,8 @@ class Lifecycle:
                     runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
-        """End the handlers before the lifespan that they use, and the lifespan before its links. Raises its error."""
+        """End the handlers before the lifespan that they use, and the lifespan before its links. Raises the error of the
+        lifespan."""
         try:
             for listening in list(self._links.gates.values()):
                 await listening.aclose()

@@ -1,4 +1,4 @@
-"""A bus's links, dialled and accepted, and their peers."""
+"""The links of a bus and their peers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class LinkRegistry:
-    """The links of a bus. Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
+    """Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
 
     Attributes:
         opened: Dialled links that have been up, until they are given up.
         gates: Gates for incoming connections, with their listeners.
-        of_lifespan: Links that the lifespan dialled: they end after it.
+        of_lifespan: Links that the lifespan dialled and that end after it.
         extensions: Parts that wings have added to the bus.
     """
 
@@ -63,7 +63,7 @@ class LinkRegistry:
 
     @property
     def storage(self) -> Storage:
-        """The extension for stored publications, made on first use."""
+        """The extension for stored publications, which is created on first use."""
         storage = self._storage
         if storage is None:
             made: Any = self._make_storage()
@@ -87,15 +87,14 @@ class LinkRegistry:
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
 
     def peers_of(self, key: str) -> list[PeerParty]:
-        """Return the clients of one identity, except leaving ones."""
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
     def choose(self, subject: str | int) -> PeerParty:
         """Choose the peer for requests to a subject.
 
         Raises:
-            NoHandler, AmbiguousRoute: No dialled link leads there, or several do.
-            BusError: The only link is gone for good, with the reason.
+            NoHandler, AmbiguousRoute: If no dialled link leads there, or several do.
+            BusError: If the only link is gone for good; the error is the reason.
         """
         only: PeerParty | None = self.opened[0].peer if len(self.opened) == 1 else None
         if only is not None:
@@ -123,7 +122,7 @@ class LinkRegistry:
             raise another(gone)
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
-        """Make a connector through a peer, or through the peer for requests to this name."""
+        """Return a connector through a peer, or through the peer for requests to this name."""
         from ..tunnel import TunnelConnector  # few programs have one
 
         if not isinstance(name, str):
@@ -147,7 +146,7 @@ class LinkRegistry:
     # -- adding links ----------------------------------------------------------------------------------------------------
 
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str, retry: Backoff | None = None) -> BusGate:
-        """Make a gate; it accepts connections once it is in `gates`."""
+        """Create a gate. It accepts connections once it is in `gates`."""
         return BusGate(self._services, self, adapter, url, when_full, retry)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:
@@ -155,7 +154,7 @@ class LinkRegistry:
         self.pubsub.forget_routes()
 
     def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-        """Return the other names of a publication, by wire with names and addresses."""
+        """Return the other names of a publication by protocol, for protocols with both names and addresses."""
         found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
         return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
 
@@ -163,7 +162,7 @@ class LinkRegistry:
         return {link.adapter for link in self._services.running.links} | {gate.adapter for gate in self.gates}
 
     async def announced(self, link: Link) -> None:
-        """Wait until a new link's peer knows this bus and its subscriptions."""
+        """Wait until the peer of a new link knows this bus and its subscriptions."""
         peer = link.peer
         if peer is None:
             return
@@ -197,7 +196,7 @@ class LinkRegistry:
                 extension.client_up(link.peer)
 
     def link_moved(self, link: Link) -> None:
-        """Announce everything at the new server of a link, which does not know this bus."""
+        """Announce everything to the new server of a link, which does not know this bus."""
         for extension in self.extensions:
             extension.link_moved(link)
         for peer in link.peers:
@@ -240,7 +239,7 @@ class LinkRegistry:
         self.of_lifespan.discard(link)
 
     def lost(self, peer: PeerParty, gone: BusError | None) -> None:
-        """Forget a disconnected peer's subscriptions; `gone` is the reason of a permanent loss."""
+        """Forget the subscriptions of a disconnected peer; `gone` is the reason of a permanent loss."""
         self.pubsub.recipients.remove(peer)
         link = peer.link
         for extension in self.extensions:
@@ -268,7 +267,7 @@ class LinkRegistry:
         link.abort(Closed(code, "leaving"))
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
-        """Say goodbye on all links (the lifespan's only with `of_lifespan`), and wait for their end, for a bounded time."""
+        """Say goodbye on all links (those of the lifespan only with `of_lifespan`), and wait a bounded time for their end."""
         links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
         for link in links:
             link.close(1000 if link.opened else 1001, reason)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Caller(PartyVerbs):
-    """Calls the handlers of a bus on behalf of a user in the same process: ``bus.as_(user).request(...)``
+    """Calls the handlers of a bus on behalf of a user in the same process; returned by `Bus.as_`.
 
-    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is None,
-    and `authorize` is not called, so the caller is responsible for access control.
+    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is `None`,
+    and `authorize` is not called, so access control is up to the caller.
 
     Attributes:
-        identity: The identity of the user, as `authenticate` would return it.
+        identity: Identity of the user, as `authenticate` would return it.
     """
 
     __slots__ = ("_party", "identity")
@@ -47,7 +47,7 @@ class Caller(PartyVerbs):
 
 
 class OwnHandlers(Struct, frozen=True):
-    """The handlers of a bus, called with the identity of a user. Implements `peer.party_verbs.Party`."""
+    """Implements `peer.party_verbs.Party`."""
 
     _directory: Directory
     _identity: Any
@@ -77,7 +77,7 @@ In = TypeVar("In")
 _ONLINE = "_polybus.online"
 """Subject of the request to the node that a user is connected to."""
 _PATIENCE = 2.0
-"""Seconds to wait for the answer of that node, or for the engine to process announcements."""
+"""Seconds to wait for that node, or for the engine to process announcements."""
 
 
 class RemoteParty(Struct, frozen=True, eq=False):
@@ -136,7 +136,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
 
 
 class UserParty(RemoteParty, frozen=True, eq=False):
-    """A user, reached over the newest connection to this bus, or otherwise over one to another node."""
+    """Sends to the newest connection of the user on this bus, or through the cluster if there is none."""
 
     to: ToUser
 
@@ -167,8 +167,6 @@ class UserParty(RemoteParty, frozen=True, eq=False):
 
 
 class ClusterVerbs(PartyVerbs):
-    """The verbs for a client or user in the cluster."""
-
     __slots__ = ()
     _party: RemoteParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
 
@@ -177,26 +175,26 @@ class ClusterVerbs(PartyVerbs):
     @overload
     async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish only to this client, or to all connections of the user, regardless of subscriptions.
+        """Publish only to this client, or to all connections of this user, regardless of subscriptions.
 
-        See `Bus.publish`. Publishing to a user without a connection is not an error.
+        See `Bus.publish`. Publishing to a user who is not connected is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.publish`.
-            QueueFull: An outbox is full, for example to the engine.
-            Disconnected: This bus has left the cluster of the client.
+            QueueFull: If an outbox is full, for example the one to the engine.
+            Disconnected: If this bus has left the cluster of the client.
         """
         await self._party.publish(subject, body, headers)
 
 
 class RemotePeer(ClusterVerbs):
-    """A client that is connected to another node of the cluster. It has the verbs of a `Peer`.
+    """A client of another node of the cluster, with the verbs of a `Peer`.
 
     Attributes:
-        id: Its `Peer.id` on that node.
-        node: The `Node.id` of that node.
-        identity_key: The key of its identity, or None.
-        protocol: The name of its protocol.
+        id: The `Peer.id` of the client on its node.
+        node: The `Node.id` of its node.
+        identity_key: Key of its identity, or `None`.
+        protocol: Name of its protocol.
     """
 
     __slots__ = ("_party", "id", "identity_key", "node", "protocol")
@@ -213,12 +211,12 @@ class RemotePeer(ClusterVerbs):
 
 
 class User(ClusterVerbs):
-    """A user with any number of connections, as returned by `Bus.user`.
+    """A user with any number of connections; returned by `Bus.user`.
 
-    Requests are sent to one connection, preferably one to this bus; publications are sent to all connections.
+    Requests go to one connection, preferably on this bus. Publications go to all connections.
 
     Attributes:
-        key: The key of the identity that `authenticate` returned; see `plugins.Identity`.
+        key: The `Identity.key` that `authenticate` returned for the user.
     """
 
     __slots__ = ("_party", "key")
@@ -231,14 +229,14 @@ class User(ClusterVerbs):
         return f"<User {self.key!r}>"
 
     async def online(self) -> bool:
-        """Check whether the user is connected, here or to another node. This takes one round trip; nothing is cached.
+        """Check whether the user is connected to this bus or another node. The check takes a round trip; nothing is cached.
 
-        If the user is connected here and the result is True, all other nodes can reach the user too, unless the engine is down
-        or does not confirm within 2 s.
+        If the user is connected to this bus, all other nodes can reach the user too by the time this returns, unless the engine
+        is down or does not confirm within 2 s.
 
         Raises:
-            Disconnected: The user is not connected here, and the engine of the cluster is down.
-            DeadlineExceeded: The node of the user does not answer within 2 s.
+            Disconnected: If the user is not connected to this bus, and the engine of the cluster is down.
+            DeadlineExceeded: If the user's node does not answer within 2 s.
         """
         links = self._party.host
         if self._party.here():
@@ -256,10 +254,10 @@ class User(ClusterVerbs):
             return False
 
     async def peers(self) -> Survey[Any]:
-        """Find all connections of the user: a `Survey` of `Peer` here, and `RemotePeer` at other nodes.
+        """Find all connections of the user: each is a `Peer` of this bus or a `RemotePeer`.
 
         Raises:
-            Disconnected: The engine of the cluster is down.
+            Disconnected: If the engine of the cluster is down.
         """
         port = self._party.host.mesh
         if port is None:

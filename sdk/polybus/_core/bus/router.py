@@ -27,14 +27,14 @@ P = TypeVar("P")
 
 
 class Router:
-    """A group of handlers that you add to a bus with `bus.include(router, prefix="user.")`.
+    """A group of handlers, which `Bus.include` adds to a bus.
 
     Args:
-        prefix: Prefix for the subjects and patterns of all its handlers, as in ``Router(prefix="user.")``.
+        prefix: Prefix for the subjects and patterns of all handlers, as in ``Router(prefix="user.")``.
 
     Raises:
-        TypeError: `prefix` is not a string.
-        ValueError: `prefix` ends in the middle of a name.
+        TypeError: If `prefix` is not a string.
+        ValueError: If `prefix` does not end with a separator such as a dot.
     """
 
     def __init__(self, *, prefix: str = "") -> None:
@@ -51,22 +51,22 @@ class Router:
         """Register a function that answers requests to a subject.
 
         A coroutine function is awaited. A plain function runs in a worker thread, or on the event loop with ``inline=True``. An
-        async generator answers `stream`, and a function with a `Channel` parameter answers `channel`.
+        async generator answers `stream`, and a coroutine function with a `Channel` parameter answers `channel`.
 
         Args:
-            subject: The subject as a string, an integer or a `Subject`. The empty subject is for requests that do not name one
-                (UBRE as in its document).
+            subject: Subject as a string, an integer or a `Subject`. Requests without a subject (UBRE allows them) go to the
+                handler of the empty string.
             inline: Call a plain function on the event loop.
-            running: Maximum number of concurrent calls of this function, including streams and channels. By default only
-                `Limits` apply. Further calls wait without using slots of other handlers; calls beyond `Cluster.waiting` are
-                passed to another node.
+            running: Maximum number of concurrent calls of this function, including streams and channels. Further calls wait
+                without taking slots from other handlers. In a cluster, calls beyond `Cluster.waiting` go to another node. By
+                default only `Limits` apply.
 
         Raises:
-            TypeError: The signature does not fit, the subject already has a handler, this router is already included, or
-                `check_answers` cannot check the answers.
-            ValueError: `running` is below 1.
-            LocalProtocolError: The subject is not valid.
-            ReservedSubject: The subject is reserved for polybus.
+            TypeError: If the signature is unsuitable, the subject already has a handler, this router has already been included,
+                or `check_answers` cannot check the return type.
+            ValueError: If `running` is below 1.
+            LocalProtocolError: If the subject is invalid.
+            ReservedSubject: If the subject is reserved for polybus.
         """
         name = _prefixed(self._prefix, _name(subject, "handle"))
         if name != "":
@@ -130,40 +130,40 @@ class Router:
         ordered: bool = False,
         peers: bool = True,
     ) -> Any:
-        """Register a function that receives the publications of a pattern, one at a time and in order.
+        """Register a function that receives published messages, by default one at a time and in order.
 
-        With ``durable="billing"`` the function consumes a `Store` of the cluster. The workers with that name share the
-        publications, and each publication is redelivered until the function has returned, even after a crash. The function may
-        therefore run twice for one publication, with the same ``ctx.message.id``. A bus without a cluster reads the external
-        stream that stores the pattern, if a link to a NATS network leads to one when it opens.
+        With ``durable="billing"``, the function processes the messages of a `Store` of the cluster. All workers with that name
+        share them, and each message is redelivered until the function has returned, even after a crash. The function may
+        therefore run twice for the same ``ctx.message.id``. A bus without a cluster reads the external stream that stores the
+        pattern, if a link to a NATS network leads to one when it opens.
 
         Args:
-            pattern: ``*`` matches one token, ``>`` the rest; ``{name}`` matches one token and passes it as the argument of that
-                name.
-            queue: Number of publications that may wait for the function. By default as many as fit into `Limits.queue_bytes`,
-                which counts the body and 200 bytes for each: about 20,000 small ones. The publications of a durable handler
-                wait in the store.
+            pattern: Subject or pattern. ``*`` matches one token and ``>`` matches the rest. ``{name}`` matches one token and
+                passes it as the argument ``name``.
+            queue: Number of messages that may wait for the function. By default the limit is `Limits.queue_bytes`, which counts
+                each body plus 200 bytes and so holds about 20,000 small messages. Messages for a durable handler wait in the
+                store.
             when_full: Policy for a full queue; see `WhenFull`.
-            concurrency: Number of publications to handle at the same time. If it is above 1, their order is not kept.
+            concurrency: Number of messages to process at the same time. Above 1, their order is not guaranteed.
             inline: Call a plain function on the event loop.
-            group: Name of a queue group. One of the subscriptions with the same group and pattern receives each publication:
-                in this bus, in all nodes of its cluster, and in other programs on wires with groups (NATS).
-            durable: The name of a durable handler: letters, digits, ``-`` and ``_``.
-            retry: For a durable handler: `Retry.attempts` and `Retry.backoff` apply after the function raises; five attempts by
-                default. A publication becomes a dead letter after the last failure, or at once if its body does not fit.
-            ack_wait: For a durable handler: seconds until a publication is redelivered after its worker was lost; 30 by
-                default. A function may run longer.
-            start: For a new durable handler: begin with ``"all"`` stored publications (the default), with ``"new"`` ones only,
-                with those up to the age of a `timedelta`, or with the publication of that number.
-            ordered: For a durable handler: handle one publication at a time in the whole cluster, in the order of the store.
-            peers: If False, the function receives only publications of this bus (in a cluster: of each node) and from bridges,
-                and peers do not see the subscription. Not allowed with `group` or `durable`.
+            group: Name of a queue group. Only one subscription with the same group and pattern receives each message, across
+                all nodes of the cluster and, for protocols with groups (NATS), other programs.
+            durable: Name of a durable handler, made of letters, digits, ``-`` and ``_``.
+            retry: For a durable handler, `Retry.attempts` and `Retry.backoff` apply after the function raises. The default is
+                five attempts. After the last one the message becomes a dead letter; a body that does not fit becomes one at
+                once.
+            ack_wait: For a durable handler, seconds until a message is redelivered after its worker was lost. The default is
+                30. A function may run for longer.
+            start: Where a new durable handler starts: at ``"all"`` stored messages (the default), with ``"new"`` ones, at a
+                `timedelta` before now, or at a sequence number.
+            ordered: For a durable handler, process one message at a time in the whole cluster, in the order of the store.
+            peers: If `False`, the function receives only messages from this bus (in a cluster, each node) and from bridges, and
+                peers do not see the subscription. Cannot be combined with `group` or `durable`.
 
         Raises:
-            TypeError: The signature does not fit, an argument has a wrong type, or this router is already included.
-            ValueError: The group is invalid, the queue or concurrency is below 1, the policy is unknown, or an argument
-                requires `durable` or excludes it.
-            LocalProtocolError: The pattern is not valid; or `durable` is set although the bus is already entered.
+            TypeError: If the signature is unsuitable, an argument has the wrong type, or this router has already been included.
+            ValueError: If an argument is invalid, requires `durable`, or cannot be combined with it.
+            LocalProtocolError: If the pattern is invalid, or `durable` is set although the bus is already entered.
         """
         name = _prefixed(self._prefix, _name(pattern, "on"))
         check_pattern(name)
@@ -195,15 +195,15 @@ class Router:
 
         Args:
             contract: As for `Bus.client`. Plain ``def`` methods are also allowed, and run in threads.
-            implementation: An object with all methods of the contract. It helps type checkers if its class is derived from the
-                contract: ``class UsersInDatabase(Users): ...``
-            prefix: As for `Bus.client`, after the prefixes of routers.
+            implementation: Object with all methods of the contract. Deriving its class from the contract helps type checkers:
+                ``class UsersInDatabase(Users): ...``
+            prefix: As for `Bus.client`. The prefixes of routers precede it.
 
         Raises:
-            TypeError: `contract` is not a contract, the object does not implement it, a subject already has a handler, or the
-                prefix of a router would precede an integer. The text names the class, the method and the remedy. Nothing is
-                registered in that case.
-            LocalProtocolError: A subject with the router's prefix is not valid.
+            TypeError: If `contract` is not a contract, the object does not implement it, a subject already has a handler, or a
+                router's prefix would precede an integer. The text names the class and the method, and says what to write. No
+                handler is registered in that case.
+            LocalProtocolError: If a subject is invalid with the prefix of the router.
         """
         from ...contracts.contract import handlers_of  # few programs have contracts
 
@@ -216,20 +216,21 @@ class Router:
     def publishes(self, subject: AnySubject, *, description: str = "") -> Subject[Any, Any]:
         """Declare a publication for the AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
 
-        This is only documentation: `Bus.publish` also publishes to subjects that are not declared.
+        This is for documentation only; you can publish to undeclared subjects too.
 
         Args:
-            subject: The full subject (a router adds no prefix) with the type of the bodies, or a pattern if part of the subject
-                varies.
-            description: A text like the docstring of a handler: a summary, details, and ``Args:`` for the names in a pattern.
+            subject: The full subject and the type of the bodies, or a pattern if part of the subject varies. A router adds no
+                prefix.
+            description: Text in the form of a handler's docstring: a summary, details, and ``Args:`` for the names in a
+                pattern.
 
         Returns:
             The subject, for `Bus.publish`.
 
         Raises:
-            TypeError: `subject` is not a subject, is a subject of requests, or was declared with another type.
-            LocalProtocolError: The subject is not valid.
-            ReservedSubject: The subject is reserved for polybus.
+            TypeError: If `subject` is not a subject, is a subject of requests, or was declared with another type.
+            LocalProtocolError: If the subject is invalid.
+            ReservedSubject: If the subject is reserved for polybus.
         """
         check_given(description, str, "description", "description='Told for each order.'")
         publication = declared(subject, description)
@@ -238,15 +239,19 @@ class Router:
         return publication.subject
 
     def include(self, router: Router, *, prefix: str = "") -> None:
-        """Add all handlers of another router, with a prefix before their subjects, and its declared publications.
+        """Add the handlers and declared publications of a router.
 
-        After that, you cannot add handlers to the router, because they would not reach this bus.
+        Register all handlers of the router first: it does not accept any more after this call.
+
+        Args:
+            router: The router.
+            prefix: Prefix for the subjects and patterns of its handlers.
 
         Raises:
-            TypeError: A subject already has a handler or another type, a prefix would precede an integer or a URI, or `router`
-                is not a router.
-            ValueError: The prefix ends in the middle of a name.
-            LocalProtocolError: A subject with the prefix is not valid.
+            TypeError: If a subject already has a handler or another type, a prefix would precede an integer or a URI, or
+                `router` is not a router.
+            ValueError: If the prefix does not end with a separator such as a dot.
+            LocalProtocolError: If a subject is invalid with the prefix.
         """
         check_given(router, Router, "router", "bus.include(router, prefix='user.')")
         _check_prefix(prefix)

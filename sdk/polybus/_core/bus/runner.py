@@ -1,4 +1,4 @@
-"""The two ways to start a bus: `polybus.connect`, and `polybus.run`, which serves until a signal arrives."""
+"""`polybus.connect`, and `polybus.run`, which serves a bus until a signal arrives."""
 
 from __future__ import annotations
 
@@ -52,31 +52,32 @@ def connect(
     limits: Limits | None = None,
     record: str | os.PathLike[str] | None = None,
 ) -> AbstractAsyncContextManager[Bus]:
-    """Open a link: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...``
+    """Connect to a server.
 
-    The first attempt to connect fails fast. An established link reconnects, and restores its subscriptions before other
-    traffic. Leaving the block drains the bus.
+    Use the result as an async context manager: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...`` The first
+    attempt fails fast unless you pass `wait`. Once established, the link reconnects on its own and restores its subscriptions
+    before any other traffic. Leaving the block drains the bus.
 
     Args:
         target: A URL ``<protocol>+<transport>://<address>``, or a transport object.
-        bus: Add the link to this bus instead of a new one.
-        protocol: The protocol of a transport object, by name or as an adapter. With a URL, an adapter with options that URLs
+        bus: Bus to add the link to, instead of a new one.
+        protocol: Protocol of a transport object, by name or as an adapter. With a URL, an adapter with options that a URL
             cannot express.
-        serves: Patterns of the requests for this link, if a bus opens several links.
-        headers: Headers for the handshake. A callable (plain or async) is called before every attempt, and again before the
-            identity of the link expires, so that it can supply a new bearer token. If it raises an error, the attempt fails;
-            `Unauthorized` and `Forbidden` count as refusals.
-        tls: A client-side context for ``tls`` and ``wss``. The default verifies the server with the system's authorities.
-        backoff: Waits between reconnect attempts. A server with `retry=` replaces `initial` and `maximum`.
-        wait: Seconds to keep retrying the first connect; `math.inf` for no limit.
-        limits: Limits of a new bus; see `Limits`.
-        record: A folder in which to record every frame of this link, with the defaults of `Bus.record`.
+        serves: Patterns of the requests that go over this link, for a bus that opens several.
+        headers: Headers for the handshake, or a plain or async function that returns them. The function is called before every
+            attempt, and again before the identity of the link expires, so that it can return a new bearer token. If it raises,
+            the attempt fails; `Unauthorized` and `Forbidden` count as a rejection by the server.
+        tls: Client-side context for ``tls`` and ``wss``. The default verifies the server with the authorities of the system.
+        backoff: Pauses between attempts to reconnect. A server that sets `retry` replaces `initial` and `maximum`.
+        wait: Seconds to keep retrying the first attempt; `math.inf` for no limit.
+        limits: Limits of the new bus.
+        record: Folder in which to record every frame of this link, with the defaults of `Bus.record`.
 
     Raises:
-        ValueError: The URL or an option is invalid, or `limits` is passed together with `bus`.
-        TypeError: An option has a wrong type.
-        ConnectFailed: (on entering) The server cannot be reached. The error has the address and the reason.
-        Unauthorized, Forbidden: (on entering) The server refuses the connection; this is never retried.
+        ValueError: If the URL or an option is invalid, or both `bus` and `limits` are given.
+        TypeError: If an option has the wrong type.
+        ConnectFailed: On entry, if the server cannot be reached. The error has the address and the reason.
+        Unauthorized, Forbidden: On entry, if the server rejects the connection. A rejection is never retried.
     """
     check_type(bus, Bus, "bus", "bus=Bus()")
     if bus is None:
@@ -91,7 +92,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 """Pauses between attempts to reconnect to a broker or to the engine of a cluster."""
 _OUTAGE: Final = 5.0
-"""Length in seconds of an outage after which the service is not ready, like `Cluster.outage`."""
+"""Seconds without a broker before the service is not ready, like `Cluster.outage`."""
 _PATIENCE = 20.0
 """Seconds to wait for a broker."""
 
@@ -113,43 +114,42 @@ def run(
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM arrives, then drain it.
 
-    A second signal, or one that arrives before the bus serves, ends the program at once. If a lifespan or a thread is still
-    running 3 s later, the process exits with status 128 plus the number of the signal.
+    A second signal ends the program at once, as does a signal before the bus serves. If a lifespan or thread is still running 3
+    s later, the process exits with status 128 plus the signal number.
 
-    With several workers, this process binds the addresses, starts the same program again for each worker, and restarts workers
-    that die. In this process `run` returns when all workers have drained. The code of your program before `run` is executed in
-    every worker.
+    With several workers, this process binds the addresses, starts the same program once for each worker, and restarts workers
+    that die. Here, `run` returns when all workers have drained. Code of your program before `run` is executed in every worker.
 
-    The logger ``polybus`` logs the addresses at level INFO. If no log shows them, ``serving URL`` is printed.
+    The ``polybus`` logger logs the addresses at level INFO. If no handler would show that, ``serving URL`` is printed.
 
     Args:
-        bus: The bus to serve.
+        bus: Bus to serve.
         urls: Addresses; see `Bus.serve`.
         drain: Seconds for running handlers after the signal; see `Bus.drain`.
-        delay: Seconds between the signal and the drain. Requests are still accepted, but ``/readyz`` already returns 503, so
-            that load balancers stop sending requests.
-        health: An address such as ``http://127.0.0.1:8081`` that answers ``/livez`` and ``/readyz``, from before the bus starts
-            until it has ended.
-        metrics: Also answer ``/metrics`` at that address, for Prometheus, with the text of `polybus.prometheus.scrape` for all
-            workers. Everyone who can reach the address can read it. Needs ``pip install 'polybus[prometheus]'``.
+        delay: Seconds between the signal and the drain. Meanwhile, requests are still accepted but ``/readyz`` returns 503, so
+            that load balancers stop sending them.
+        health: Address for ``/livez`` and ``/readyz``, such as ``http://127.0.0.1:8081``. It is served from before the bus
+            starts until after it has ended.
+        metrics: Also serve Prometheus metrics of all workers at ``/metrics`` on that address, to everyone who can reach it.
+            Requires ``pip install 'polybus[prometheus]'``.
         backend: ``asyncio`` or ``trio``.
-        uvloop: Use uvloop on asyncio.
-        workers: Number of serving processes (POSIX). More than one requires a bus with `cluster`, which makes them one bus.
-            With ``"auto"`` and without ``POLYBUS_CLUSTER`` a NATS server is started.
-        options: Further options of `Bus.serve` for all URLs; `tls` applies to URLs with TLS. If the bus connects to all URLs
-            itself (``nats``), `tls` is a client-side context.
+        uvloop: Use uvloop with asyncio.
+        workers: Number of serving processes (POSIX). More than one requires a bus with `cluster`, so that they act as one bus.
+            With ``"auto"`` and no ``POLYBUS_CLUSTER``, a NATS server is started for them.
+        options: Further options of `Bus.serve` for all URLs. `tls` applies only to URLs with TLS, and is a client-side context
+            if the bus connects to all URLs itself (``nats``).
 
     Raises:
-        TypeError: `bus` is not a bus, or an argument has a wrong type.
-        ValueError: A URL or an option is invalid, or `metrics` is set without `health`.
-        LocalProtocolError: The call is not in the main thread, or an event loop is already running. Or an address that other
-            machines can reach accepts every connection. Or there are several workers without `cluster`, with stores but no
-            engine, or without a NATS server.
-        Unsupported: Several workers cannot share an address.
-        ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
-        Exception: The lifespan of the bus raised it. RuntimeError if a task of the bus failed, which closes the bus.
-        SystemExit: An address cannot be bound: the program prints one line on stderr and exits with status 1. The cause is the
-            `OSError`. Or one of several workers ended before it served, or was killed.
+        TypeError: If `bus` is not a bus, or an argument has the wrong type.
+        ValueError: If a URL or an option is invalid, or `metrics` is set without `health`.
+        LocalProtocolError: If called outside the main thread or while an event loop is running; if other machines can reach an
+            address and the bus has no `authenticate` hook; or if there are several workers and the bus has no `cluster`, has
+            stores but no engine, or finds no NATS server.
+        Unsupported: If several workers cannot share an address.
+        ImportError: If uvloop, trio or prometheus-client is needed but not installed.
+        Exception: If the lifespan of the bus raises it. `RuntimeError` if a task of the bus failed, which closes the bus.
+        SystemExit: If an address cannot be bound: one line is printed to stderr, and the status is 1 with the `OSError` as the
+            cause. Also if one of several workers was killed, or ended before it served.
     """
     try:
         serve_until_signal(
@@ -186,7 +186,7 @@ def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
 
 
 def announce(url: str) -> None:
-    """Report the address: in the log, or on stdout if no log shows it."""
+    """Log the address, or print it if no log shows it."""
     url = without_secrets(url)
     logger.info("serving %s", url, extra=log_fields(address=url))
     if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
@@ -207,7 +207,7 @@ def serve_until_signal(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """Implement `run`. Each URL is passed to `announce`; `client_tls` is for URLs that the bus dials."""
+    """Implement `run`. Calls `announce` with each URL; `client_tls` is for URLs that the bus connects to."""
     if not isinstance(bus, Bus):
         raise TypeError(
             f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
@@ -251,7 +251,6 @@ def serve_until_signal(
 
 
 def _check_loop(backend: str, uvloop: bool) -> None:
-    """Raise an error if the backend is unknown or not installed, or an event loop is already running."""
     if backend not in ("asyncio", "trio"):
         raise ValueError(f"backend={backend!r}: asyncio or trio")
     with suppress(RuntimeError):
@@ -287,14 +286,12 @@ class _Addresses:
         """True if one of the addresses may lead to external streams."""
 
     def connecting(self, bus: Bus, url: str) -> Any:
-        """Return the connection to a broker, which may start later than the bus."""
         tls = self._client_tls if url in self._secure else None
         connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF, tls=tls)
         connecting.insists = True
         return connecting
 
     async def bind(self) -> dict[str, list[socket.socket]]:
-        """Bind all addresses, for several workers. Raises `OSError` or `Unsupported`."""
         return {name: await serving.bind() for name, _, serving in self.all if serving is not None}
 
 
@@ -391,7 +388,7 @@ class _Run:
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:
-        """Wait for the first signal. Returns False if the bus was closed first."""
+        """Wait for the first signal. Returns False if the bus was closed before."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_closed, group.cancel_scope)
             await self._signalled.wait()
@@ -404,7 +401,7 @@ class _Run:
         scope.cancel()
 
     def _tell_if_alone(self) -> None:
-        """Warn if nothing can reach this bus. Called after its lifespan has started, which may also serve and connect."""
+        """Warn if nothing can reach this bus, after its lifespan has started, which may also serve and connect."""
         links = parts_of(self._bus).links
         if not links.gates and not links.services.running.links:
             logger.warning(
@@ -452,6 +449,5 @@ class _Run:
         return self._bus.why_not_ready
 
     def over(self) -> None:
-        """Finish. The timer ends the process if threads do not return."""
         if not tell_of_threads_left([self._bus]) and self._force is not None:
             self._force.cancel()

@@ -1,4 +1,4 @@
-"""Listeners for tunnels: they admit tunnels with certain names as links of an inner bus."""
+"""Listeners for tunnels, which admit tunnels with certain names as links of an inner bus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Opening(Struct, frozen=True):
 
 
 def _read(message: Message) -> _Opening:
-    """Parse the body of an open. Raises BadRequest if `tunnel.tunnel_facts` has not made it."""
+    """Parse the body of an open. Raises `BadRequest` if it does not have the form of `tunnel.tunnel_facts`."""
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
         raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")
@@ -55,7 +55,7 @@ def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
 
 
 class TunnelListener:
-    """Listener for the tunnels of a pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
+    """The tunnels of a pattern and the bus behind them. Found in place of a handler; implements `Listening`."""
 
     style = "tunnel"
 
@@ -74,11 +74,11 @@ class TunnelListener:
         return matches(self.pattern, name)
 
     async def aclose(self) -> None:
-        """Forget the gate: the inner bus is left."""
+        """Forget the gate when the inner bus is left."""
         self._gate = None
 
     async def gate(self) -> BusGate:
-        """Open the inner bus's gate. A bus that does not run yet is entered, and left together with the outer one."""
+        """Open the gate of the inner bus. A bus that is not running yet is entered, and left together with the outer one."""
         while self._opening is not None:
             await self._opening.wait()
         inner, gate = self._inner, self._gate
@@ -98,7 +98,7 @@ class TunnelListener:
         return gate
 
     async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
-        """Answer the calls in these tunnels (or those over the given peers), then say goodbye. The inner bus keeps running."""
+        """Finish the calls in these tunnels (or those over the given peers), then say goodbye. The inner bus keeps running."""
         gate, runtime = self._gate, self._runtime
         if gate is None or runtime is None or self._inner.services.runtime is not runtime:
             return
@@ -120,7 +120,6 @@ class TunnelListener:
 
     @staticmethod
     def channel_for(peer: PeerParty, message: Message, *, text: bool) -> FrameChannel:
-        """Make the near end of a tunnel that a peer opens."""
         given = message.attributes.get("credit")
         credit = given if isinstance(given, int) and given > 0 else 0
         channel = FrameChannel(peer, message.subject, credit, text=text)
@@ -129,7 +128,7 @@ class TunnelListener:
         return channel
 
     async def admit(self, peer: PeerParty, message: Message, channel: FrameChannel) -> None:
-        """Admit a tunnel as a link of the inner bus. Raises RequestError if it is refused."""
+        """Admit a tunnel as a link of the inner bus. Raises `RequestError` if it is refused."""
         given = _read(message)
         inner, name = self._inner, str(message.subject)
         if given.protocol is not None and given.protocol != self._adapter.name:
@@ -155,7 +154,6 @@ class TunnelListener:
         gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
-        """Return the opener's identity: from `authenticate` of the inner bus, or else the outer peer's."""
         authority = self._inner.services.access
         if authority.authenticate is None:
             return _inherited(party_of(handshake.outer), handshake)
@@ -165,7 +163,8 @@ class TunnelListener:
         return outcome
 
     def renewed(self, outer: PeerParty) -> None:
-        """Give the tunnels of a peer, and those inside them, its renewed identity, unless the inner bus has its own."""
+        """Pass the renewed identity of a peer to its tunnels, and those inside them, unless the inner bus has its own
+        `authenticate`."""
         gate = self._gate
         if gate is None or self._inner.services.access.authenticate is not None:
             return
@@ -192,7 +191,7 @@ class TunnelListener:
 
 
 def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
-    """Return the outer peer's identity, without an end: the outer link, with which the tunnel ends, may renew it."""
+    """Return the identity of the outer peer without its expiry: the tunnel ends with the outer link, which may renew it."""
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
@@ -208,7 +207,7 @@ def hops_of(message: Message) -> int:
 
 
 class TunnelCall(Call, eq=False, kw_only=True):
-    """The admission of a tunnel, which itself occupies no request slot."""
+    """The admission of a tunnel, which does not occupy a request slot."""
 
     sizes_known: ClassVar[bool] = False
     _accepts: Any
@@ -242,7 +241,7 @@ class TunnelCall(Call, eq=False, kw_only=True):
             self.channel.abort(code, text, reason, detail)
 
     def expire(self) -> None:
-        """Clear the deadline: it would end an open tunnel."""
+        """Clear the deadline, which would end an open tunnel."""
         self.deadline = math.inf
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The verbs of a bus. The verbs for one party are in `_core.peer.party_verbs`."""
+"""The verbs of a bus. Those of a single peer are in `_core.peer.party_verbs`."""
 
 from __future__ import annotations
 
@@ -39,18 +39,15 @@ AnyPeer: TypeAlias = Peer | RemotePeer
 """A peer of this bus, or a client of another node of its cluster."""
 
 TIMEOUT = 30.0
-"""Default timeout in seconds. It needs no check for each message."""
+"""Default timeout in seconds, which skips the check that other values need."""
 _REQUEST: Final = Kind.REQUEST
 _BARE: Final = frozenset({str, int})
 
 
 class BusVerbs(Router):
-    """The verbs of a bus: requests, streams, publications and subscriptions."""
-
     _parts: BusParts
 
     def _find_parts(self, parts: BusParts) -> None:
-        """Store the parts where the hot path reads them."""
         self._services = parts.services
         self._known_subjects = parts.services.subjects.known
         self._outgoing = parts.services.outgoing
@@ -119,29 +116,29 @@ class BusVerbs(Router):
         headers: Mapping[str, str] | None = None,
         retry: Retry | None = None,
     ) -> Reply[Any]:
-        """Send a request. The call queues it without waiting; await the `Reply` for the answer.
+        """Queue a request and return its `Reply`, which you await for the answer.
 
-        If this bus has a handler for the subject, that handler answers. Otherwise the request is sent over the only link that
-        this bus opened, or over the opened link with a matching ``serves=``.
+        If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
+        bus opened, or over the opened link whose ``serves=`` matches.
 
         Args:
             subject: Subject of the handler.
-            body: Any value that the wire can carry.
-            timeout: Finite number of seconds until `DeadlineExceeded`. The peer is told, if the wire can carry it.
-            returns: The type to convert the answer to.
-            to: The peer to send to.
-            headers: A mapping of strings to strings.
-            retry: Retry after temporary failures, within `timeout`; see `Retry`.
+            body: Any value that the protocol can encode.
+            timeout: Seconds until `DeadlineExceeded`. The peer receives the deadline too if the protocol supports it.
+            returns: Type to convert the answer to.
+            to: Peer to send the request to.
+            headers: Headers to send, as a mapping of strings to strings.
+            retry: Retry temporary failures within `timeout`; see `Retry`.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            AmbiguousRoute: Several links could take the request.
-            Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
-            NoHandler: (on awaiting) This bus has neither a link nor a handler for it.
-            Disconnected, Unauthorized, Forbidden: (on awaiting) The only link has ended and will not reconnect.
-            BusError: (on awaiting) See `Reply`.
+            EncodeError: If the body cannot be encoded. The error names the path of the value.
+            AmbiguousRoute: If several links could take the request.
+            Unsupported: If the protocol cannot carry the request.
+            ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
+            TypeError, ValueError: If an argument has the wrong type or an invalid value.
+            NoHandler: When awaited, if this bus has neither a handler for the subject nor a link.
+            Disconnected, Unauthorized, Forbidden: When awaited, if the only link has ended for good.
+            BusError: See `Reply`.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -197,18 +194,18 @@ class BusVerbs(Router):
 
         Args:
             subject: Subject of the handler.
-            body: Any value that the wire can carry.
-            headers: A mapping of strings to strings.
-            to: The peer to notify, or an address behind a link (``//phone/CD/4`` with `protocols.Up`). For an address, the link
-                is chosen as for a request without ``to``; a bus that only serves uses its only peer.
+            body: Any value that the protocol can encode.
+            headers: Headers to send, as a mapping of strings to strings.
+            to: A peer, or an address behind a link such as ``//phone/CD/4`` with `protocols.Up`. The link to an address is
+                chosen as for a request. A bus that only serves uses its only peer.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The peer has left.
-            BadRequest: The handler of this bus is for streams or channels.
-            Unsupported: As for `request`; or the wire has no addresses, so that ``to`` must be a peer.
-            LocalProtocolError: As for `request`; or ``to`` is not an address.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the peer has left.
+            BadRequest: If a handler of this bus is registered for the subject, but for streams or channels.
+            Unsupported: As for `request`, or if `to` is an address and the protocol has none.
+            LocalProtocolError: As for `request`, or if `to` is a string but not an address.
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
         name, body, checked = notification(self._services, subject, body, headers)
@@ -223,13 +220,13 @@ class BusVerbs(Router):
         After ``users = bus.client(Users, "user")``, ``await users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol`. Its ``async def`` methods accept one body; its ``def`` methods return
-                ``AsyncIterator[T]`` and are streams. See `contracts.method` and `contracts.notify`.
-            prefix: Each subject consists of this prefix, a dot, and the name of the method.
+            contract: A `typing.Protocol`. An ``async def`` method sends its only argument as the body of a request; a ``def``
+                method that returns ``AsyncIterator[T]`` opens a stream. See also `contracts.method` and `contracts.notify`.
+            prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
-            TypeError: `contract` is not a contract, or its subjects are invalid. The text names the class, the method and the
-                remedy.
+            TypeError: If `contract` is not a contract or leads to invalid subjects. The text names the class and the method,
+                and says what to write.
         """
         from ...contracts.client import client_of  # few programs have contracts
 
@@ -239,7 +236,7 @@ class BusVerbs(Router):
         """Call handlers of this bus on behalf of a user, for example from an HTTP endpoint.
 
         Args:
-            identity: The value that handlers see as `Context.identity`.
+            identity: Identity of the user, which handlers see as `Context.identity`.
         """
         return Caller(self._directory, identity)
 
@@ -266,19 +263,24 @@ class BusVerbs(Router):
         timeout: float | None = None,
         to: AnyPeer | None = None,
     ) -> ChannelContext[Any, Any]:
-        """Request many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
+        """Request a stream of answers.
 
-        The flow is controlled by credits. Leaving the block stops the remote handler.
+        Use the result as an async context manager and iterate: ``async with bus.stream("log.tail") as lines: async for line in
+        lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler.
 
         Args:
-            timeout: Seconds until `DeadlineExceeded`; None means that only the block limits the time.
+            subject: Subject of the handler.
+            body: Any value that the protocol can encode.
+            returns: Type to convert each item to.
+            timeout: Seconds until `DeadlineExceeded`, or `None` for no limit.
+            to: Peer to send the request to.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
-            NoHandler, AmbiguousRoute: (on entering) As for `request`.
-            Unsupported: (on entering) The peer is not a polybus peer.
-            RequestError: (while iterating) The handler failed, or it answers only requests (`BadRequest`).
-            Disconnected: (while iterating) The link broke.
+            NoHandler, AmbiguousRoute: On entry, as for `request`.
+            Unsupported: On entry, if the peer does not run polybus.
+            RequestError: While iterating, if the handler fails. `BadRequest` if it answers only requests.
+            Disconnected: While iterating, if the link is lost.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -326,7 +328,17 @@ class BusVerbs(Router):
         timeout: float | None = None,
         to: AnyPeer | None = None,
     ) -> ChannelContext[Any, Any]:
-        """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
+        """Open a channel, a conversation in both directions with one handler.
+
+        Use the result as an async context manager: ``async with bus.channel("chat") as ch: await ch.send("hello")``. Iterate
+        over it to receive items.
+
+        Args:
+            subject: Subject of the handler.
+            sends: Type of the items to send, for type checkers.
+            receives: Type to convert each received item to.
+            timeout: As for `stream`.
+            to: Peer to open the channel to.
 
         Raises:
             BusError: As for `stream`.
@@ -375,25 +387,28 @@ class BusVerbs(Router):
         timeout: float = 30.0,
         id: str | None = None,
     ) -> None:
-        """Publish a value. Each matching subscription of this bus and of its peers receives it once.
+        """Publish a message to all matching subscriptions of this bus and its peers. Each receives it once.
 
-        Links that this bus opened always receive it. When the call returns, the publication has been passed to the transports
-        or waits in an outbox; that is not an acknowledgement. The publication is also stored if a `Store` of the cluster covers
-        the subject, or if you pass `id` and a NATS link leads to an external stream.
+        Links that this bus opened always receive it. The call returns when the message has been handed to the transports or is
+        waiting in an outbox, without any acknowledgement by subscribers. The message is also stored if a `Store` of the cluster
+        covers the subject, or if you pass `id` and a NATS link leads to an external stream.
 
         Args:
-            to: One or several peers. Only they receive the publication, and no store of the cluster stores it. An empty list
-                means no peer.
-            timeout: Seconds to wait for room in the outbox of a link that is down, and for the store.
-            id: For a `Store` or an external stream. A publication with this id is stored once, however often you publish it.
+            subject: Subject to publish to.
+            body: Any value that the protocol can encode.
+            headers: Headers to send, as a mapping of strings to strings.
+            to: One or more peers to send the message to, and to no one else. It is then not stored in the cluster. An empty
+                list is allowed.
+            timeout: Seconds to wait for the store, and for space in the outbox of a link that is down.
+            id: Identifier for a `Store` or an external stream, which stores messages with the same id only once.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: A queue, an outbox or the store had no room in time. The other receivers have the publication.
-            DeadlineExceeded: The engine has not confirmed in time that it stored the publication; it may have done so.
-            Disconnected: A peer in `to` has left. The others have the publication.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If a queue, an outbox or the store stays full. The other receivers get the message.
+            DeadlineExceeded: If the engine does not confirm in time that it stored the message. It may have done so.
+            Disconnected: If a peer in `to` has left. The others get the message.
+            ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
+            TypeError, ValueError: If an argument has the wrong type or an invalid value.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -469,11 +484,11 @@ class BusVerbs(Router):
         to: Peer | Iterable[Peer] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Publish like `publish`, but without waiting.
+        """Publish a message without waiting. See `publish`.
 
         Raises:
-            QueueFull: A queue or outbox has no room. The other receivers have the publication.
-            LocalProtocolError: As for `publish`; or a `Store` stores the subject, which requires waiting.
+            QueueFull: If a queue or outbox is full. The other receivers get the message.
+            LocalProtocolError: As for `publish`, or if a `Store` covers the subject, because storing involves waiting.
             Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
         name: Any = subject
@@ -496,7 +511,6 @@ class BusVerbs(Router):
             raise gone.departed()
 
     def _publication_to(self, subject: AnySubject, body: Any) -> tuple[Any, Any]:
-        """Return the name and body of a publication to a `Subject`. Raises `EncodeError` like `publish`."""
         if isinstance(subject, Subject):
             body = self._services.published(subject, body)
         return bare(subject), body
@@ -565,47 +579,52 @@ class BusVerbs(Router):
         start: Start | None = None,
         ordered: bool = False,
     ) -> Subscription[Any]:
-        """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
+        """Subscribe to the subjects that match a pattern.
 
-        The block is entered once the connected links know the subscription.
+        Use the result as an async context manager and iterate: ``async with bus.subscribe("news.*") as news: async for message
+        in news: ...`` Entering it returns once the connected peers know the subscription.
 
-        With ``durable="audit"`` the subscription consumes a `Store` of the cluster and resumes where it stopped: the readers
-        with that name share the publications, and each is redelivered until a reader calls `Message.ack`. With only ``start=``
-        it reads stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster
-        reads the external stream that stores the pattern, over a link to a NATS network.
+        With ``durable="audit"``, the subscription reads a `Store` of the cluster and resumes where it stopped. All readers with
+        that name share the messages, and each message is redelivered until one of them calls `Message.ack`. With `start` and no
+        `durable`, it reads stored messages and then new ones, in order, and does not remember a position. A bus without a
+        cluster reads the external stream that stores the pattern, over a link to a NATS network.
 
         Args:
-            pattern: ``*`` matches one token, ``>`` the rest.
-            returns: The type to convert bodies to. Publications that do not fit are skipped and counted.
-            queue: Number of publications that may wait to be read, as for `on`; 64 with only ``start=``. With `durable`, the
-                number that this reader may hold unsettled: 1 by default; a larger number is faster.
+            pattern: Subject or pattern. ``*`` matches one token and ``>`` matches the rest.
+            returns: Type to convert bodies to. Messages that do not fit are skipped and counted.
+            queue: Number of unread messages to hold; see `on`. The default is 64 if only `start` is given. With `durable`, the
+                number of messages that this reader may hold unacknowledged: 1 by default, more for speed.
             when_full: Policy for a full queue; see `WhenFull`.
-            local: Also receive publications of this bus. A member of a `group` receives its share from every publisher.
-            group: Name of a queue group. One of the subscriptions with the same group and pattern receives each publication;
-                see `on`.
-            durable: As for `on`. A handler and a reader with the same name share the publications of the store.
-            retry: With `durable`: the number of deliveries, and the pauses between them unless `Message.retry` sets one.
-            ack_wait: With `durable`, as for `on`.
-            start: As for `on`; without `durable`, where to begin.
-            ordered: With `durable`, as for `on`.
+            local: Also receive messages that this bus publishes. A member of a `group` always does.
+            group: Name of a queue group. Only one member receives each message; see `on`.
+            durable: Name of a durable subscription; see `on`. Handlers and readers with the same name share the messages.
+            retry: With `durable`, the maximum number of deliveries and the pauses between them. `Message.retry` can set another
+                pause.
+            ack_wait: With `durable`; see `on`.
+            start: Where to start reading; see `on`.
+            ordered: With `durable`; see `on`.
 
         Raises:
-            LocalProtocolError: The pattern is invalid; (on entering) no store covers it, or the bus runs in another event loop.
-            AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
-            ReservedSubject: The pattern begins with ``_polybus.``.
-            ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
-            TypeError: `returns` is not a type, or bodies cannot be read as that type.
-            Unsupported: (on entering) A bare peer matches only exact subjects, or no link can carry the subject (an integer).
-            Forbidden: (on entering) The peer refused the subscription.
+            LocalProtocolError: If the pattern is invalid; on entry, if no store covers it or the bus runs in another event
+                loop.
+            AmbiguousRoute: On entry, if several links could lead to the stream. Pass ``serves=`` to `connect`.
+            ReservedSubject: If the pattern begins with ``_polybus.``.
+            ValueError: If an argument is invalid, requires `durable`, or cannot be combined with it.
+            TypeError: If `returns` is not a type that bodies can be converted to.
+            Unsupported: On entry, if no link can carry the subject, or a peer that does not run polybus supports only exact
+                subjects.
+            Forbidden: On entry, if the peer rejects the subscription.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered, group=group)
         return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group, reading=reading)
 
     def relay(self, pattern: str | int) -> None:
-        """Relay matching publications of peers to the other subscribed peers. Off by default: sessions are isolated.
+        """Relay matching messages that peers publish to the other subscribed peers.
+
+        By default peers receive only what the application publishes.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid.
+            LocalProtocolError, ReservedSubject: If the pattern is invalid.
         """
         check_pattern(pattern, self._services.limits.subject)
         warn_of_literal_wildcards(pattern)

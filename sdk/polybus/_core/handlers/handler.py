@@ -1,4 +1,4 @@
-"""Handlers: a function's signature becomes a plan for calling it, once, at registration."""
+"""Handlers and subscribers. A function's signature is read once, at registration, and becomes a plan for calling it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
-    """Raise TypeError if a handler cannot read the promised body; `of` names the source of the promise."""
+    """Raise `TypeError` if a handler cannot read the promised body; `of` names the source of the promise."""
     if not _accepts(hint, takes):
         raise TypeError(
             f"{function} reads {parameter!r} as {type_name(hint)}, and {of} takes {type_name(takes)}: annotate it so, or "
@@ -79,7 +79,7 @@ def _bare(hint: Any) -> Any:
 
 
 def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:
-    """Raise TypeError if a handler does not return the promised type."""
+    """Raise `TypeError` if a handler does not return the promised type."""
     hint = items_of(hint)
     if not _accepts(returns, hint):
         raise TypeError(
@@ -136,7 +136,7 @@ _PLAIN_BODY: Final = attrgetter("body")
 
 @define(eq=False, repr=False)
 class Handler:
-    """A function with its subject and the makers of its arguments."""
+    """A function with its subject, and functions that provide its arguments."""
 
     subject: str | int
     """Subject of requests, or pattern of publications."""
@@ -147,31 +147,32 @@ class Handler:
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
     signature: Signature | None = field(default=None, init=False)
     takes: Any = field(default=Any, init=False)
-    """Of the body, or of a channel's incoming items; None without a body."""
+    """Type of the body or of a channel's incoming items. None without a body."""
     returns: Any = field(default=Any, init=False)
-    """Of the answer, or of the outgoing items."""
+    """Type of the answer or of the outgoing items."""
     checks: tuple[Any, ...] = field(default=(), init=False)
-    """Types for checking an answer or item: annotated, and promised."""
+    """Types for checking an answer or item: the annotated and the promised one."""
     body_name: str | None = field(default=None, init=False)
     reads: Any = field(default=Any, init=False)
     injection: Injection | None = field(default=None, init=False)
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
     only_body: Callable[[Message], Any] | None = field(default=None, init=False)
-    """Makes the only argument, if that is the body: the fast path."""
+    """Provides the only argument if that is the body: the fast path."""
 
     @property
     def name(self) -> str:
         return name_of(self.function)
 
     def arguments(self, context: Callable[[], Context], message: Message, channel: Any = None) -> dict[str, Any]:
-        """Make the keyword arguments; `context` makes the injected ones. Raises Misfit if one does not fit its annotation."""
+        """Return the keyword arguments; `context` provides the injected ones. Raises `Misfit` if one does not fit its
+        annotation."""
         try:
             return {name: make(context, message, channel) for name, make in self._makers}
         except BadRequest as error:
             raise Misfit.of(error) from error.__cause__
 
     def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
-        """Call the function. Returns a coroutine, an async iterator or a plain function's result; raises Misfit."""
+        """Call the function. Returns a coroutine, an async iterator or the result of a plain function. Raises `Misfit`."""
         if self.only_body is None:
             if self.injection is not None:
                 return self._injected(self.injection, services, message, deadline, channel)
@@ -186,7 +187,7 @@ class Handler:
         return self.function(body)
 
     def checked(self, value: Any) -> Any:
-        """Validate an answer or item, and drop fields that its type lacks. Raises TypeError, a mistake of the handler."""
+        """Validate an answer or item, and drop undeclared fields. Raises `TypeError`, which is a mistake of the handler."""
         made = value
         for kind in self.checks:
             try:
@@ -198,7 +199,7 @@ class Handler:
 
     @property
     def unchecked(self) -> str | None:
-        """The reason why answers cannot be checked, or None."""
+        """Reason why answers cannot be checked, or None."""
         if not self.checks and self.signature is not None and self.signature.lost is not None:
             return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
         return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
@@ -214,7 +215,6 @@ class Handler:
         in_thread = self.style == "thread"
 
         def bound(threads: CallThreads | None) -> Callable[..., Any]:
-            """The function with all arguments but its dependencies."""
             context = partial(services.executor.context_in_a_thread, *facts, threads) if in_thread else partial(Context, *facts)
             return partial(self.function, **self.arguments(context, message, channel))
 
@@ -232,10 +232,10 @@ def plan(
     publication: bool = False,
     running: int | None = None,
 ) -> Handler:
-    """Make the handler of a subject or pattern; `typed` promises the types.
+    """Create the handler of a subject or pattern; `typed` promises the types.
 
     Raises:
-        TypeError: Two parameters could be the body, an annotation does not resolve, a name of the pattern has no suitable
+        TypeError: If two parameters could be the body, an annotation does not resolve, a name of the pattern has no suitable
             parameter, or a parameter cannot be provided. The text names the function.
     """
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
@@ -300,7 +300,7 @@ def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
 def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
 ) -> Callable[..., Any]:
-    """Make an argument maker; `hint` is None without an annotation, and `takes` is the promised type."""
+    """Return the function that provides an argument. `hint` is None without an annotation, and `takes` is the promised type."""
     given = injected(hint)
     in_thread = handler.style == "thread"
     if given is not None and (make := context_maker(given, parameter.name, function, in_thread=in_thread)) is not None:
@@ -350,11 +350,11 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
 # -- functions registered by `on` --------------------------------------------------------------------------------------------
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
-"""Policies for a publication that finds the queue full.
+"""Policy for a message that finds the queue full.
 
-``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, if any. ``block`` makes
-publishers of this process wait; up to `Limits.queue_bytes` from links wait beyond the queue, then a subscription ends with
-`SlowConsumer`, and an `on` handler loses its oldest. Neither affects a link or another reader.
+``drop_oldest`` and ``drop_newest`` drop one message, and ``latest`` prefers an older one of the same subject. ``block`` makes
+publishers in this process wait. Messages from links then wait beyond the queue, up to `Limits.queue_bytes`; after that, a
+subscription ends with `SlowConsumer` and an `on` handler loses the oldest messages. Links and other readers are not affected.
 """
 
 
@@ -364,14 +364,14 @@ _GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 class SubscriberSpec(Struct, frozen=True):
     handler: Handler
     queue: int | None
-    """None: as many as fit into `Limits.queue_bytes`."""
+    """None for as many as fit into `Limits.queue_bytes`."""
     when_full: WhenFull
     concurrency: int
     group: str | None = None
     reading: Reading | None = None
     """None for live publications."""
     peers: bool = True
-    """False: only publications of its own bus."""
+    """False for publications of its own bus only."""
 
 
 def reading_of(
@@ -385,13 +385,13 @@ def reading_of(
     concurrency: int = 1,
     of_handler: tuple[int | None, str] | None = None,
 ) -> Reading | None:
-    """Make the reading of stored messages for `on` or `subscribe`; None for live ones.
+    """Return how `on` or `subscribe` reads stored messages, or None for live ones.
 
     Args:
-        of_handler: Its `queue` and `when_full`; None for a subscription.
+        of_handler: `queue` and `when_full` of a handler; None for a subscription.
 
     Raises:
-        TypeError, ValueError: An argument is invalid, or does not go with another one.
+        TypeError, ValueError: If an argument is invalid, or cannot be combined with another one.
     """
     if durable is None and retry is None and ack_wait is None and start is None and not ordered:
         return None

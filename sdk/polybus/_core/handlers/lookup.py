@@ -16,18 +16,13 @@ if TYPE_CHECKING:
 
 
 class Publication(Struct, frozen=True):
-    """A declared publication.
-
-    Attributes:
-        subject: With the type of its bodies.
-        description: As the docstring of a handler.
-    """
+    """A declared publication; see `Router.publishes`."""
 
     subject: Subject[Any, Any]
     description: str = ""
 
     def merged(self, other: Publication) -> Publication:
-        """Merge two declarations of one subject. Raises TypeError if their types differ."""
+        """Merge two declarations of one subject. Raises `TypeError` if their types differ."""
         mine, new = self.subject.takes, other.subject.takes
         if mine != new:
             raise TypeError(
@@ -38,7 +33,7 @@ class Publication(Struct, frozen=True):
 
 
 def declared(subject: Any, description: str) -> Publication:
-    """Make a declaration. Raises TypeError if it is not a subject, or is a subject of requests."""
+    """Return a declaration. Raises `TypeError` if the subject is not one, or is one of requests."""
     if isinstance(subject, (str, int)) and not isinstance(subject, bool):
         subject = Subject(subject)
     if not isinstance(subject, Subject):
@@ -64,21 +59,21 @@ class HandlerLookup(Struct, eq=False):
     subscribers: list[SubscriberSpec] = []
     publications: dict[str | int, Publication] = {}
     routes: list[Any] = []
-    """Routes of bridges from this bus, `_core.bus.bridge_forwarding.RouteParty`: the first match counts."""
+    """Routes of bridges from this bus, `_core.bus.bridge_forwarding.RouteParty`. The first match counts."""
     listeners: list[Any] = []
     """Listeners for tunnels, `_core.bus.tunnel_listener.TunnelListener`."""
     handler_check: Callable[[Handler], None] | None = None
-    """Refuses a handler, before any is added."""
+    """Rejects a handler before any is added."""
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
     copied: bool = False
-    """True once this router is included: later handlers would not reach the bus."""
+    """True once this router is included. Later handlers would not reach the bus."""
 
     def add(self, *handlers: Handler) -> None:
         """Register all of these handlers, or none.
 
         Raises:
-            TypeError: A subject already has a handler, this router is already included, or the bus refuses a handler.
+            TypeError: If a subject already has a handler, this router is already included, or the bus rejects a handler.
         """
         for handler in handlers:
             self._check_open(handler)
@@ -98,14 +93,14 @@ class HandlerLookup(Struct, eq=False):
                 self.handler_added(handler)
 
     def add_subscriber(self, spec: SubscriberSpec) -> None:
-        """Register an `on` function. Raises TypeError if this router is already included."""
+        """Register an `on` function. Raises `TypeError` if this router is already included."""
         self._check_open(spec.handler)
         self.subscribers.append(spec)
         if self.subscriber_added is not None:
             self.subscriber_added(spec)
 
     def add_publication(self, publication: Publication) -> None:
-        """Declare a publication. Raises TypeError if it is already declared with another type."""
+        """Declare a publication. Raises `TypeError` if it is already declared with another type."""
         name = publication.subject.name
         known = self.publications.get(name)
         self.publications[name] = publication if known is None else known.merged(publication)
@@ -126,8 +121,8 @@ class HandlerLookup(Struct, eq=False):
     def find_for(self, message: Message, kind: str = "request") -> Any:
         """Find the handler, bridge route or tunnel listener for a peer's message.
 
-        A URI gets the registered spelling, or else the canonical one: `authorize` never sees the peer's. A route takes
-        precedence over a handler of another kind.
+        A URI is replaced by its registered or otherwise canonical spelling, so that `authorize` never sees the peer's. A route
+        takes precedence over a handler of another kind.
         """
         subject = message.subject
         if kind == "tunnel":
@@ -166,15 +161,15 @@ class HandlerLookup(Struct, eq=False):
         return next((route for route in self.routes if route.there is not back_to and route.fits(subject, kind)), None)
 
     def listener(self, name: str | int) -> Any:
-        """Find the tunnel listener of a name."""
         return next((listener for listener in self.listeners if matches(listener.pattern, name)), None)
 
     def answers(self, subject: str | int) -> bool:
         return subject in self.handlers or subject in self.answered()
 
     def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
-        """List the subjects with handlers or bridge routes for requests, wildcards only with `patterns`. For the inner link
-        (`inner`) also those of tunnel listeners, without routes into that link.
+        """Return the subjects with handlers or bridge routes for requests, with wildcards only if `patterns` is set.
+
+        For the inner link (`inner`), this includes tunnel listeners and excludes routes into that link.
         """
         listeners = [wire_pattern(one.pattern) for one in self.listeners] if inner else []
         routes = [one.route for one in self.routes if "request" in one.route.kinds and not (inner and one.inward)]

@@ -1,6 +1,6 @@
-"""Dependencies of handlers, which are marked with `Depends` of fast-depends or FastAPI.
+"""Dependencies of handlers, marked with `Depends` of fast-depends or FastAPI.
 
-Both marks have the attributes ``dependency`` and ``use_cache``, by which they can be recognized without importing the library.
+Both marks have the attributes ``dependency`` and ``use_cache``, so they are recognized without importing the library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .signature import check_takes_by_name, context_part, injected, read_provide
 
 
 def check_default(parameter: inspect.Parameter, function: str) -> None:
-    """Raise TypeError for a field object of pydantic or FastAPI as the default: nothing would check its constraints."""
+    """Raise `TypeError` for a field object of pydantic or FastAPI as the default: nothing would check its constraints."""
     default = parameter.default
     if hasattr(default, "default_factory") and is_own(default):
         word = type(default).__name__.removesuffix("Info")
@@ -40,7 +40,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
     """Return a type without open type variables, otherwise the promised type.
 
     Raises:
-        TypeError: No type was promised, so every value would fit without conversion.
+        TypeError: If no type was promised, so that every value would fit without conversion.
     """
     if (variable := open_variable(hint)) is None:
         return hint
@@ -53,7 +53,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
 
 
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
-    """Create a function that reads a token of the subject as an argument. Raises TypeError if its type has no text form."""
+    """Return a function that reads a token of the subject as an argument. Raises `TypeError` if its type has no text form."""
     hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
         raise TypeError(f"{function}: no token of a subject can be read as the type of {name!r}: {problem}")
@@ -90,7 +90,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
     """Find the dependency of a parameter, in its ``Annotated`` or default.
 
     Raises:
-        TypeError: ``Depends`` has no function, or is inside another type, so that the peer would choose the value.
+        TypeError: If ``Depends`` has no function, or is inside another type, so that the peer would choose the value.
     """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
@@ -141,11 +141,11 @@ def provider_of(
 
     Args:
         handler: Name of the handler or of another user, for error texts.
-        positions: The names in the pattern, with their positions in the subject.
+        positions: Names in the pattern, with their positions in the subject.
         names: Collects the names that are used.
 
     Raises:
-        TypeError: The dependency needs itself, or a value that calls do not have. The text names it and the handler.
+        TypeError: If the dependency needs itself, or a value that calls do not have. The text names it and the handler.
     """
     function = asked.function
     name = f"{handler}: {name_of(function)}, which it depends on,"
@@ -192,7 +192,8 @@ def _maker(
 
 
 def context_maker(given: Any, parameter: str, name: str, *, in_thread: bool) -> Maker | None:
-    """Return the maker of a `Context`, a part of it, or a `Message`, otherwise None. Raises TypeError in the wrong thread."""
+    """Return the provider of a `Context`, a part of it, or a `Message`, otherwise None. Raises `TypeError` in the wrong
+    thread."""
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and not in_thread:
             raise TypeError(f"{name} runs on the event loop: annotate {parameter!r} with polybus.Context")
@@ -222,7 +223,7 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
 def provider_finder(
     find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str
 ) -> Callable[[Callable[..., Any]], Provider | None]:
-    """Create a function that looks up replacements. `where` names their source in error texts."""
+    """Return a function that looks up replacements. `where` names their source in error texts."""
 
     def found(original: Callable[..., Any]) -> Provider | None:
         replacement = find(original)
@@ -241,13 +242,13 @@ class Dependencies:
 
     @contextmanager
     def override(self, original: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
-        """Replace a dependency of handlers, for tests: ``with bus.dependencies.override(f, fake):``
+        """Replace a dependency of handlers in tests: ``with bus.dependencies.override(f, fake): ...``
 
-        This applies to calls that begin within the block. The replacement may have its own dependencies and clean-up, but no
-        parameters for the names in patterns.
+        Only calls that begin within the block are affected. The replacement may have dependencies and clean-up of its own, but
+        no parameters for the names in patterns.
 
         Raises:
-            TypeError: One of the functions is not callable, or the replacement needs a value that is not available.
+            TypeError: If one of the functions is not callable, or the replacement needs a value that is not available.
         """
         for name, function in (("original", original), ("replacement", replacement)):
             if not callable(function):

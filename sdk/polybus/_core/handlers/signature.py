@@ -22,7 +22,7 @@ from ..runtime.context import Context
 from ..runtime.injection import ProviderStyle
 
 Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
-"""Awaited, called in place, called in a thread, iterated, or given a channel."""
+"""Awaited, called in place, called in a thread, iterated, or called with a channel."""
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Signature(Struct, frozen=True):
     hints: dict[str, Any]
     style: Style
     lost: str | None = None
-    """Annotation of the result, or of its items, known only to type checkers."""
+    """Annotation of the result, or of its items, that only type checkers can resolve."""
     description: str = ""
     """From a contract, for a function without a docstring."""
 
@@ -85,7 +85,7 @@ class Signature(Struct, frozen=True):
 
 
 def read(function: Any, *, inline: bool = False) -> Signature:
-    """Read a function's signature. Raises TypeError, with the problem and the remedy, if it cannot be a handler."""
+    """Read a function's signature. Raises `TypeError`, with the problem and the remedy, if it cannot be a handler."""
     name = name_of(function)
     if isinstance(function, staticmethod):
         function = function.__func__
@@ -105,7 +105,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
-    """Read the signature of a dependency. Raises TypeError if there is none, or if a decorator hides a generator."""
+    """Read the signature of a dependency. Raises `TypeError` if there is none, or if a decorator hides a generator."""
     parameters = _parameters(function, name)
     called = _called(function)
     inner = _innermost(called)
@@ -124,7 +124,7 @@ def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect
 
 
 def injected(hint: Any) -> Any:
-    """Return the class that a hint asks for, even in ``Context | None``. Raises TypeError if the hint offers a choice."""
+    """Return the class to inject for a hint, even for ``Context | None``. Raises `TypeError` if the hint offers a choice."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
@@ -168,7 +168,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], name: str) -> dict[str, Any]:
-    """Resolve the annotations, except that of a result which only type checkers know. Raises TypeError for a parameter."""
+    """Resolve the annotations, except for a result that only type checkers can resolve. Raises `TypeError` for a parameter."""
     target = _annotated(function)
     try:
         hints = typing.get_type_hints(target, include_extras=True)
@@ -201,7 +201,7 @@ def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | No
 
 
 def _awaited(hint: Any) -> Any:
-    """Return the type that awaiting a plain function's result gives; otherwise the hint."""
+    """Return the type of an awaited result, for a plain function that returns an awaitable, or else the hint."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         choices = tuple(map(_awaited, arguments))
@@ -214,12 +214,12 @@ def _awaited(hint: Any) -> Any:
 def without_name(hint: Any) -> Any:
     """Resolve a named type, as in ``type Rows[T] = list[T]``.
 
-    Python 3.11 gets these from typing_extensions, so their class is recognised by name. Pydantic's own, such as `JsonValue`,
-    refer to themselves and stay.
+    Python 3.11 has these from typing_extensions, so their class is recognized by name. Pydantic's own, such as `JsonValue`,
+    refer to themselves and are left unchanged.
 
     Raises:
-        NameError: Its value is unknown.
-        TypeError: Its value is itself.
+        NameError: If its value is unknown.
+        TypeError: If its value is itself.
     """
     seen: list[Any] = []
     while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType" and not is_own(named):
@@ -234,7 +234,7 @@ def without_name(hint: Any) -> Any:
 
 
 def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
-    """Resolve each hint separately: the result type may exist only for type checkers."""
+    """Resolve each hint separately, because the result type may exist only for type checkers."""
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
     values = {} if sys.version_info >= (3, 14) else target.__annotations__  # some may not be text
@@ -292,12 +292,11 @@ def _is_unbound(function: Any, first: inspect.Parameter, hints: dict[str, Any]) 
 
 
 def takes_by_position(function: Callable[..., Any]) -> bool:
-    """Check that a one-argument function and its decorators accept it by position."""
     return _all_take(function, 1, ())
 
 
 def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name: str) -> None:
-    """Raise TypeError if a decorator does not accept the arguments by name: it may show the signature of another function."""
+    """Raise `TypeError` if a decorator does not accept the arguments by name: it may show the signature of another function."""
     if not _all_take(function, 0, names):
         raise TypeError(
             f"{name}: a decorator around it does not take the arguments by their names, {', '.join(names)}: let its wrapper "
@@ -354,12 +353,11 @@ def _is_channel(hint: Any, name: str, parameter: inspect.Parameter) -> bool:
 
 
 def gives_many(hint: Any) -> bool:
-    """Check whether a result type means many items."""
     return hint in _MANY or get_origin(hint) in _MANY
 
 
 def items_of(hint: Any) -> Any:
-    """Return the item type of such a result; otherwise the hint."""
+    """Return the item type of a result with many items, or else the hint."""
     return next(iter(get_args(hint)), Any) if gives_many(hint) else hint
 
 

@@ -1,13 +1,12 @@
-"""Types of the decorators for a `Subject`: only for type checkers, never imported at run time.
+"""Types of the decorators for a `Subject`. They are only for type checkers, and never imported at run time.
 
 A function fits by its body and its result. The body may be its first, second or third parameter; the others are injected and
-not checked here. Some valid functions are beyond type checkers, such as one with a keyword-only body; ``handle("user.get")``,
-with text for its subject, accepts any.
+not checked here. Type checkers cannot express some valid functions, such as one with a keyword-only body, for which
+``handle("user.get")`` accepts any function.
 
 There are no variants with ``Awaitable``: mypy does not choose among fitting variants if a parameter is a ``Context[Any]``, and
-would treat such functions as untyped.
-
-The last variant repeats the first: type checkers name it in their messages.
+would treat such functions as untyped. The last variant repeats the first, because type checkers name the last one in their
+messages.
 """
 
 # mypy: disable-error-code="overload-overlap, overload-cannot-match"
@@ -33,7 +32,7 @@ Y = TypeVar("Y")
 
 
 class Injected(Protocol):
-    """A class that handlers can receive: see `injected_as`."""
+    """A class that handlers can receive; see `injected_as`."""
 
     __context_part__: ClassVar[ContextPart]
 
@@ -43,7 +42,7 @@ D = TypeVar("D", bound="Context[Any] | Message[Any] | Injected | None")
 
 
 class HandlerOf(Protocol[In, Out]):
-    """Registers a handler of a ``Subject[In, Out]``; the function stays unchanged."""
+    """Registers a handler of a ``Subject[In, Out]`` and returns it unchanged."""
 
     @overload
     def __call__(
@@ -110,7 +109,7 @@ class HandlerOf(Protocol[In, Out]):
 
 
 class SubscriberOf(Protocol[In]):
-    """Registers a function for the publications of a ``Subject[In, ...]``; the function stays unchanged."""
+    """Registers a function for the publications of a ``Subject[In, ...]`` and returns it unchanged."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[In, P], R], /) -> Callable[Concatenate[In, P], R]: ...
