@@ -1,4 +1,4 @@
-"""Events of a bus, or a broker, and their readers."""
+"""Delivers the events of a bus or broker to their readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field
 
 KEPT = 4096
-"""Bytes of a body that an event keeps: a thousand unread events must not hold large bodies."""
+"""Maximum size of a body that an event keeps, in bytes, because a reader may have a thousand unread events."""
 _SIZE = 1000
 _SOON = 16
 
@@ -18,10 +18,10 @@ Event = TypeVar("Event")
 
 
 class EventHub(Struct, Generic[Event], eq=False):
-    """Passes events to readers; costs nothing without readers."""
+    """Passes events to all readers."""
 
     _waiter: Callable[[], Any]
-    """Creates an awaitable that `_wake` completes."""
+    """Returns an awaitable that `_wake` completes."""
     _wake: Callable[[Any], None]
     _streams: weakref.WeakSet[EventStream[Event]] = field(default_factory=weakref.WeakSet)
 
@@ -36,7 +36,7 @@ class EventHub(Struct, Generic[Event], eq=False):
 
     @property
     def late(self) -> bool:
-        """True if a reader has more than 16 unread events: then events should hold nothing large."""
+        """True if a reader has more than 16 unread events. New events should then be small."""
         return any(len(stream) > _SOON for stream in self._streams)
 
     def emit(self, event: Event) -> None:
@@ -45,13 +45,13 @@ class EventHub(Struct, Generic[Event], eq=False):
                 stream.put(event)
 
     def close(self) -> None:
-        """End: readers stop after the events already queued."""
+        """End the iteration of each reader after its unread events."""
         for stream in list(self._streams):
             stream.close()
 
 
 class EventStream(AsyncIterator[Event]):
-    """A reader; of 1,000 unread events new ones replace the oldest."""
+    """A reader. Beyond 1,000 unread events, the oldest are dropped."""
 
     def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
         self._waiter = waiter
@@ -68,7 +68,6 @@ class EventStream(AsyncIterator[Event]):
         self._wake_all()
 
     def close(self) -> None:
-        """End after the events already queued."""
         self._closed = True
         self._wake_all()
 

@@ -1,4 +1,4 @@
-"""Deadlines of the cancel scopes around a caller, needed for each request."""
+"""Cancel scopes: the caller's deadline, which each request needs, and work that must not be cancelled."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLY: Final = 0.05
-"""A peer may see a deadline pass this many seconds before we do."""
+"""Number of seconds by which a peer may see a deadline pass before we do."""
 
 
 def effective_deadline(loop: Loop) -> Callable[[], float]:
-    """`anyio.current_effective_deadline` for callers in the thread of `loop`, which saves a tenth of a request.
+    """Return a faster `anyio.current_effective_deadline` for the thread of `loop`, which saves a tenth of a request's time.
 
-    The returned function raises `RuntimeError` if the loop is not running.
+    The function raises `RuntimeError` if the loop isn't running.
     """
     if loop.backend == "asyncio":
         return _asyncio_walk(asyncio.get_running_loop())
@@ -38,7 +38,7 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
 
 
 def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Walk over the scopes as anyio does, without its search for the task; falls back to anyio's for other versions of it."""
+    """Walk the scopes like anyio but without searching for the task, unless this version of anyio works differently."""
     try:
         from anyio._backends._asyncio import _task_states
     except ImportError:
@@ -49,8 +49,7 @@ def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
 def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     running = asyncio.get_running_loop
-    # With the loop as its argument, it need not ask the system for the process. Use the C function without its Python
-    # wrapper.
+    # Passing the loop saves a system call for the process id. The dictionary's own method saves the Python wrapper.
     current_task: Callable[[asyncio.AbstractEventLoop], Any] = asyncio.current_task
     table = getattr(asyncio.tasks, "_current_tasks", None)
     if isinstance(table, dict) and table.get(loop) is current_task(loop) is not None:
@@ -78,13 +77,13 @@ def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: as
     return deadline
 
 
-@lru_cache(maxsize=1)  # as long as anyio is the same
+@lru_cache(maxsize=1)  # once per process
 def _asyncio_agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
     return _agree(_walk_over_tasks(state_of, asyncio.get_running_loop()))
 
 
 def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
-    """Walk over the scopes as trio does, without two calls for each."""
+    """Walk the scopes like trio but without two calls per scope."""
 
     def deadline() -> float:
         status = current_task()._cancel_status
@@ -109,7 +108,7 @@ def _trio_agrees(current_task: Callable[[], Any]) -> bool:
 
 
 def _agree(deadline: Callable[[], float]) -> bool:
-    """Compare our walk with the library's; if its internals have changed, its own function is used."""
+    """Check that the result equals the library's, because its internals may have changed."""
     official = anyio.current_effective_deadline
     soon = anyio.current_time() + 5000
     try:
@@ -126,15 +125,15 @@ def _agree(deadline: Callable[[], float]) -> bool:
 
 
 async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Call a function that must not be interrupted, such as the end of a bus, and raise the caller's cancellation afterwards.
+    """Run an async function to completion even if the caller is cancelled, and raise the cancellation afterwards.
 
-    A shielded scope keeps anyio's cancellations away. Those of asyncio itself (`asyncio.timeout`, a `TaskGroup`,
-    `Task.cancel`) pass through it, so there the function runs in its own task. Such a cancellation comes only once: a caller
-    that caught an error of the function instead, and tried again, would never end. So the cancellation is raised, and the
-    error goes to the event loop's handler.
+    On asyncio the function runs in its own task, because native cancellation (`asyncio.timeout`, `TaskGroup`, `Task.cancel`)
+    ignores anyio's shields. If the caller is cancelled and the function fails, the cancellation is raised and the error is
+    passed to the event loop's exception handler: asyncio delivers a cancellation only once, so a caller that handled the error
+    and retried would never end.
 
     Raises:
-        BaseException: Errors of the function.
+        BaseException: If the function raises it.
     """
     call = _called(function, args)
     if running_loop().backend != "asyncio":
@@ -166,15 +165,15 @@ async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) 
 
 
 async def let_scope_fire(told: float = math.inf) -> None:
-    """Let the enclosing scope, or the one that lasts until `told`, cancel the caller if its deadline has come, or nearly.
+    """Wait for the enclosing cancel scope to cancel the caller, if its deadline (or `told`) is less than `EARLY` away.
 
-    The peer knows that deadline, and its time-out error may arrive first: its clock is a little faster, or this event loop
-    was busy. The application that wrote the scope expects the scope to fire, not an exception.
+    The deadline was sent to the peer, whose timeout error may arrive before the scope fires. The application expects its scope
+    to fire, and not an exception.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
     if deadline <= now + EARLY:
         await anyio.sleep(max(deadline - now, 0.0) + EARLY)
-        # uvloop, with a clock in milliseconds, checks the scope repeatedly. If it was busy, it ends this sleep first.
+        # If uvloop was busy, its millisecond clock may end this sleep before the scope fires.
         await anyio.lowlevel.checkpoint()
 
 
@@ -182,7 +181,10 @@ async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
     """Wait for the next item.
 
     Raises:
-        TimeoutError, EOFError, BusError, TypeError, ValueError: As `Subscription.receive`.
+        TimeoutError: If no item arrives within `timeout` seconds.
+        EOFError: If the iterator ends.
+        BusError: If the iterator raises it.
+        TypeError, ValueError: If `timeout` is not a valid number of seconds.
     """
     most = math.inf if timeout is None else seconds(timeout, endless=True)
     try:
@@ -191,6 +193,6 @@ async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
     except StopAsyncIteration:
         raise EOFError("it has ended: there will be no more") from None
     except TimeoutError as error:
-        if type(error) is TimeoutError:  # DeadlineExceeded says more
+        if type(error) is TimeoutError:  # not DeadlineExceeded, which has a better message
             raise TimeoutError(f"nothing came within {most:g} s") from None
         raise

@@ -1,4 +1,4 @@
-"""Validity of a server's certificate: clients refuse the server outside of it."""
+"""Warns about server certificates that have expired or are about to."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 EXPIRES_SOON: Final = timedelta(days=14)
-"""Renew a certificate this long before its end: usual ones are renewed a month before."""
+"""Time before expiry at which a certificate is reported. They are usually renewed a month before."""
 
 _UTC_TIME: Final = 0x17
 _VERSION: Final = 0xA0
 
 
 def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
-    """Log that the server's certificate at `url` has expired, is not valid yet, or expires within `EXPIRES_SOON`. Never
-    raises.
+    """Log a warning if a server's certificate has expired, isn't valid yet, or expires within `EXPIRES_SOON`. Never raises.
 
-    A certificate chosen by a function, according to the name that a client asks for, remains unknown.
+    Certificates that an SNI callback selects aren't checked.
     """
     if tls.sni_callback is not None:
         return
     now = datetime.fromtimestamp(sources.get().wall_clock_ns() / 1e9, UTC)
     try:
         begin, end = _validity(_shown_by(tls))
-    except Exception:  # clients will report the fault
+    except Exception:  # clients report invalid certificates
         return
     fields = log_fields(address=url)
     if now >= end:
@@ -53,12 +52,10 @@ def _told(moment: datetime) -> str:
 
 
 def _shown_by(tls: ssl.SSLContext) -> bytes:
-    """Certificate in DER that a server with this context presents.
-
-    A context does not reveal its certificate: a client without verification does a handshake with it, in memory.
+    """Return the certificate of a server context in DER, from a handshake in memory, because `ssl` offers no other way.
 
     Raises:
-        Exception: It presents none, or with TLS 1.2 none to a client without its own certificate.
+        Exception: If the handshake fails, for example because the context requires client certificates with TLS 1.2.
     """
     import ssl  # some platforms lack it
 
@@ -67,7 +64,7 @@ def _shown_by(tls: ssl.SSLContext) -> bytes:
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     there = tls.wrap_bio(to_server, to_client, server_side=True)
     here = client.wrap_bio(to_client, to_server)
-    for _ in range(3):  # one more than TLS 1.2 needs, for a server that asks for another key
+    for _ in range(3):  # one more than TLS 1.2 needs, in case the server requests another key
         with suppress(ssl.SSLWantReadError):
             here.do_handshake()
             break
@@ -77,7 +74,7 @@ def _shown_by(tls: ssl.SSLContext) -> bytes:
 
 
 def _validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """Start and end of the validity of a certificate (X.509, in DER)."""
+    """Return the start and end of an X.509 certificate's validity."""
     (_, begin, _), *_ = _values(certificate, 0, len(certificate))
     (_, begin, end), *_ = _values(certificate, begin, len(certificate))  # the signed part
     fields = [value for value in _values(certificate, begin, end) if value[0] != _VERSION]
@@ -87,7 +84,7 @@ def _validity(certificate: bytes) -> tuple[datetime, datetime]:
 
 
 def _values(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, start and end of consecutive DER values."""
+    """Yield tag, start and end of consecutive DER values."""
     while at < end:
         tag, size, at = data[at], data[at + 1], at + 2
         if size & 0x80:  # long form of the length

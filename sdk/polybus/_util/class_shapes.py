@@ -1,4 +1,4 @@
-"""Classes with fields as msgspec writes them: attrs, dataclasses, Structs, NamedTuples and TypedDicts."""
+"""Fields of attrs classes, dataclasses, Structs, NamedTuples and TypedDicts, as msgspec encodes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..body import scalar_form
 
 
 def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:
-    """Types of the type variables of a class and of each of its bases, where one variable may have several."""
+    """Return the types of the type variables of a class and of each base class, since they may differ."""
     found: dict[Any, dict[Any, Any]] = {}
     waiting: list[tuple[Any, Mapping[Any, Any]]] = [(hint, {})]
     while waiting:
@@ -32,7 +32,7 @@ def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:
 
 
 def variables_of_method(function: Callable[..., Any]) -> Mapping[Any, Any]:
-    """Types of a generic class's variables in one of its methods, from the object that the method is bound to."""
+    """Return the types of a generic class's type variables in a method, according to the object that the method is bound to."""
     method: Any = inspect.unwrap(function, stop=inspect.ismethod)
     if not (inspect.isroutine(method) or inspect.isclass(method)):  # an object with __call__
         method = getattr(method, "__call__", None)  # noqa: B004  # as a bound method
@@ -49,7 +49,7 @@ def variables_of_method(function: Callable[..., Any]) -> Mapping[Any, Any]:
 
 
 def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
-    """Replace the variables of a hint by types."""
+    """Replace type variables in a hint."""
     if isinstance(hint, TypeVar):
         return types.get(hint, hint)
     parameters = open_variables(hint)
@@ -59,7 +59,7 @@ def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
 
 
 def closed(hint: Any) -> Any:
-    """Replace the variables of a hint by their default, bound or constraints."""
+    """Replace the type variables in a hint by their default, constraints or bound."""
     variables = (hint,) if isinstance(hint, TypeVar) else open_variables(hint)
     return substituted(hint, {variable: own for variable in variables if (own := _own_type(variable)) is not None})
 
@@ -73,18 +73,18 @@ def _own_type(variable: Any) -> Any:
 
 
 def open_variable(hint: Any) -> Any:
-    """The type variable that a hint leaves open, or None."""
+    """Return the first unbound type variable of a hint, or None."""
     return hint if isinstance(hint, TypeVar) else next(iter(open_variables(hint)), None)
 
 
 def open_variables(hint: Any) -> tuple[Any, ...]:
-    """The type variables that a hint leaves open; a class without arguments leaves its own open."""
+    """Return the unbound type variables of a hint, not counting those of a class without arguments."""
     given: tuple[Any, ...] = getattr(hint, "__parameters__", ())
     return () if isinstance(hint, type) and not get_args(hint) else given
 
 
 def own_annotations(kind: type) -> Iterable[str]:
-    """Names annotated in a class itself, not in its bases."""
+    """Return the names annotated in a class itself."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -94,7 +94,7 @@ def own_annotations(kind: type) -> Iterable[str]:
 
 
 _DEFAULTS: Final = "_field_defaults"
-"""Of a NamedTuple, as documented by Python."""
+"""Attribute of NamedTuple classes, documented by Python."""
 _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
@@ -102,12 +102,12 @@ class ClassField(msgspec.Struct, frozen=True):
     """A field of a class.
 
     Attributes:
-        name: Name in the written form.
-        argument: Name of the argument when an object is created.
-        type: Type, including its ``Annotated`` metadata.
-        required: True without a default.
-        default: The default, if it is a value.
-        converted: True if a converter creates the value.
+        name: Encoded name.
+        argument: Name of the constructor argument.
+        type: Type, including ``Annotated`` metadata.
+        required: True if the field has no default.
+        default: Default value, unless a factory creates it.
+        converted: True if attrs converts the value.
     """
 
     name: str
@@ -119,14 +119,14 @@ class ClassField(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Fields of a class, and how they are written.
+    """The encoded form of a class.
 
     Attributes:
         kind: The class.
-        fields: Fields that create an object.
-        is_array: Written as an array, without names.
-        is_closed: Unknown fields are refused.
-        tag: Name and value of a tag in the written form.
+        fields: Fields that the constructor accepts.
+        is_array: True if objects are encoded as arrays without names.
+        is_closed: True if unknown fields are errors.
+        tag: Name and value of the tag in the encoded form.
     """
 
     kind: type
@@ -137,11 +137,11 @@ class Shape(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, hint: Any) -> Shape | None:
-        """Read a class, or a generic one with its arguments; None for other types.
+        """Return the shape of a class, which may be generic, or None for other types.
 
         Raises:
-            NameError: An annotation has a name that is not known (yet).
-            TypeError: No object can be created from its fields.
+            NameError: If an annotation refers to an undefined name.
+            TypeError: If objects cannot be created from the encoded fields.
         """
         kind: Any = get_origin(hint) or hint
         if not isinstance(kind, type):
@@ -161,7 +161,7 @@ class Shape(msgspec.Struct, frozen=True):
         return None
 
     def written(self, rewritten: Callable[[ClassField], Any]) -> dict[str, Any]:
-        """Types in the written form by name, as in a TypedDict, each converted by a function."""
+        """Return the fields of a TypedDict for the encoded form, with each type converted by `rewritten`."""
         found: dict[str, Any] = {} if self.tag is None else {self.tag[0]: Required[Literal[self.tag[1]]]}
         for one in self.fields:
             made: Any = Required if one.required else NotRequired
@@ -172,14 +172,14 @@ class Shape(msgspec.Struct, frozen=True):
         return [*([] if self.tag is None else [self.tag[0]]), *(one.name for one in self.fields)]
 
     def make(self, written: dict[str, Any]) -> Any:
-        """Create an object from values by name; for a TypedDict returns the values."""
+        """Create an object from its encoded fields. For a TypedDict these are returned unchanged."""
         if hasattr(self.kind, "__required_keys__"):
             return written
         return self.kind(**{one.argument: written[one.name] for one in self.fields if one.name in written})
 
 
 def opened(value: Any) -> Any:
-    """Convert objects with fields, also in containers, to their written form; models of pydantic stay."""
+    """Convert objects, including those in containers, to their encoded form. pydantic models stay unchanged."""
     kind = type(value)
     if hasattr(kind, "model_dump"):
         return value
@@ -198,7 +198,7 @@ def opened(value: Any) -> Any:
 
 @lru_cache(256)
 def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Members of a Struct: attribute, name, and default or its factory."""
+    """Return attribute, encoded name, and default or factory of each member of a Struct."""
     return tuple(
         (one.name, one.encode_name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory)
         for one in msgspec.structs.fields(kind)
@@ -206,7 +206,7 @@ def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
 
 
 def form_of_struct(value: msgspec.Struct) -> Any:
-    """Members as msgspec writes them: by their written names, with the tag, as a list, or without defaults."""
+    """Return the members of a Struct as msgspec encodes them, according to the options of its class."""
     config = value.__struct_config__
     if config.array_like:
         tag = [] if config.tag is None else [config.tag]
@@ -220,12 +220,12 @@ def form_of_struct(value: msgspec.Struct) -> Any:
 
 
 def _is_default(item: Any, default: Any) -> bool:
-    """True if msgspec omits a member: it is the default itself, or an empty container like the default."""
+    """Return True if msgspec omits the member: it is the default itself, or an empty container of the default's type."""
     return item is default or (default in (list, dict, set) and type(item) is default and not item)
 
 
 def _types(hint: Any, kind: type) -> dict[str, Any]:
-    """Types of all annotations of a class, with its type variables replaced."""
+    """Return all annotations of a class, with its type variables replaced."""
     variables = variables_of(hint)
     given = {variable: value for types in variables.values() for variable, value in types.items()}
     owners = {name: base for base in reversed(kind.__mro__) for name in own_annotations(base)}

@@ -1,4 +1,4 @@
-"""Deadlines of the entries of a table, at a cost that depends on the expired ones, not on the waiting ones."""
+"""Expires the entries of a table at a cost that depends on how many expire, not on how many wait."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ T = TypeVar("T", bound=_Timed)
 
 @define(eq=False, repr=False)
 class Deadlines:
-    """Finds expired entries in a table without order.
+    """Finds the expired entries of an unordered table.
 
-    A share of the deadlines, the nearest, is kept in order. Most new entries are due later and cost a comparison with
-    `until`. When the share is used up, the table is searched for the next one: since a share is a quarter, each entry is
-    looked at four times. Only keys are stored, so that ended entries are not kept alive.
+    Only the nearest quarter of the deadlines is sorted. Most new entries expire later, so adding one costs a comparison with
+    `until`. When all sorted entries are used up, the table is searched for the next quarter, which means that each entry is
+    examined about four times. The heap stores keys, so that it doesn't keep finished entries alive.
     """
 
     until: float = math.inf
-    """Everything due before this is in order already. Entries with an earlier deadline must be added."""
+    """All deadlines before this time are sorted. Entries with an earlier deadline must be added."""
     _near: list[tuple[float, int, Any]] = field(factory=list)
     _share: int = _LEAST
     _added: int = 0
 
     @property
     def next(self) -> float:
-        """Earliest deadline, including ended entries; infinity without one."""
+        """Earliest deadline, possibly of a finished entry; infinity if there is none."""
         return self._near[0][0] if self._near else math.inf
 
     def add(self, deadline: float, key: Any) -> None:
-        """Register an entry due before `until`."""
+        """Add an entry with a deadline before `until`."""
         near = self._near
         if self.until == math.inf:
             self.until = deadline
         self._added += 1
         heappush(near, (deadline, self._added, key))
-        if len(near) > 2 * self._share:  # many short ones before a long one: leave the last to the next search
+        if len(near) > 2 * self._share:  # leave the last ones to the next search
             near.sort()
             del near[self._share :]
             self.until = near[-1][0]
 
     def due(self, now: float, table: Mapping[Any, T]) -> Iterator[T]:
-        """Yield expired entries, each once; the caller removes them from the table."""
+        """Yield each expired entry once. The caller removes it from the table."""
         near = self._near
         while near and near[0][0] <= now:
             found = table.get(heappop(near)[2])
@@ -64,7 +64,7 @@ class Deadlines:
             yield from self._look(now, table)
 
     def _look(self, now: float, table: Mapping[Any, T]) -> list[T]:
-        """Sort the next share, and return the expired entries of the rest."""
+        """Sort the next share of the deadlines, and return entries that have already expired."""
         later = sorted(each.deadline for each in table.values() if now < each.deadline < math.inf)
         self._share = max(_LEAST, len(later) // 4)
         self.until = until = later[: self._share][-1] if later else math.inf

@@ -1,4 +1,4 @@
-"""Both event loops behind one interface: clocks, call-soon and one-shot wake-ups that cost less than an anyio Event."""
+"""A common interface to asyncio and trio: clocks, call-soon and one-shot wake-ups that are cheaper than an `anyio.Event`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..errors import LocalProtocolError
 
 
 class AsyncioLoop:
-    """asyncio and uvloop: a waiter, which one task awaits until `wake` completes it, is a future.
+    """asyncio or uvloop. `waiter` creates an awaitable for a single task, which `wake` completes.
 
     Attributes:
-        call_from_thread: `call_soon` for other threads; raises RuntimeError when the loop is closed.
+        call_from_thread: Thread-safe `call_soon`. Raises `RuntimeError` if the loop is closed.
     """
 
     backend: Literal["asyncio", "trio"] = "asyncio"
@@ -35,7 +35,7 @@ class AsyncioLoop:
         loop = self._loop = asyncio.get_running_loop()
         if sys.platform == "emscripten":
             accept_past_times(loop)
-        # asyncio's own is a wrapper around that.
+        # asyncio's own clock is a wrapper around time.monotonic.
         self.time = time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
         self.call_soon = loop.call_soon
         self.call_from_thread = loop.call_soon_threadsafe
@@ -54,9 +54,10 @@ class AsyncioLoop:
         return self._loop.is_closed()
 
     def interrupt(self, error: KeyboardInterrupt) -> bool:
-        """Pass a KeyboardInterrupt raised in one of our tasks to the program. False if the loop accepts none.
+        """Pass a KeyboardInterrupt that was raised in one of our tasks to the program. Returns False if the loop cannot do
+        that.
 
-        The tasks are unchanged, so that they can end in an orderly way, or continue if the loop is run again.
+        Tasks go on unaffected, so that they can shut down, or continue if the program runs the loop again.
         """
         if not _as_a_signal():
             self.call_soon(_raise, error)
@@ -64,10 +65,10 @@ class AsyncioLoop:
 
 
 def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
-    """Let `call_at` of a loop accept a time in the past, as asyncio's own loops do.
+    """Let a loop's `call_at` accept times in the past, as asyncio's own loops do.
 
-    Pyodide's raises ValueError instead. anyio passes such a time if a deadline expires between its look at the clock and the
-    call: that timeout would never fire.
+    Pyodide's raises `ValueError`. anyio passes such a time if a deadline expires just before the call, so the timeout would
+    never fire.
     """
     if isinstance(loop, asyncio.BaseEventLoop) or "call_at" in vars(loop):  # already patched
         return
@@ -82,7 +83,7 @@ def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class TrioLoop:
-    """trio, with the interface of `AsyncioLoop`: a waiter parks its task."""
+    """trio, with the interface of `AsyncioLoop`."""
 
     backend: Literal["asyncio", "trio"] = "trio"
     __slots__ = ("_token", "time", "waiter")
@@ -125,12 +126,12 @@ class TrioLoop:
     def interrupt(error: KeyboardInterrupt) -> bool:
         import trio
 
-        # trio then raises it in its main task, not here.
+        # With protection, trio raises the exception in its main task and not here.
         return trio.lowlevel.enable_ki_protection(_as_a_signal)()
 
 
 def _as_a_signal() -> bool:
-    """Do what Ctrl-C does if a loop or a program has its own handler. True if there is one."""
+    """Raise SIGINT if the loop or the program has its own handler. Returns True if it does."""
     import signal
 
     ways = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
@@ -139,8 +140,7 @@ def _as_a_signal() -> bool:
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
-        # The handler raised here, at the current position: treat it as missing. (trio cannot move it elsewhere, and ends the
-        # same way when another program's handler raises in one of trio's own tasks.)
+        # Treat a handler that raises here as missing. trio behaves in the same way if a handler raises in one of its own tasks.
         return False
     return True
 
@@ -155,13 +155,13 @@ def _trio_runs() -> bool:
 
 
 def _nothing() -> None:
-    """No-op: the call proves that calls are accepted."""
+    pass
 
 
 @define(eq=False, repr=False, weakref_slot=False)
 class _TrioWaiter:
     _trio: Any
-    """`trio.lowlevel`: an import here would run for each message."""
+    """`trio.lowlevel`, because importing it here would run for each message."""
     _task: Any = None
     _woken: bool = False
 
@@ -188,14 +188,13 @@ Loop: TypeAlias = AsyncioLoop | TrioLoop
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Notifier:
-    """Wakes tasks that wait for a condition. Costs nothing if none waits."""
+    """Wakes tasks that wait for a condition."""
 
     _loop: Loop
     waiting: list[Any] = field(factory=list, init=False)
-    """Waiters of the waiting tasks. Without any, a signal has no effect."""
 
     def signal(self) -> None:
-        """Let the waiting tasks check their conditions."""
+        """Let all waiting tasks check their conditions."""
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             for waiter in waiting:
@@ -211,13 +210,13 @@ class Notifier:
                 self.waiting.remove(waiter)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that can only become true together with a signal."""
+        """Wait until a condition is true, checking it after each `signal`."""
         while not condition():
             await self.wait()
 
 
 def wrong_event_loop() -> LocalProtocolError:
-    """Error for a call from another event loop or thread."""
+    """Return the error for a call from another event loop or thread."""
     return LocalProtocolError(
         "this bus runs in another event loop, and its verbs may be called there only: in a thread use polybus.sync or "
         "anyio.from_thread.run, `bus: BusDep` in a def endpoint of FastAPI, and a bus of its own in another event loop"
@@ -225,10 +224,10 @@ def wrong_event_loop() -> LocalProtocolError:
 
 
 def running_loop() -> Loop:
-    """The loop of the caller.
+    """Return the caller's event loop.
 
     Raises:
-        RuntimeError: Neither asyncio nor trio is running here.
+        RuntimeError: If neither asyncio nor trio is running here.
     """
     try:
         return AsyncioLoop()
@@ -240,11 +239,10 @@ def running_loop() -> Loop:
 
 
 def is_foreign_exception(error: BaseException) -> bool:
-    """True if an exception from the application's code is its own: not a cancellation of the current task, nor a request to
-    end the program.
+    """Return True if application code raised the exception itself, so that it is not a cancellation or the end of the program.
 
-    A cancellation without a request to this task comes from awaiting something cancelled elsewhere. `GeneratorExit` is
-    Python's in coroutines closed after the end of their event loop; in a running loop the application raised it.
+    `CancelledError` counts if the current task wasn't cancelled, because the application then awaited something that was.
+    `GeneratorExit` counts only while the event loop is running; later, Python raises it when it closes coroutines.
     """
     if isinstance(error, KeyboardInterrupt):
         return False

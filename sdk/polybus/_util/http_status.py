@@ -1,8 +1,7 @@
-"""Serves a few short texts over HTTP on a separate port: health checks, metrics."""
+"""A small HTTP server for health checks and metrics on a separate port."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import socket
@@ -16,35 +15,36 @@ from urllib.parse import urlsplit
 import anyio
 
 from .._validation import shown
-from .listening import cannot_listen
+from .listening import cannot_listen, is_loopback
 from .logs import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 Page: TypeAlias = "Callable[[], tuple[int, str] | Awaitable[tuple[int, str]]]"
-"""Returns status and text of a page when requested; may be async."""
+"""Function, which may be async, that returns the status and text of a page."""
 
 _SECONDS: Final = 5.0
+"""Timeout of a request."""
 _PAUSE: Final = 0.2
-"""Seconds between attempts to accept without any file descriptor, not even the spare one."""
+"""Seconds to wait before accepting again when the process has run out of file descriptors."""
 _LARGEST: Final = 4096
-"""Bytes of a request's head."""
+"""Maximum size of a request's head in bytes."""
 _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
-"""The version is Prometheus's, of its text format; other readers of plain text ignore it."""
+"""The version belongs to Prometheus's text format. Other clients ignore it."""
 
 
 class HttpStatus:
-    """Server of pages that are created on request. Each connection carries one request.
+    """A server for pages that are rendered on request. Each connection serves a single request.
 
     Args:
-        option: Name of the URL's argument, for error texts.
-        url: ``http://host:port``; port 0 is any free one.
+        option: Name of the argument that contains the URL, for error messages.
+        url: ``http://host:port``. Port 0 selects a free port.
         pages: Pages by path.
-        example: Example of a URL, for error texts.
+        example: Example of a URL, for error messages.
 
     Raises:
-        TypeError: The URL is not text.
-        ValueError: The URL has another form.
+        TypeError: If the URL is not a string.
+        ValueError: If the URL has another form.
     """
 
     def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:
@@ -60,17 +60,17 @@ class HttpStatus:
         self.host: str = parts.hostname
         self._wanted = port
         self.port: int = port
-        """The real one after `listen`."""
+        """Actual port, after `listen`."""
         self._pages = dict(pages)
         self._listener: Any = None
         self._spare: int | None = None
-        # Created by `listen`: an address may be checked before there is an event loop.
+        # Created in `listen`, because the constructor may run before the event loop.
         self._scope: anyio.CancelScope
         self._ended: anyio.Event
 
     @property
     def url(self) -> str:
-        """Its address, after `listen` with the real port."""
+        """URL of the server, with the actual port after `listen`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -78,7 +78,7 @@ class HttpStatus:
         """Bind the address.
 
         Raises:
-            OSError: It cannot be bound.
+            OSError: If the address cannot be bound.
         """
         try:
             self._listener = await anyio.create_tcp_listener(local_host=self.host, local_port=self._wanted)
@@ -101,7 +101,7 @@ class HttpStatus:
             self._ended.set()
 
     async def aclose(self) -> None:
-        """Stop answering; closes an unbound socket, too."""
+        """Stop serving, and close the sockets."""
         if self._listener is not None:
             self._scope.cancel()
             await self._ended.wait()
@@ -114,7 +114,7 @@ class HttpStatus:
             await anyio.wait_readable(listening)
             try:
                 sock = self._accept(listening)
-            except OSError as error:  # must not end what is being served
+            except OSError as error:  # other connections are still being served
                 if not told and not isinstance(error, BlockingIOError):  # BlockingIOError: the client has left
                     told = True
                     logger.warning("%s pauses: %s", self.url, error, extra=log_fields(address=self.url))
@@ -123,11 +123,11 @@ class HttpStatus:
             told = False
             if self._keep_spare():
                 group.start_soon(self._answer, sock)
-            else:  # it used the spare descriptor, which the next one gets
+            else:  # this connection used the spare descriptor, so wait until it is free again
                 await self._answer(sock)
 
     def _accept(self, listening: socket.socket) -> socket.socket:
-        """Accept a client; without file descriptors, by giving up the spare one."""
+        """Accept a connection, with the spare file descriptor if there is no other."""
         try:
             sock, _ = listening.accept()
         except BlockingIOError:
@@ -139,8 +139,8 @@ class HttpStatus:
         return sock
 
     def _keep_spare(self) -> bool:
-        """Keep a spare file descriptor: clients of a bus may take all others, and a supervisor without an answer would end
-        the process."""
+        """Keep a spare file descriptor. If clients of the bus use up all others, the health check must still succeed, because
+        otherwise a supervisor would kill the process."""
         if self._spare is None:
             with suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
@@ -152,12 +152,12 @@ class HttpStatus:
             self._spare = None
 
     async def _answer(self, sock: socket.socket) -> None:
-        # A client that is silent, or leaves early, must not affect others.
+        # Clients that time out or disconnect must not affect others.
         with suppress(anyio.EndOfStream, OSError), sock, anyio.move_on_after(_SECONDS):
             await _send(sock, await self._exchange(partial(_receive, sock)))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Read the head of a request, and create the response."""
+        """Read a request, and return the response."""
         import h11  # not installed in browsers, where no server listens
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST)
@@ -174,7 +174,7 @@ class HttpStatus:
             request, status, text = None, error.error_status_hint, f"{error}\n"
         except (anyio.EndOfStream, ConnectionError):
             raise
-        except Exception:  # a failing page must not affect the others
+        except Exception:  # other pages must still work
             logger.exception("%s: a page could not be made", self.url, extra=log_fields(address=self.url))
             status, text = HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made, see the log\n"
         body = text.encode()
@@ -183,8 +183,8 @@ class HttpStatus:
         return head if request is not None and request.method == b"HEAD" else head + body
 
     def _page(self, method: bytes, target: bytes, host: bytes) -> tuple[int, str] | Awaitable[tuple[int, str]]:
-        if host and _is_own(self.host) and not _is_own(_name_in(host)):
-            # A page in a browser on this machine arrives under a host name that its own server controls.
+        if host and is_loopback(self.host) and not is_loopback(_name_in(host)):
+            # DNS rebinding: a web page resolved its own host name to this machine.
             return HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.url}\n"
         page = self._pages.get(target.partition(b"?")[0].decode("ascii", "replace"))
         if page is None:
@@ -195,27 +195,13 @@ class HttpStatus:
 
 
 def _name_in(host: bytes) -> str:
-    """Name or address in a field ``Host``; empty without one."""
+    """Return the host in a ``Host`` header, without the port, or an empty string."""
     with suppress(ValueError):
         return urlsplit(f"//{host.decode('ascii', 'replace')}").hostname or ""
     return ""
 
 
-def _is_own(name: str) -> bool:
-    """True if a name or address always means this machine."""
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
-
-
 async def _receive(sock: socket.socket) -> bytes:
-    """Receive some bytes.
-
-    Raises:
-        EndOfStream: There are no more.
-        OSError: The client has gone.
-    """
     await anyio.wait_readable(sock)
     data = sock.recv(_LARGEST)
     if not data:
@@ -224,11 +210,6 @@ async def _receive(sock: socket.socket) -> bytes:
 
 
 async def _send(sock: socket.socket, data: bytes) -> None:
-    """Send all bytes.
-
-    Raises:
-        OSError: The client has gone.
-    """
     rest = memoryview(data)
     while rest:
         await anyio.wait_writable(sock)

@@ -1,4 +1,4 @@
-"""Names of a package with imports on first use."""
+"""Lazy imports for packages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, Collection[str]], needed: Collection[str] = (), hint: str = "{}"
 ) -> Callable[[str], Any]:
-    """Create the ``__getattr__`` of a package for names with slow imports.
+    """Return a ``__getattr__`` function for a package, which imports names on first use.
 
     Args:
-        package: Its ``__name__``.
-        homes: Names by their modules, relative to the package.
+        package: ``__name__`` of the package.
+        homes: Names by module, relative to the package.
         needed: Third-party packages that the modules require.
-        hint: Error text for a missing package, with ``{}`` for its name.
+        hint: Error message if one of them is not installed, with ``{}`` for its name.
     """
     modules = {name: home for home, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
         """
         Raises:
-            ImportError: A required package is not installed.
+            ImportError: If a required package is not installed.
         """
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

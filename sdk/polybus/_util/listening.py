@@ -1,4 +1,4 @@
-"""Addresses of listeners: error texts, the test for this machine's own, and the file of a Unix socket."""
+"""Helpers for listeners: error messages, loopback addresses, and the files of Unix sockets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REMEDIES: Final = {
 
 
 def cannot_listen(where: str, error: OSError) -> OSError:
-    """Describe the system's error for an address."""
+    """Return an error that explains why an address cannot be bound."""
     remedy = _REMEDIES.get(error.errno or 0)
     why = f"{error.strerror or error}; {remedy}" if remedy else f"{error.strerror or error}"
     return OSError(error.errno, f"cannot listen on {where}: {why}")
 
 
 def is_loopback(host: str) -> bool:
-    """True if a host name or address is this machine's own."""
+    """Return True for ``localhost`` and loopback addresses."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unlink_if_ours(path: str, inode: int) -> None:
-    """Remove the file of a Unix socket, unless it has been replaced."""
+    """Remove the file of a Unix socket, unless another process has replaced it."""
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)

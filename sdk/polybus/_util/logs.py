@@ -1,4 +1,4 @@
-"""Log records: their fields, tracebacks on indented lines, and limits for warnings that a peer can cause again and again."""
+"""Log records: structured fields, indented tracebacks, and rate limits for warnings that peers can trigger."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LONGEST: Final = 200
 
 
 def log_fields(peer: Any = None, *, message: Message | None = None, **more: object) -> dict[str, object]:
-    """Create the ``extra`` of a record, without unknown fields.
+    """Return the ``extra`` of a log record. Empty fields are left out, and control characters are escaped.
 
     Args:
-        peer: Source of ``peer``, ``address`` and ``protocol``; default: the peer of the message.
-        message: Source of ``subject`` and, on wires with ids, ``request_id``.
-        more: Further fields: ``address protocol subject error_id handler path worker pid``.
+        peer: Source of ``peer``, ``address`` and ``protocol``. Defaults to the peer of the message.
+        message: Source of ``subject`` and ``request_id``.
+        more: Further fields, such as ``error_id``, ``handler``, ``path``, ``worker`` and ``pid``.
     """
     fields = {name: _plain(value) for name, value in more.items() if value is not None and value != ""}
     if message is not None:
@@ -54,7 +54,7 @@ _LINE: Final = re.compile(r"[^\n\t]+")
 
 
 def escape_traceback(record: logging.LogRecord) -> bool:
-    """Render a record's traceback for formatters, which use an existing one: indented, unlike the first line of a record."""
+    """Render a record's traceback with indentation, so that only the first line of a record starts in column 0."""
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and not record.exc_text:
         parts = traceback.TracebackException(type(error), error, error.__traceback__, compact=True).format()
@@ -69,15 +69,15 @@ for name in _LOGGERS:
 
 _MINUTE: Final = 60.0
 _LINES: Final = 3
-"""Lines of one kind per minute before they are only counted."""
+"""Number of log lines of one kind per minute. Further ones are only counted."""
 _KINDS: Final = 256
-"""Kinds with the same template to distinguish: a peer may choose them."""
+"""Maximum number of kinds, since peers can create new ones."""
 
 _COUNTED: Final = " (others like it are summarised within a minute)"
 
 
 class _Kind(Struct, eq=False):
-    """Warnings of one kind in a minute, which begins with the first."""
+    """Warnings of one kind, in the minute after the first."""
 
     logger: logging.Logger | None
     level: int
@@ -86,17 +86,17 @@ class _Kind(Struct, eq=False):
     count: int = 0
     untold: int = 0
     last: tuple[object, ...] = ()
-    """Arguments of the last one that was not logged."""
+    """Arguments of the last warning that was not logged."""
     fields: Mapping[str, object] | None = None
 
 
 class Warnings(Struct, eq=False):
-    """Warnings that a peer can cause: one that reconnects again and again must not fill the log.
+    """Logs warnings that peers can trigger, with a rate limit.
 
     Args:
-        clock: Monotonic time in seconds.
-        watch: ``watch(self, when)`` arranges a call of `_expire` soon after that time. Without it the next warning of the
-            kind logs the count.
+        clock: Returns the monotonic time in seconds.
+        watch: ``watch(self, when)`` schedules a call of `_expire`. By default, the next warning of a kind logs how many were
+            suppressed.
     """
 
     _clock: Callable[[], float] = time.monotonic
@@ -114,17 +114,17 @@ class Warnings(Struct, eq=False):
         level: int = logging.WARNING,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Log a line, or count it after too many of its kind in this minute.
+        """Log a warning, or only count it if there were too many of the same kind in the last minute.
 
         Args:
-            logger: The logger.
-            text: Template, which identifies the kind.
-            args: Its arguments. Control characters are escaped, since texts may come from peers.
-            error: A fault of the application that a peer can repeat: logged as an error, with its traceback.
+            logger: Logger to use.
+            text: Message template, which identifies the kind.
+            args: Arguments of the template. Control characters in strings are escaped.
+            error: Exception in the application that a peer can trigger repeatedly. It is logged at ERROR with its traceback.
             about: Distinguishes kinds with the same template.
-            lines: Lines per minute.
-            level: Level of the lines without `error`.
-            extra: Fields of the record, from `log_fields`.
+            lines: Maximum number of lines per minute.
+            level: Log level if there is no `error`.
+            extra: Fields from `log_fields`.
         """
         level = level if error is None else logging.ERROR
         kind = self._kind(logger, level, text, about)
@@ -139,13 +139,13 @@ class Warnings(Struct, eq=False):
         logger.log(level, text, *map(_escaped, args), exc_info=error, extra=extra)
 
     def allows(self, text: str) -> bool:
-        """Count a line logged elsewhere; False after too many of its kind in this minute."""
+        """Count a line that the caller logs. Returns False if there were too many of the same kind in the last minute."""
         kind = self._kind(None, logging.WARNING, text, None)
         kind.count += 1
         return kind.count <= _LINES
 
     def tell(self) -> None:
-        """Log the counts so far, at the end of the bus."""
+        """Log how many warnings were suppressed, when the bus ends."""
         now = self._clock()
         for kind in self._kinds.values():
             _tell(kind, now)
@@ -166,7 +166,7 @@ class Warnings(Struct, eq=False):
         return kind
 
     def _expire(self, now: float) -> float:
-        """Log and forget entries older than a minute. Returns the time of the next call by the runtime."""
+        """Log and forget kinds older than a minute. Returns the time of the next call."""
         nearest = math.inf
         for key, kind in list(self._kinds.items()):
             if now - kind.since >= _MINUTE:
@@ -193,7 +193,7 @@ class ViolationCounter(Struct, eq=False):
     _since: float = 0.0
 
     def add(self, now: float) -> int:
-        """Count one more; returns the number in this minute, which begins with the first."""
+        """Count a violation. Returns the number of violations in the current minute, which starts with the first."""
         if now - self._since > _MINUTE:
             self._count, self._since = 0, now
         self._count += 1
@@ -201,5 +201,5 @@ class ViolationCounter(Struct, eq=False):
 
 
 def too_many(limit: int) -> str:
-    """Reason for the end of a connection with more of them."""
+    """Return the close reason for a peer that sent more malformed messages than `limit`."""
     return f"more than {limit} malformed messages in a minute"

@@ -1,4 +1,4 @@
-"""Error texts for wrong uses: unknown arguments, and blocks that are not entered."""
+"""Helpful errors for unknown arguments, context managers that aren't entered, and awaitables that aren't awaited."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def explains(called: str, keywords: Mapping[str, str], *, most: int | None = None, positional: str = "") -> Callable[[F], F]:
-    """Decorator: an unknown argument raises an error that says what to write instead.
+    """Decorate a function so that unknown arguments raise a `TypeError` with advice.
 
     Args:
-        called: Name of the function, for the text.
-        keywords: Advice for each unknown keyword.
-        most: Number of positional arguments, including ``self``; None without advice about too many.
-        positional: Advice for too many positional arguments; ``{0!r}`` is the first of them.
+        called: Name of the function.
+        keywords: Advice by unknown keyword.
+        most: Maximum number of positional arguments, including ``self``, or None if you give no advice for more.
+        positional: Advice for more positional arguments. ``{0!r}`` stands for the first of them.
     """
 
     def decorate(function: F) -> F:
@@ -35,7 +35,7 @@ def explains(called: str, keywords: Mapping[str, str], *, most: int | None = Non
             return function(*args, **kwargs)
 
         made: Any = call
-        return made  # type: ignore[no-any-return]  # type checkers see the original
+        return made  # type: ignore[no-any-return]  # so that type checkers see the original
 
     return decorate
 
@@ -86,36 +86,25 @@ _OPERATORS: Final = "add radd sub rsub mul rmul truediv rtruediv lt le gt ge con
 
 
 def entered_first(example: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator for async context managers: any other use raises an error with the right one.
-
-    Args:
-        example: The right line: ``async with connect(url) as bus:``
-    """
+    """Decorate an async context manager so that any other use raises a `TypeError` with an example."""
 
     def decorate(kind: type[T]) -> type[T]:
-        made: Any = kind
-        title = f"this is an async context manager, enter it: `{example}`"
-
-        def refuse(_: Any) -> NoReturn:
-            raise TypeError(title)
-
-        # Set dynamically, so that type checkers do not see them.
-        made.__await__, made.__aiter__, made.__enter__ = refuse, refuse, refuse
-        made.__getattr__ = _names_of_what_it_gives(kind, title)
-        made.__exit__ = lambda *_: None
+        made: Any = never_without_async(example)(kind)
+        made.__aiter__ = made.__enter__
+        made.__getattr__ = _names_of_what_it_gives(kind, f"this is an async context manager, enter it: `{example}`")
         return kind
 
     return decorate
 
 
 def never_without_async(example: str) -> Callable[[type[T]], type[T]]:
-    """`entered_first` for a class that can also be iterated: ``with`` and ``await`` are always wrong."""
+    """Decorate an async context manager that is also an iterator, so that ``with`` and ``await`` raise a `TypeError`."""
 
     def decorate(kind: type[T]) -> type[T]:
         def refuse(_: Any) -> NoReturn:
             raise TypeError(f"this is an async context manager, enter it: `{example}`")
 
-        made: Any = kind
+        made: Any = kind  # set dynamically, so that type checkers don't see these methods
         made.__await__, made.__enter__, made.__exit__ = refuse, refuse, lambda *_: None
         return kind
 
@@ -123,7 +112,7 @@ def never_without_async(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def blocking_entered_first(example: str) -> Callable[[type[T]], type[T]]:
-    """`entered_first` for a class of blocking context managers: ``with bus.serve(url) as listener:``"""
+    """Decorate a blocking context manager so that access to its attributes raises an `AttributeError` with an example."""
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -143,7 +132,7 @@ def _names_of_what_it_gives(kind: type[Any], title: str) -> Callable[[Any, str],
 
 
 def awaited_first(kind: type[T]) -> type[T]:
-    """Class decorator for awaitables: using one instead of its result raises an error."""
+    """Decorate an awaitable so that using it in place of its result raises an error."""
     made: Any = kind
     title = "await it for the answer; reply.wait() gives a coroutine, for tasks and task groups"
 
@@ -157,7 +146,7 @@ def awaited_first(kind: type[T]) -> type[T]:
 
     for operator in _OPERATORS:
         setattr(made, f"__{operator}__", refuse)
-    # `__bool__`: otherwise `if bus.request("user.may_enter"):` would admit everyone.
+    # Without `__bool__`, `if bus.request("user.may_enter"):` would admit everyone.
     made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
     made.__aiter__, made.__aenter__, made.__aexit__, made.__copy__ = refuse, refuse, refuse, refuse
     return kind

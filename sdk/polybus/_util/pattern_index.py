@@ -1,4 +1,4 @@
-"""Index of patterns: finds all items for a subject without looking at each."""
+"""An index that finds the patterns matching a subject without trying each of them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 _CACHE_SIZE: Final = 4096
 _SHALLOW: Final = 8
-"""Tokens of usual patterns, at most."""
+"""Maximum number of tokens in a typical pattern."""
 _PATTERN: Final = 300
-"""Approximate bytes per pattern."""
+"""Approximate size of a pattern in bytes."""
 _GLOB: Final = 1000
-"""The same for a segment with a ``*`` among other characters."""
+"""Approximate size of a segment with a ``*`` among other characters."""
 _DEEPER: Final = 500
-"""Bytes charged per deeper token, for the look-up time of patterns with many different shapes."""
+"""Bytes charged for each token beyond `_SHALLOW`, because many different shapes slow down look-ups."""
 
 
 def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    """True if two patterns, given as tokens, have a subject in common."""
+    """Return True if a subject can match both patterns, which are given as tokens."""
     for left, right in zip(one, other, strict=False):
         if ">" in (left, right):
             return True
@@ -35,16 +35,16 @@ def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 _Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
-"""Segments of a URI pattern with a ``*`` among other characters, and their positions."""
+"""Positions and regular expressions of the segments in a URI pattern with a ``*`` among other characters."""
 
 
 class _Shape(Struct, Generic[T], eq=False):
     """Patterns with wildcards at the same positions."""
 
     pick: Callable[[list[str]], Any]
-    """Takes the other tokens from a subject's."""
+    """Selects the tokens at the other positions."""
     patterns: dict[Any, dict[_Globs, dict[T, int]]] = {}
-    """By these tokens."""
+    """Patterns by these tokens."""
 
 
 def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
@@ -52,17 +52,20 @@ def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
 
 
 class _Patterns(Struct, Generic[T], eq=False):
-    """Patterns by shape. A look-up tries each shape of the subject's length, for any number and depth of patterns: a peer
-    could make a trie visit very many nodes."""
+    """Patterns by shape.
+
+    A look-up tries each shape of the subject's length, regardless of the number of patterns. With a trie, a peer could make it
+    visit a huge number of nodes.
+    """
 
     uris: bool
     whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = {}
-    """By number of tokens."""
+    """Patterns without ``>``, by number of tokens."""
     tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = {}
     """Patterns with ``>``, by number of tokens before it."""
 
     def count(self, tokens: list[str], item: T, step: int) -> int:
-        """Add `step` to the count of an item for a pattern. Returns 1 if it is new there, -1 if it has gone, else 0."""
+        """Add `step` to an item's count for a pattern. Returns 1 if the item is new there, -1 if it was removed, else 0."""
         lengths, tokens = (self.tails, tokens[:-1]) if tokens[-1] == ">" else (self.whole, tokens)
         globs = tuple((at, glob_of(token)) for at, token in enumerate(tokens) if self.uris and _is_glob(token))
         wild = {at for at, _ in globs}
@@ -99,9 +102,10 @@ def _collect(shape: _Shape[T], tokens: list[str], into: dict[T, int]) -> None:
 
 
 class SubjectIndex(Struct, Generic[T], eq=False):
-    """Maps a subject to all items with a matching pattern, each once, with a bounded cache of recent answers.
+    """Maps a subject to the items with a matching pattern, without duplicates.
 
-    Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
+    The time to add or remove a pattern is proportional to its length. Looking up a subject again is a dictionary access until
+    the index changes. The cache is bounded.
     """
 
     _exact: dict[str | int, dict[T, int]] = {}
@@ -111,16 +115,16 @@ class SubjectIndex(Struct, Generic[T], eq=False):
     size: int = 0
     """Number of (pattern, item) pairs."""
     addresses: int = 0
-    """Number of pairs with an address or a pattern of addresses."""
+    """Number of pairs whose pattern is a URI."""
     changed: Callable[[], None] = lambda: None
     """Called after every change."""
 
     def add(self, pattern: str | int, item: T) -> None:
-        """Count one more interest of `item` in `pattern`."""
+        """Add an item under a pattern. An item that is added several times must be removed as often."""
         self._change(pattern, item, 1)
 
     def remove(self, pattern: str | int, item: T) -> None:
-        """Withdraw one interest; ignores unknown ones."""
+        """Remove an item from a pattern. Unknown items are ignored."""
         self._change(pattern, item, -1)
 
     def match(self, subject: str | int) -> tuple[T, ...]:
@@ -178,10 +182,10 @@ def _count(holders: dict[T, int], item: T, step: int) -> int:
 
 
 def pattern_cost(pattern: str | int) -> int:
-    """Estimated bytes of one more subscription to a pattern.
+    """Estimate the memory of a subscription to a pattern, in bytes.
 
-    Patterns of usual depth have few shapes, which peers share. Deeper ones may have so many that each look-up takes long;
-    they are charged as if they were larger.
+    Patterns of typical depth have few different shapes. Deeper ones can have so many that look-ups become slow, so they are
+    charged more.
     """
     if isinstance(pattern, int):
         return _PATTERN

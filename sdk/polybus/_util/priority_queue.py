@@ -1,4 +1,4 @@
-"""Priority queue with ageing: by level, in order within a level, and no item waits forever."""
+"""A priority queue without starvation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 _AGEING: Final = 8
-"""One of so many items taken under contention is the one that has waited longest."""
+"""While several levels are in use, every n-th item is the one that has waited longest."""
 
 
 class PriorityQueue(Generic[T]):
-    """Queue with levels, the highest first.
+    """Returns items of the highest level first, in the order in which they were added.
 
-    One item in eight is the one that has waited longest, of any level, so that the lowest level moves under any load. An item
-    is in it once; removing one costs the same at any position.
+    Every eighth item is the one that has waited longest, so that low levels make progress under any load. Items must be unique.
+    Removing one takes the same time at any position.
     """
 
     __slots__ = ("_count", "_levels", "_taken", "_turn")
@@ -54,7 +54,7 @@ class PriorityQueue(Generic[T]):
         """Take the next item.
 
         Raises:
-            IndexError: The queue is empty.
+            IndexError: If the queue is empty.
         """
         if not self._count:
             raise IndexError("an empty queue")
@@ -75,7 +75,7 @@ class PriorityQueue(Generic[T]):
         return item
 
     def remove(self, item: T) -> bool:
-        """Remove an item; False if it is not in the queue."""
+        """Remove an item. Returns False if it is not in the queue."""
         for level, queue in self._levels.items():
             if queue.pop(item, None) is not None:
                 self._count -= 1

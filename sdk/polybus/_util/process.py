@@ -1,4 +1,4 @@
-"""Threads for blocking work, small files, and the end of this process."""
+"""Threads for blocking work, reading small files, and ending the process."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ Arguments = TypeVarTuple("Arguments")
 
 
 async def in_own_thread(function: Callable[[*Arguments], T], *args: *Arguments, abandon_on_cancel: bool = False) -> T:
-    """Call a function in a thread outside anyio's limit: all of anyio's threads may be waiting for its result, for example in
-    `def` endpoints of FastAPI."""
+    """Call a function in a thread that doesn't count against anyio's limit.
+
+    Otherwise it might never run, because all of anyio's threads could be waiting for its result, for example in `def` endpoints
+    of FastAPI.
+    """
     limiter = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
 
 
 _MOST: Final = 64 * 1024
-"""Bytes of a file; the expected files have some hundreds."""
+"""Maximum size of a file in bytes. Usual ones have a few hundred."""
 
 
 async def read_text_files(files: Mapping[str, str]) -> Mapping[str, str]:
-    """Read files; returns their texts by path.
+    """Return the contents of files by path.
 
     Args:
-        files: Names for people by path: errors do not show the paths.
+        files: Descriptions by path, which errors show instead of the paths.
 
     Raises:
-        ValueError: A file cannot be read, is not text, or is too large.
+        ValueError: If a file is unreadable, too large, or not in UTF-8.
     """
-    if sys.platform == "emscripten":  # no threads; files are in memory
+    if sys.platform == "emscripten":  # has no threads, and its files are in memory
         return _read_all(files)
     return await in_own_thread(_read_all, files, abandon_on_cancel=True)
 
@@ -62,15 +65,13 @@ def _read(path: str, name: str) -> str:
 
 
 def exit_at_once(status: int) -> None:
-    """Exit without any clean-up, regardless of other threads."""
+    """Exit immediately, without clean-up."""
     os._exit(status)
 
 
 def end_by_sigterm() -> None:
-    """Let SIGTERM end this process at once if it has no handler, as in any other process.
-
-    For process 1, as in a container, the kernel drops signals without a handler.
-    """
+    """Let SIGTERM end this process even if its id is 1, as in a container, where the kernel ignores signals without a
+    handler."""
     if (
         os.getpid() == 1
         and threading.current_thread() is threading.main_thread()
@@ -80,7 +81,7 @@ def end_by_sigterm() -> None:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Signals that ask this process to end; under `nohup` without the one for a closed terminal."""
+    """Return the signals that ask this process to end. Under `nohup`, SIGHUP isn't one of them."""
     hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
     if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
         return (signal.SIGINT, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Types read by pydantic: its own, types that contain its own or annotated-types', and types unknown to msgspec.
+"""Types that pydantic must decode: its own models and constraints, annotated-types, and types unknown to msgspec.
 
-pydantic is imported when a type needs it. A class that pydantic cannot read, or reads in another form than msgspec writes, is
-replaced by a TypedDict of its fields, and the object is created from that.
+pydantic is imported when a type needs it. A class that pydantic cannot decode, or would decode differently from msgspec, is
+replaced by a TypedDict with its fields, from which the object is then created.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _OCTETS: Final = (bytes, bytearray, memoryview)
 _NO_VALUES: Final = (type, Callable)
 _LAZY: Final = (Iterator, Generator)
 _UNSEEN: Final = (Iterable, Reversible, Container)
-"""Kinds of lists with items that msgspec does not check."""
+"""Types whose items msgspec doesn't validate."""
 _LISTS: Final = (*_UNSEEN, Collection)
-"""Kinds of lists with items that pydantic does not check, or not before they are read."""
+"""Types whose items pydantic validates late or not at all."""
 _CHECKS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 _META: Final = (*_CHECKS, "title", "description", "examples")
 
 
 def has_own(target: Any) -> bool:
-    """True if a type contains something of pydantic, or items that msgspec does not check.
+    """Return True if a type contains pydantic types or constraints, or items that msgspec doesn't validate.
 
     Raises:
-        NameError: An annotation in it has a name that is not known (yet).
-        TypeError: It contains a class without a way to create an object.
+        NameError: If an annotation refers to an undefined name.
+        TypeError: If objects of a class cannot be created from its fields.
     """
     return any(is_own(one) or (get_origin(one) in _UNSEEN and get_args(one)) for one in _walk(target, []))
 
 
 def ambiguous(target: Any) -> Any:
-    """Union in a type with several classes that are written in the same way, without models; else None."""
+    """Return a union in a type with several classes that encode alike and aren't models, or None."""
     unions = (one for one in _walk(target, []) if get_origin(one) in (Union, UnionType))
     return next((one for one in unions if sum(map(_is_untagged, get_args(one))) > 1), None)
 
@@ -65,15 +65,15 @@ def _is_untagged(hint: Any) -> bool:
 
 
 def adapter_of(target: Any, *, narrows: bool = False) -> Any:
-    """pydantic's adapter of a type, for the form of the wires.
+    """Return a pydantic `TypeAdapter` that decodes a type in the form in which polybus encodes it.
 
     Args:
         target: The type.
-        narrows: Accept `opened` objects, including models, and create the declared model from a larger one.
+        narrows: Accept objects converted by `opened`, and reduce instances of a model's subclasses to the model.
 
     Raises:
-        NameError: An annotation in it has a name that is not known (yet).
-        TypeError: pydantic cannot read it, or not in its written form; the text has the reason and the remedy.
+        NameError: If an annotation refers to an undefined name.
+        TypeError: If pydantic isn't installed or cannot decode the type in that form. The message says what to write instead.
     """
     try:
         from pydantic import PydanticUserError, TypeAdapter
@@ -95,7 +95,7 @@ def adapter_of(target: Any, *, narrows: bool = False) -> Any:
 
 
 def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
-    """Yield a type, its metadata and its fields, recursively, without the inside of pydantic's own."""
+    """Yield a type, its metadata and its fields, recursively, but not the inside of pydantic types."""
     if any(hint is one for one in seen):
         return
     seen.append(hint)
@@ -114,7 +114,7 @@ def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
 
 
 def _inner(hint: Any) -> tuple[Any, ...]:
-    """Types inside a type, except the types of fields."""
+    """Return the arguments of a type."""
     if get_origin(hint) is Literal:
         return ()
     if (named := _named(hint)) is not hint:
@@ -134,7 +134,7 @@ def _named(hint: Any) -> Any:
 
 
 def is_own(found: Any) -> bool:
-    """True if a part of a type belongs to pydantic, or is made for it."""
+    """Return True if a type or a part of its metadata belongs to pydantic or a related package."""
     kind: Any = get_origin(found) or found
     if type(kind).__name__ == "TypeAliasType":
         return _is_of_packages(kind)
@@ -153,7 +153,7 @@ def _is_of_packages(found: Any) -> bool:
 
 
 class _Rewriting:
-    """Replaces parts of a type that pydantic cannot read."""
+    """Replaces the parts of a type that pydantic cannot decode."""
 
     def __init__(self, narrows: bool) -> None:
         self._narrows = narrows
@@ -162,7 +162,6 @@ class _Rewriting:
         self._recursive: list[Any] = []
 
     def of(self, hint: Any, beside: tuple[Any, ...] = ()) -> Any:
-        """Raises `TypeError` if not everything can be read."""
         if is_own(hint):
             return self._of_own(hint, beside)
         if hint in _OCTETS:
@@ -237,9 +236,9 @@ class _Rewriting:
 
 
 def _narrowed(model: Any, beside: tuple[Any, ...]) -> Any:
-    """Type for a model, alone or in a union, that reduces a larger object to the model.
+    """Return a type that reduces instances of a model's subclasses to the model itself.
 
-    The object was validated when created, and is not read again: a model may write itself in a form that it does not read.
+    The instance isn't validated again, because a model may not be able to decode its own encoded form.
     """
     from pydantic import WrapValidator
 
@@ -250,7 +249,7 @@ def _narrowed(model: Any, beside: tuple[Any, ...]) -> Any:
         if kind is type(value):
             return value
         made = value.model_copy()
-        object.__setattr__(made, "__class__", kind)  # members unknown to the class are not written
+        object.__setattr__(made, "__class__", kind)  # fields of the subclass aren't encoded
         return made
 
     return Annotated[model, WrapValidator(narrow)]
@@ -262,7 +261,7 @@ def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]],
     def make(value: Any, check: Callable[[Any], Any]) -> Any:
         if not hasattr(shape.kind, "__required_keys__") and isinstance(value, shape.kind):
             if not narrows:
-                return value  # from a wire that knows the class
+                return value  # from a protocol that transmits classes
             value = opened(value)
         if shape.is_array and isinstance(value, (list, tuple)):
             if len(value) > len(names):
@@ -275,7 +274,7 @@ def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]],
 
 
 class _ArraySchema:
-    """Schema of a class that is written as an array."""
+    """Schema of a class that is encoded as an array."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -294,10 +293,10 @@ class _ArraySchema:
 
 
 def unwritable(target: Any) -> str | None:
-    """Reason why values of a type would not be written as the type says; None if they are, or if that cannot be known."""
+    """Return the reason why values of a type would be encoded differently from its declaration, or None if none is known."""
     try:
         found = list(_walk(target, []))
-    except Exception:  # an unknown name, or any error of the libraries: types are not read here
+    except Exception:  # an undefined name, or any error of the libraries, which is reported elsewhere
         return None
     try:
         for one in found:
@@ -309,7 +308,7 @@ def unwritable(target: Any) -> str | None:
 
 
 def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
-    """Check a type of pydantic's own. Raises `TypeError` if msgspec, which knows dataclasses, writes it in another form."""
+    """Return a pydantic type. Raises `TypeError` if msgspec would encode it in another form."""
     seen = [] if seen is None else seen
     kind: Any = get_origin(hint) or hint
     if any(kind is one for one in seen):
@@ -335,12 +334,12 @@ def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
 
 
 def _fields_of_model(model: Any) -> dict[str, list[Any]]:
-    """Types of a model's fields, with their ``Annotated`` metadata."""
+    """Return the types of a model's fields with their ``Annotated`` metadata."""
     return {name: [one.annotation, *one.metadata] for name, one in getattr(model, "model_fields", {}).items()}
 
 
 def _forms_of(kind: Any, shape: Shape) -> Iterator[tuple[str, Any]]:
-    """Yield everything that makes pydantic write a class in another form than a dataclass."""
+    """Yield each feature by which pydantic could encode a dataclass differently, and whether the class uses it."""
     decorated = getattr(kind, "__pydantic_decorators__", None)
     for word in ("field_serializers", "model_serializers", "computed_fields"):
         yield f"a {word[:-1]}", getattr(decorated, word, None)
@@ -361,7 +360,7 @@ def _has_alias(found: Any) -> bool:
 
 
 def _said(found: Any) -> Any:
-    """Translate a part of an ``Annotated`` for pydantic. Raises `TypeError` if there is no equivalent."""
+    """Convert ``Annotated`` metadata for pydantic. Raises `TypeError` if there is no equivalent."""
     if get_origin(found) is Annotated:
         raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
     _refuse_serializer(found)
@@ -386,7 +385,7 @@ def _refuse_serializer(found: Any) -> None:
 
 
 def _octets(kind: type) -> Any:
-    """Bytes in base64, as in JSON; pydantic would take the text itself."""
+    """Return a type that decodes base64, because pydantic would encode the string itself."""
     from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
     schema = WithJsonSchema({"type": "string", "contentEncoding": "base64"})

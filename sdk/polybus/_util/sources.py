@@ -1,8 +1,7 @@
-"""Sources of time and randomness other than the event loop: random numbers, and clocks for measurements and dates.
+"""Random numbers and clocks that a simulation can replace.
 
-All other times of a bus come from its event loop. A run therefore depends only on its input if the loop has virtual time and
-these sources are seeded: see `polybus.testing.simulated`, which replaces them for its runs. A context variable holds them
-because ids are also created without an event loop.
+All other times come from the event loop. With virtual time and seeded sources, as in `polybus.testing.simulated`, a run depends
+only on its input. The sources are in a context variable because ids are also created without an event loop.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ class Sources(Struct, frozen=True, kw_only=True):
     urandom: Callable[[int], bytes] = os.urandom
     """Random bytes for ids and secrets."""
     rng: random.Random = field(default_factory=random.SystemRandom)
-    """For sessions, and for the jitter of pauses."""
+    """Random numbers for sessions and for jitter."""
     monotonic: Callable[[], float] = time.monotonic
-    """Seconds for measuring work that blocks the event loop, whose own clock may stand still."""
+    """Monotonic time in seconds, for work that blocks the event loop. The loop's own clock may be virtual."""
     wall_clock_ns: Callable[[], int] = time.time_ns
-    """Nanoseconds since 1970, for protocols with dates in messages; may be set back."""
+    """Nanoseconds since 1970, for protocols with dates in messages. Can go backwards."""
 
 
 sources: Final[ContextVar[Sources]] = ContextVar("polybus_sources", default=Sources())  # noqa: B039  # immutable

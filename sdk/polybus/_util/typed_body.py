@@ -31,7 +31,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class _Itself:
-    """Cache key for a type without a hash, such as ``Annotated[int, {"unit": "m"}]``: compares by identity."""
+    """Cache key for unhashable types such as ``Annotated[int, {"unit": "m"}]``, which compares by identity."""
 
     __slots__ = ("target",)
 
@@ -46,7 +46,7 @@ class _Itself:
 
 
 def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Cache a function of a type, also for types without a hash."""
+    """Cache a function of a type, which may be unhashable."""
     by_hash: Callable[[Any], T] = lru_cache(1024)(make)
     by_identity: Callable[[_Itself], T] = lru_cache(1024)(lambda key: make(key.target))
 
@@ -70,14 +70,14 @@ def has_hash(target: Any) -> bool:
 
 
 def convert(value: Any, target: Any) -> Any:
-    """Convert a decoded body to the declared type, with its constraints, validators and names.
+    """Convert and validate a decoded body.
 
-    msgspec creates attrs classes, dataclasses, msgspec structs, TypedDict, NamedTuple and their contents; pydantic creates
-    types that contain something of pydantic or annotated-types.
+    pydantic converts types that contain pydantic or annotated-types; msgspec converts all others, such as attrs classes,
+    dataclasses, Structs, TypedDicts and NamedTuples.
 
     Raises:
-        ValueError: It does not fit; the text names the path and the expectation. TypeError, NameError: Nothing can be read as
-            the type, see `unreadable`.
+        ValueError: If the value doesn't fit the type. The message names the path and what was expected.
+        TypeError, NameError: If nothing can be decoded as the type; see `unreadable`.
     """
     if target is Any or (isinstance(value, enum.Enum) and type(value) is target):
         return value
@@ -87,7 +87,7 @@ def convert(value: Any, target: Any) -> Any:
     except ValueError:
         try:
             bare = _without_members(value)
-        except RecursionError:  # it contains itself
+        except RecursionError:  # the value contains itself
             bare = value
         if bare is value:
             raise
@@ -95,7 +95,8 @@ def convert(value: Any, target: Any) -> Any:
 
 
 def _without_members(value: Any) -> Any:
-    """Replace members of enums by their values: a wire may know enums (J.REP), and msgspec creates them anew."""
+    """Replace enum members by their values, from which msgspec creates enums. Some protocols (J.REP) decode enums
+    themselves."""
     if isinstance(value, enum.Enum):
         return value.value
     if type(value) is dict:
@@ -110,13 +111,13 @@ def _without_members(value: Any) -> Any:
 
 
 def conforming(value: Any, target: Any) -> Any:
-    """Convert a value to its annotation: validated, and without fields that the type lacks.
+    """Validate a value against its annotation, and remove fields that the type doesn't have.
 
-    A model of pydantic was validated when created, so it is not read again: it may write itself in a form that it does not
-    read. A type that is not read from bodies, such as a class of protobuf, is checked by `isinstance`.
+    pydantic models aren't validated again, because a model may not be able to decode its own encoded form. Types that cannot be
+    decoded from bodies, such as protobuf classes, are checked by `isinstance`.
 
     Raises:
-        ValueError, TypeError: It does not fit; the text names the path and the expectation.
+        ValueError, TypeError: If the value doesn't fit. The message names the path and what was expected.
     """
     return _conforming_to(target)(value)
 
@@ -136,7 +137,7 @@ _conforming_to: Final = remembered(_make_conforming)
 
 
 def uncheckable(target: Any) -> str | None:
-    """Reason why `conforming` cannot convert to an annotation; None if it does more than check the class."""
+    """Return the reason why `conforming` can only check the class of an annotation, or None if it can do more."""
     if target in (object, NoReturn, Never):
         return None
     why = unreadable(target)
@@ -154,17 +155,16 @@ def _of_class(value: Any, kind: Any) -> Any:
 def _reread(value: Any, target: Any) -> Any:
     try:
         plain = msgspec.to_builtins(value, builtin_types=_LEAVES, enc_hook=plain_form)
-    except (TypeError, ValueError, RecursionError):  # an object with attributes as its only fields, such as a row
+    except (TypeError, ValueError, RecursionError):  # an object that only has attributes, such as a database row
         return msgspec.convert(value, target, from_attributes=True, str_keys=True)
     return convert(plain, target)
 
 
 def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
-    """Explain to its sender why a body does not fit, with the texts of checks but not of unexpected failures.
+    """Describe for the sender why a body is invalid. Messages of unexpected exceptions are logged but not included.
 
     Returns:
-        A short text for people; and for programs a list of faults with their path (``$.user.name``), text and type, a short
-            word.
+        A short text, and a list of errors with their ``path`` (such as ``$.user.name``), ``text`` and ``type`` for programs.
     """
     found: Any = getattr(error, "errors", None)
     counted: Callable[[], int] | None = getattr(error, "error_count", None)
@@ -188,18 +188,18 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
 
 
 _LEAVES: Final = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-"""Values that some wires carry unchanged, kept if the type is open about them."""
+"""Types that some protocols transmit natively. They are kept if the declared type allows it."""
 _MOST: Final = 32
-"""Faults of a body reported to its sender."""
+"""Maximum number of errors reported to the sender."""
 _FEW: Final = 10_000
-"""Faults to request from pydantic: it reports all or none, at some microseconds each."""
+"""Maximum number of errors to get from pydantic, which returns all or none and takes some microseconds for each."""
 _TOLD: Final = 3
-"""Faults in the text."""
+"""Maximum number of errors in the text."""
 _LONGEST: Final = 500
-"""Characters of a path or a text: the sender chooses names in them."""
+"""Maximum length of a path or message, because the sender chooses names in them."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*\Z")
-"""pydantic's name for a choice of a union that a function creates."""
+"""pydantic's name for a member of a union that a function validates."""
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
@@ -210,7 +210,6 @@ def _fault_of_pydantic(found: Any) -> dict[str, str]:
 
 
 def _fault_of_text(error: Exception) -> dict[str, str]:
-    """Fault from an error text of msgspec, or of a check in the application."""
     text, path = str(error), "$"
     if place := _PLACE.fullmatch(text):
         text, path = place["text"], place["path"].removeprefix("key in ")
@@ -227,20 +226,20 @@ def _fault(path: str, text: str, kind: str) -> dict[str, str]:
 
 
 def convert_text(text: str, target: Any) -> Any:
-    """Convert a token of a subject to the declared type: ``"7"`` becomes the number 7 for a number.
+    """Convert a token of a subject to the declared type, for example ``"7"`` to the number 7.
 
     Raises:
-        ValueError: It does not fit; the text says what was expected.
+        ValueError: If the token doesn't fit. The message says what was expected.
     """
     return _reader(target).of_text(text)
 
 
 def unreadable(target: Any) -> str | None:
-    """Reason why no body can ever be read as a type; None if one can (or only the first body will show)."""
+    """Return the reason why no body can be decoded as a type, or None if one can or it isn't known yet."""
     try:
         return _fault_of(target)
     except NameError:
-        return None  # defined later in its module
+        return None  # may be defined later in its module
     except Exception as error:  # any error of the libraries
         return str(error) or type(error).__name__
 
@@ -266,11 +265,11 @@ _fault_of: Final = remembered(_problem_of)
 
 
 def is_read_by_pydantic(target: Any) -> bool:
-    """True if pydantic reads a type: it contains something of pydantic, or something that only pydantic knows.
+    """Return True if pydantic decodes a type, because it contains pydantic types or only pydantic supports it.
 
     Raises:
-        NameError: An annotation in it has a name that is not known (yet).
-        TypeError: It contains a class without a way to create an object.
+        NameError: If an annotation refers to an undefined name.
+        TypeError: If objects of a class cannot be created from its fields.
     """
     if has_own(target):
         return True
@@ -279,7 +278,7 @@ def is_read_by_pydantic(target: Any) -> bool:
             return False
     except NameError:
         raise
-    except Exception:  # msgspec refuses it in any way
+    except Exception:  # msgspec doesn't support the type
         pass
     try:
         return bool(adapter_of(target).pydantic_complete)
@@ -288,11 +287,11 @@ def is_read_by_pydantic(target: Any) -> bool:
 
 
 def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
-    """Class that msgspec cannot create, in a type and its fields; without `left_out`, not in optional fields.
+    """Return a class in a type that msgspec cannot create, or None. `left_out` includes optional fields in the search.
 
     Raises:
-        NameError: An annotation has a name that is not known (yet).
-        Exception: msgspec refuses the type.
+        NameError: If an annotation refers to an undefined name.
+        Exception: If msgspec doesn't support the type.
     """
     msgspec.json.Decoder(target)
     found = _own_classes(msgspec.inspect.type_info(target), [], left_out)
@@ -300,7 +299,7 @@ def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
 
 
 def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
-    """Classes unknown to msgspec, in a type, its contents, and fields."""
+    """Yield the classes in a type that msgspec doesn't know."""
     if any(info is one for one in seen):
         return
     seen.append(info)
@@ -318,7 +317,7 @@ def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
 
 
 def _is_made(kind: type) -> bool:
-    """True if some body is an object of a class: created by an adapter of ours, by protobuf, or of a base class."""
+    """Return True if a body can be an instance of a class that msgspec doesn't know."""
     if hasattr(kind, "DESCRIPTOR") or str(kind.__module__).startswith("polybus."):
         return True
     try:
@@ -328,21 +327,21 @@ def _is_made(kind: type) -> bool:
 
 
 _BODIES: Final[tuple[Any, ...]] = (None, True, 1, 1.0, "", b"", [], {})
-"""One value of each type that a wire produces."""
+"""A value of each type that decoders produce."""
 
 
 def body_of(target: Any) -> Any:
-    """Type of the body if a whole message is requested, ``Message`` or ``Message[User]``; else None."""
+    """Return the type of the body in ``Message`` or ``Message[User]``, or None for other types."""
     if target is Message:
         return Any
     return next(iter(get_args(target)), Any) if get_origin(target) is Message else None
 
 
 def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -> None:
-    """Check the type that a caller requests; with `whole` it may be a `Message`.
+    """Check a ``returns=`` argument, which may be a `Message` if `whole` is set.
 
     Raises:
-        TypeError: No body can be read as it.
+        TypeError: If no body can be decoded as the type.
     """
     if isinstance(returns, str):
         raise TypeError(f"{name}={shown(returns)}: the type itself, for example {name}=dict, not its name in quotes")
@@ -354,10 +353,10 @@ def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -
 
 
 def typed_body(message: Message, target: Any) -> Any:
-    """Convert the body of a message to a type, for JSON directly from its bytes.
+    """Return the body of a message converted to a type, decoding JSON directly to it where possible.
 
     Raises:
-        ValueError, BadRequest: It does not fit; the text names the path and the expectation.
+        ValueError, BadRequest: If the body doesn't fit. The message names the path and what was expected.
     """
     if target is Any:
         return message.body
@@ -366,13 +365,13 @@ def typed_body(message: Message, target: Any) -> Any:
     if kind is not None:
         value = message.body
         if type(value) is kind:
-            return value  # JSON yields this type already
+            return value  # decoded as this type already
     elif reader.decode is not None and message.format is JSON and message.raw is not None:
         return reader.decode(message.raw)
     return convert(message.body, target)
 
 
-# Types that a decoder produces, without parts to convert.
+# Types that decoders produce, with nothing to convert.
 _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
     (dict, dict),
     (dict[str, Any], dict),
@@ -381,18 +380,18 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
     (str, str),
     (int, int),
     (bool, bool),
-    (bytes, bytes),  # on wires that carry bytes unchanged
+    (bytes, bytes),  # in protocols with binary bodies
 )
 
 
 class Reader(Struct, frozen=True, eq=False):
-    """Ways to convert bodies to a type.
+    """Functions that convert bodies to a type.
 
     Attributes:
         make: Converts a decoded body.
-        of_text: Converts a text, which may stand for a number.
+        of_text: Converts a string, which may represent a number.
         plain: The type itself, if decoders produce it.
-        decode: Converts JSON bytes, if msgspec does both at once.
+        decode: Decodes JSON directly to the type, if msgspec supports that.
     """
 
     make: Callable[[Any], Any]
@@ -402,7 +401,6 @@ class Reader(Struct, frozen=True, eq=False):
 
 
 def _make_reader(target: Any) -> Reader:
-    """Reader of a type. Raises `TypeError` or `NameError`, as `adapter_of`."""
     if is_read_by_pydantic(target):
         read = adapter_of(target).validate_python
         return Reader(read, read)
@@ -413,7 +411,7 @@ def _make_reader(target: Any) -> Reader:
             return Reader(make, of_text, kind)
     try:
         return Reader(make, of_text, None, msgspec.json.Decoder(target).decode)
-    except TypeError:  # for example keys that JSON lacks, but another wire may have
+    except TypeError:  # for example dictionary keys that JSON doesn't allow but other formats do
         return Reader(make, of_text)
 
 

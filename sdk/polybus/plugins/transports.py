@@ -51,7 +51,7 @@ class FrameCutter(Protocol):
 
 
 class Framing(Protocol):
-    """The delimiting of a protocol's frames in a byte stream.
+    """Delimits a protocol's frames in a byte stream.
 
     For ``tcp``, ``tls`` and ``unix``, the stream is the connection itself. Over ``ws`` and ``wss`` it is carried in binary
     messages of any size. The memory transport doesn't use framing.
