@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 import anyio
@@ -76,8 +77,6 @@ def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callab
 
 def cookies_of(text: str) -> dict[str, str]:
     """Parse a ``Cookie`` header for `Handshake.cookies`. Returns an empty dictionary if the header is malformed."""
-    from http.cookies import CookieError, SimpleCookie  # slow to import, and needed only for clients with cookies
-
     try:
         return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
     except CookieError:
