@@ -56,6 +56,7 @@ MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
 """Messages between two checks for a provider in a process without one."""
 _OF_DURABLES: Final = (
+    ("available", "polybus.store.available", "1", "1 while NATS reports on the store of a durable handler, otherwise 0."),
     ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
     ("given", "polybus.store.given", "{message}", "Stored publications that workers are processing or that wait for a retry."),
     (
@@ -94,7 +95,7 @@ class Telemetry:
             def observed(options: CallbackOptions, attribute: str = attribute) -> Iterator[Observation]:
                 for one in durables():
                     if (value := getattr(one, attribute)) is not None:
-                        yield Observation(value, {"messaging.system": SYSTEM, "polybus.durable": one.durable})
+                        yield Observation(int(value), {"messaging.system": SYSTEM, "polybus.durable": one.durable})
 
             _ = self._meter.create_observable_gauge(name, [observed], unit, text)
 
@@ -412,7 +413,7 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications are PRODUCER and
     CONSUMER spans (``messaging.*``). The metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
     ``messaging.process.duration`` in seconds and, for durable handlers, the numbers of `Stats.durables`:
-    ``polybus.store.pending``, ``polybus.store.given``, ``polybus.store.redelivered`` and ``polybus.dead_letters``.
+    ``polybus.store.available``, ``.pending``, ``.given`` and ``.redelivered``, and ``polybus.dead_letters``.
 
     The context travels in the headers ``traceparent`` and ``tracestate``, to peers that read headers: polybus peers, and any
     peer over uProtocol and NATS. Call this before adding other middleware with `Bus.use`, so that it runs within the span.

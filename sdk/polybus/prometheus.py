@@ -175,11 +175,13 @@ _NAMES: Final = {
     "reconnects": "polybus_link_reconnects_total",
 }
 _OF_DURABLES: Final = {
+    "available": "polybus_store_available",
     "pending": "polybus_store_pending",
     "given": "polybus_store_given",
     "redelivered": "polybus_store_redelivered",
     "dead_letters": "polybus_dead_letters",
 }
+_READY: Final = "polybus_ready", "1 if /readyz answers 200, otherwise 0."
 _PATIENCE: Final = 1.0
 """Seconds for the event loop of a bus to answer another thread."""
 
@@ -195,6 +197,7 @@ class BusCollector:
 
     def describe(self) -> Iterator[Metric]:
         """Return the metric families without values."""
+        yield GaugeMetricFamily(*_READY)
         yield from families(Stats, _NAMES)
         yield from _of_durables(())
         yield from Durations().describe()
@@ -205,15 +208,16 @@ class BusCollector:
         Raises:
             LocalProtocolError: If the bus runs in another thread, and its event loop does not answer within a second.
         """
-        stats = self._stats()
+        stats, reason = self._stats()
+        yield GaugeMetricFamily(*_READY, value=not reason)
         yield from families(Stats, _NAMES, stats)
         yield from _of_durables(stats.durables)
         if (durations := next((one for one in middleware_of(self._bus) if isinstance(one, Durations)), None)) is not None:
             yield from durations.collect()  # only one: a family occurs once in a text
 
-    def _stats(self) -> Stats:
+    def _stats(self) -> tuple[Stats, str]:
         try:
-            return call_in_loop(self._bus, self._bus.stats, _PATIENCE)
+            return call_in_loop(self._bus, lambda: (self._bus.stats(), self._bus.why_not_ready), _PATIENCE)
         except TimeoutError:
             raise LocalProtocolError(
                 f"the event loop of the bus has not answered within {_PATIENCE:g} s: something blocks it; see the warnings of "

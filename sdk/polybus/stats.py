@@ -28,17 +28,19 @@ class DurableStats:
     Attributes:
         durable: Name of the handler. All workers with that name see the same figures.
         store: Name of the stream in the engine that stores its messages.
+        available: False while the engine does not report on the store or on its dead letters. Those numbers are then None.
         pending: The backlog: number of stored messages that wait for a worker.
         given: Number of messages that workers are processing or that wait for a retry.
         redelivered: Number of messages in `given` that have been delivered more than once.
-        dead_letters: Number of dead letters stored for this handler, or None if there are none or the engine cannot count them.
+        dead_letters: Number of dead letters stored for this handler, or None if there are none or it is unknown.
     """
 
     durable: str
     store: str
-    pending: int
-    given: int
-    redelivered: int
+    available: bool
+    pending: int | None
+    given: int | None
+    redelivered: int | None
     dead_letters: int | None
 
 
@@ -62,7 +64,7 @@ class Stats:
         refused: Requests and subscriptions that were forbidden, unknown or too many.
         failed: Calls of handlers that raised an unexpected exception.
         reconnects: Number of times that a link reconnected.
-        durables: Durable handlers of this bus. Empty for the first ten seconds, and while the engine is down.
+        durables: Durable handlers of this bus. Empty for the first ten seconds.
     """
 
     links: int

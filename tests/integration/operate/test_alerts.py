@@ -30,9 +30,11 @@ def quicker(rules: str) -> str:
     return re.sub(r"\b(\d+)([sm])\b", lambda found: f"{int(found[1]) * SECONDS[found[2]] // QUICKER}s", rules)
 
 
-def configuration(folder: Path, scraped: int) -> str:
-    """The example's, of this port, with quicker alerts in the folder."""
-    targets = re.sub(r"targets: .*", f'targets: ["127.0.0.1:{scraped}"]', (FILES / "prometheus.yml").read_text())
+def configuration(folder: Path, scraped: tuple[int, int]) -> str:
+    """The example's, of these ports, with quicker alerts in the folder."""
+    targets = (FILES / "prometheus.yml").read_text()
+    for theirs, ours in zip(("8001", "8002"), scraped, strict=True):
+        targets = targets.replace(f"127.0.0.1:{theirs}", f"127.0.0.1:{ours}")
     (folder / "alerts.yml").write_text(quicker((FILES / "alerts.yml").read_text()))
     return f"global: {{ scrape_interval: 2s, evaluation_interval: 1s }}\n{targets}"
 
@@ -60,7 +62,7 @@ async def firing(api: str) -> set[str]:
 
 
 async def test_each_alert_fires_when_its_cause_is_there(tmp_path: Path) -> None:
-    port, metrics = free_port(), free_port()
+    port, metrics, beside = free_port(), free_port(), free_port()
     url = f"ubre+tcp://127.0.0.1:{port}"
 
     fired: set[str] = set()
@@ -71,11 +73,15 @@ async def test_each_alert_fires_when_its_cause_is_there(tmp_path: Path) -> None:
         return fired >= {"HandlersFail", "Overloaded", "MessagesLost", "DeadLetters", "BacklogGrows"}
 
     async def down() -> bool:
-        return "Down" in await firing(api)
+        return {"Down", "DeadLetters"} <= await firing(api)
+
+    async def without_store() -> bool:
+        return {"StoreUnavailable", "NotReady"} <= await firing(api)
 
     with (
         nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path / "js"}" }}') as nats,
         trouble(port, metrics, f"{nats.url}/shop") as process,
+        trouble(free_port(), beside, f"{nats.url}/shop"),
     ):
         async with connect(url, wait=BOUND) as bus, connect(url) as other:
 
@@ -90,10 +96,12 @@ async def test_each_alert_fires_when_its_cause_is_there(tmp_path: Path) -> None:
 
             _waiting = [other.request("hang", timeout=600) for _ in range(2)]  # for one place
             await bus.request("poison", timeout=BOUND)
-            with prometheus(tmp_path, configuration(tmp_path, metrics)) as api:
+            with prometheus(tmp_path, configuration(tmp_path, (metrics, beside))) as api:
                 async with anyio.create_task_group() as group:
                     group.start_soon(cause)
                     await eventually(all_but_down, 300)
                     group.cancel_scope.cancel()
                 process.kill()
-                await eventually(down, 300)
+                await eventually(down, 300)  # and the other process still reports the dead letter
+                nats.kill()
+                await eventually(without_store, 300)

@@ -1,5 +1,6 @@
 """The files for operators, checked by the programs that read them in production."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import trustme
 
 from polybus.cli.app import run
 from tests.integration.interop.nats_servers import VERSIONS, binary_of
+from tests.unit.prometheus.dashboard import dashboard, expressions
 
 from .tools import FILES, ROOT, accepted, tool
 
@@ -19,7 +21,7 @@ PROMTOOL = "scripts/debian-packages.sh prometheus"
 
 def test_prometheus_reads_its_configuration_and_the_rules() -> None:
     said = accepted(tool("promtool", PROMTOOL), "check", "config", "--lint-fatal", "prometheus.yml")
-    assert "1 rule files found" in said and "6 rules found" in said
+    assert "1 rule files found" in said and "8 rules found" in said
 
 
 def test_each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_service() -> None:
@@ -28,8 +30,38 @@ def test_each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_service()
     tests = (FILES / "alerts.test.yml").read_text()
     fired = re.findall(r"alertname: (\w+),?\s+exp_alerts", tests)
     quiet = re.findall(r"alertname: (\w+) }", tests)
-    assert len(alerts) == 6
+    assert len(alerts) == 8
     assert ({*fired}, {*quiet}) == ({*alerts}, {*alerts})
+
+
+def test_the_dashboard_shows_the_same_for_one_page_and_for_two_that_report_the_same_nodes(tmp_path: Path) -> None:
+    """In the job `two`, each series of the job `one` was scraped from two instances."""
+    queries = [query.replace("$__rate_interval", "5m").replace("$node", ".*") for query in expressions(dashboard())]
+    selectors = {found for query in queries for found in re.findall(r"(\w+)\{([^}]*)\}", query)}
+    series = []
+    for name, matchers in selectors:
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', matchers)) | {"durable": "billing", "store": "shop-orders"}
+        for node in ("x", "y"):
+            for bound in ("1", "+Inf") if name.endswith("_bucket") else ("",):
+                for job, pages in (("one", "a"), ("two", "ab")):
+                    for instance in pages:
+                        text = labels | {"node": node, "le": bound, "job": job, "instance": instance}
+                        shown = ",".join(f'{label}="{value}"' for label, value in text.items() if value)
+                        series.append(
+                            {
+                                "series": f"{name}{{{shown}}}",
+                                "values": "0x60" if name.endswith(("_available", "_ready")) else "0+3x60",
+                            }
+                        )
+    tests = []
+    for query in queries:
+        one, two = (f"({query.replace('$job', job)})" for job in ("one", "two"))
+        comparisons = f"count({one} == {two}) > bool 0 or vector(0)", f"1 - (count({one} != {two}) or vector(0))"
+        samples = {"eval_time": "20m", "exp_samples": [{"labels": "{}", "value": 1}]}
+        tests += [{"expr": comparison, **samples} for comparison in comparisons]
+    group = {"interval": "30s", "input_series": series, "promql_expr_test": tests}
+    (tmp_path / "test.yml").write_text(json.dumps({"evaluation_interval": "30s", "tests": [group]}))
+    accepted(tool("promtool", PROMTOOL), "test", "rules", tmp_path / "test.yml")
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)

@@ -47,10 +47,16 @@ async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_han
         durables = {one.durable: one for one in bus.stats().durables}
         store = durables["audit"].store
         assert durables == {
-            "billing": DurableStats(durable="billing", store=store, pending=2, given=4, redelivered=0, dead_letters=0),
-            "audit": DurableStats(durable="audit", store=store, pending=0, given=0, redelivered=0, dead_letters=3),
+            "billing": DurableStats(
+                durable="billing", store=store, available=True, pending=2, given=4, redelivered=0, dead_letters=0
+            ),
+            "audit": DurableStats(
+                durable="audit", store=store, available=True, pending=0, given=0, redelivered=0, dead_letters=3
+            ),
         }
         assert samples(bus) == {
+            ("polybus_store_available", "billing"): 1,
+            ("polybus_store_available", "audit"): 1,
             ("polybus_store_pending", "billing"): 2,
             ("polybus_store_given", "billing"): 4,
             ("polybus_store_redelivered", "billing"): 0,
@@ -62,9 +68,10 @@ async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_han
         }
         await engine.cut()
         await anyio.sleep(0.01)
-        assert (bus.stats().durables, samples(bus)) == ((), {}), "nothing is shown that may be old"
+        away = {("polybus_store_available", "billing"): 0, ("polybus_store_available", "audit"): 0}
+        assert samples(bus) == away, "nothing is shown that may be old"
         await anyio.sleep(2 * PACE)
-        assert len(bus.stats().durables) == 2
+        assert [one.available for one in bus.stats().durables] == [True, True]
         held.set()
     assert bus.stats().durables == ()
 
@@ -78,6 +85,7 @@ async def test_opentelemetry_has_the_same_figures(engine: NatsEngine) -> None:
         assert traces.gauges() == {}
         await anyio.sleep(PACE + 1)
         assert traces.gauges() == {
+            "polybus.store.available": {"billing": 1},
             "polybus.store.pending": {"billing": 0},
             "polybus.store.given": {"billing": 0},
             "polybus.store.redelivered": {"billing": 0},

@@ -81,5 +81,5 @@ def test_rates_are_of_counters_and_sums_of_gauges() -> None:
     for query in expressions(dashboard()):
         for name in re.findall(r"(?:rate|increase)\((\w+)", query):
             assert name.endswith(("_total", "_bucket")), query
-        for name in re.findall(r"sum(?: by \([^)]*\) )?\(((?:polybus|process)_\w+)", query):
+        for name in re.findall(r"(?:sum|max)(?: (?:by|without) \([^)]*\))? ?\(((?:polybus|process)_\w+)", query):
             assert not name.endswith(("_total", "_bucket")), query

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ...errors import BusError, LocalProtocolError
 from ...stats import DurableStats
@@ -49,6 +49,10 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
             names[name] = handler
 
 
+def _unavailable(stats: DurableStats) -> DurableStats:
+    return evolve(stats, available=False, pending=None, given=None, redelivered=None, dead_letters=None)
+
+
 @define(eq=False)
 class StoreReaders:
     _services: Services
@@ -65,7 +69,7 @@ class StoreReaders:
     _can_bury: bool = field(default=False, init=False)
     """True once dead letters can be stored."""
     progress: tuple[DurableStats, ...] = field(default=(), init=False)
-    """Last known state of this bus's durable handlers; empty while the engine is away."""
+    """State of this bus's durable handlers, as last reported."""
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
     """Set to stop requesting progress; None if no task does so."""
@@ -148,30 +152,37 @@ class StoreReaders:
                 await ended.wait()
             if ended.is_set() or not self._is_up:
                 continue
-            try:
-                self.progress = await self._progress()
-            except BusError as error:
-                self.progress = ()
-                logger.debug("the engine does not report the progress of durable handlers: %s", error)
+            progress = await self._progress()
+            if not ended.is_set():
+                self.progress = progress
 
     async def _progress(self) -> tuple[DurableStats, ...]:
         durables = {(consumer.stream, consumer.name): None for consumer in self._durables.values()}
         place = self._graveyard.place
-        letters = None if place is None else await count_few_letters(self._jetstream, *place)
-        found = []
-        for stream, name in durables:
+        try:
+            letters = None if place is None else await count_few_letters(self._jetstream, *place)
+        except BusError as error:
+            logger.debug("the engine does not count dead letters: %s", error)
+            found = [await self._one(*each, None, available=False) for each in durables]
+        else:
+            found = [await self._one(*each, letters) for each in durables]
+        return tuple(found if self._is_up else map(_unavailable, found))
+
+    async def _one(self, stream: str, name: str, letters: dict[str, int] | None, available: bool = True) -> DurableStats:
+        info: dict[str, Any] | None = None
+        try:
             info = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}")
-            found.append(
-                DurableStats(
-                    durable=name,
-                    store=stream,
-                    pending=count_of(info, "num_pending"),
-                    given=count_of(info, "num_ack_pending"),
-                    redelivered=count_of(info, "num_redelivered"),
-                    dead_letters=None if letters is None else letters.get(name, 0),
-                )
-            )
-        return tuple(found)
+        except BusError as error:
+            logger.debug("the engine does not report the progress of the durable handler %s: %s", name, error)
+        return DurableStats(
+            durable=name,
+            store=stream,
+            available=available and info is not None,
+            pending=None if info is None else count_of(info, "num_pending"),
+            given=None if info is None else count_of(info, "num_ack_pending"),
+            redelivered=None if info is None else count_of(info, "num_redelivered"),
+            dead_letters=None if letters is None else letters.get(name, 0),
+        )
 
     def up(self) -> None:
         self._is_up = True
@@ -180,7 +191,7 @@ class StoreReaders:
                 reader.up(self._engine())
 
     def down(self) -> None:
-        self._is_up, self.progress = False, ()
+        self._is_up, self.progress = False, tuple(map(_unavailable, self.progress))
         for reader in self._readers.values():
             reader.down()
 
