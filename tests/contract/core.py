@@ -13,14 +13,14 @@ __all__ = ["BACKOFF", "Seen", "core_of"]
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 CORE = frozenset(
     (
-        "test_a_body_comes_back_as_it_went",
-        "test_a_chosen_error_keeps_class_code_text_reason_and_detail",
+        "test_a_body_survives_the_round_trip",
+        "test_a_request_error_keeps_class_code_text_reason_and_detail",
         "test_a_deadline_ends_the_request_and_the_handler",
-        "test_a_link_comes_back_and_its_subscriptions_with_it",
-        "test_a_slow_reader_holds_the_sender_back",
-        "test_a_stranger_that_authenticate_refuses_is_unauthorized",
+        "test_a_reconnected_link_restores_its_subscriptions",
+        "test_a_slow_reader_pauses_the_sender",
+        "test_a_client_that_authenticate_rejects_is_unauthorized_or_forbidden",
         "test_a_thousand_requests_in_flight_each_get_their_own_answer",
-        "test_what_a_server_publishes_reaches_the_subscribed_client_in_order",
+        "test_publications_of_a_server_reach_a_subscribed_client_in_order",
     )
 )
 

@@ -48,7 +48,9 @@ def tunnelled(inner: Make, outer: Make, address: str = "memory://NAME", skip: Ma
     return type("ThroughATunnel", (protocol_suite(inner, skip=skip or {}),), members)
 
 
-OUTSIDE = {"test_connecting_to_nobody_fails_at_once_with_the_address": "the outer server has gone: its address is told"}
+OUTSIDE = {
+    "test_connecting_without_a_server_fails_immediately_with_the_address": "the outer server is gone, and the error names it"
+}
 
 TestCsbInUbreJson = on(ASYNCIO, tunnelled(Csb, Ubre, skip=OUTSIDE))
 TestUbreInJrep = on(TRIO, tunnelled(Ubre, Jrep, skip=OUTSIDE))

@@ -9,7 +9,7 @@ from .numbered import Numbered
 TestNumbered = protocol_suite(
     Numbered,
     skip={
-        "test_a_relay_passes_publications_on_to_others_once_and_not_back": (
+        "test_a_relay_forwards_publications_once_to_others_and_not_back": (
             "a relay writes into a header where a publication has been, and this wire has none"
         )
     },

@@ -1,9 +1,9 @@
 """Test tools for programs that use polybus, and for third-party protocols and transports.
 
-`pair` joins two buses in one process through the real codec; `Faults` disturbs their connection, reproducibly by seed.
-`context` creates the argument of a handler that a test calls as a function. `cluster` joins buses to a cluster, over
-`NatsEngine`, a NATS server within the process. `protocol_suite` and `transport_suite` are our contract tests for plugins;
-they need pytest.
+`pair` connects two buses in one process through the real codec, and `Faults` disturbs their connection, reproducibly by seed.
+With `context` a test can call a handler as a plain function. `cluster` joins buses to a cluster over a `NatsEngine`, which is a
+NATS server within the process. `simulated` runs a test in virtual time. `protocol_suite` and `transport_suite` are contract
+tests for plugins, and need pytest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the suites and the cluster on first use: an application's tests may not run under pytest."""
+    """Import the suites and the cluster on first use, because an application's tests may not run under pytest."""
     if name == "NatsEngine":
         from .nats_engine import NatsEngine
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(f"{__name__}.contract")  # failures show both sides
+    pytest.register_assert_rewrite(f"{__name__}.contract")  # so that failures show both sides
     from . import contract
 
     return getattr(contract, name)

@@ -1,4 +1,4 @@
-"""Waits for conditions without an event; failures explain themselves."""
+"""Waiting for conditions that have no event, with failures that explain themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 PATIENCE = 30.0
-"""Seconds for a condition to become true, also on a slow, busy machine."""
+"""Seconds for a condition to become true, enough for a slow, busy machine."""
 
 _LONGEST_PAUSE = 0.02
 
@@ -21,10 +21,10 @@ _brief.maxdict = _brief.maxlist = _brief.maxset = 40
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until a condition, a function or a coroutine function, returns true; assertions in it may fail until then.
+    """Wait until a function or coroutine function returns a true value. Until then, assertions in it may fail.
 
     Raises:
-        AssertionError: The time is over. The text has the condition's source, its variables and its last failure.
+        AssertionError: If the time is over. The text shows the source of the condition, its variables and its last failure.
     """
     failure: AssertionError | None = None
     pause = 0.001
@@ -43,15 +43,20 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
     except anyio.get_cancelled_exc_class():
-        # The test's own time-out may come first; pytest then shows the printed text.
+        # The test's own time-out may come first. pytest then shows the printed text.
         print(f"still waited for:\n{_described(condition)}\n{failure or ''}")
         raise
     raise AssertionError(f"not so within {seconds:g} s:\n{_described(condition)}") from failure
 
 
 async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
-    """Let the time of a request, passed to `ask`, expire while its handler runs, and return the error. On a slow machine the
-    time may expire earlier: then it is quadrupled. Raises AssertionError if the request outlives its time."""
+    """Call `ask` with a time-out for its request, let the request expire while its handler runs, and return the error.
+
+    On a slow machine the request may expire before the handler runs; then the time-out is quadrupled.
+
+    Raises:
+        AssertionError: If the request succeeds.
+    """
     seconds = 0.05
     while True:
         try:
@@ -65,11 +70,11 @@ async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable
 
 
 def _described(condition: Callable[[], Any]) -> str:
-    """Source of a condition, and the variables that it closes over."""
+    """Return the source of a condition, and the variables that it closes over."""
     try:
         lines = [inspect.getsource(condition).strip()]
         seen = inspect.getclosurevars(condition).nonlocals
-    except (OSError, TypeError, ValueError):  # no source, or not a function
+    except (OSError, TypeError, ValueError):  # there is no source, or it isn't a function
         return repr(condition)
     for name, value in seen.items():
         lines.append(f"    {name} = {_brief.repr(value)}")

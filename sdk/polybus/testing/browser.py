@@ -1,9 +1,9 @@
 """Windows and frames of a browser, and the handshake of ``polybus-frames.js`` between them, in one process without a browser.
 
-The resulting ports are those of `polybus.transports.postmessage`. The child starts the handshake: its frame repeatedly posts
-a hello with a fresh nonce to its host until a port arrives. The host answers only its own frame, of the one expected origin,
-each nonce once, with an increasing epoch. The port counts only when the frame confirms it, since a hello may be late and its
-page gone. From then on only the port is used.
+The resulting ports are those of `polybus.transports.postmessage`. The frame starts the handshake: it posts a hello with a fresh
+nonce to its host, repeatedly, until a port arrives. The host answers only its own frame with the one expected origin, and each
+nonce once, with an increasing epoch. A port counts only once the frame confirms it, because a hello may be late and its page
+gone. From then on only the port is used.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..transports.postmessage.channel import later, tell, transferring
 from ..transports.postmessage.connection import VERSION, bye
 
 OPAQUE: Final = "null"
-"""Origin of sandboxed pages and of files: equal to no other, not even to itself."""
+"""Origin of sandboxed pages and files. It differs from every origin, even from itself."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str | None:
-    """Origin of an address: scheme, host in lower case, and the port unless it is the scheme's default; None without one."""
+    """Return the origin of a URL: scheme, host in lower case, and the port unless it is the default. `None` without one."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
@@ -62,11 +62,11 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class WindowProxy:
-    """Reference to a window for other pages; survives when another page is loaded."""
+    """A reference to a window for other pages, which stays valid when another page is loaded."""
 
     def __init__(self, window: Window | None) -> None:
         self.dropped: int = 0
-        """Messages dropped because the page had another origin."""
+        """Number of messages that were dropped because the page had another origin."""
         self._window = window
 
     @property
@@ -80,18 +80,18 @@ class WindowProxy:
     def post_message(
         self, data: Any, target_origin: str, transfer: Iterable[InMemoryPort | ArrayBuffer] = (), *, source: Window
     ) -> None:
-        """Post to the current page. The message is lost if the page has another origin, or is gone by then.
+        """Post a message to the current page. It is lost if the page has another origin, or is gone when it arrives.
 
         Args:
             data: A value that can be cloned.
-            target_origin: The required origin, or an address of that origin; ``"/"`` for the origin of `source`; ``"*"`` for
-                any.
+            target_origin: Origin that the page must have, or a URL with that origin; ``"/"`` for the origin of `source`;
+                ``"*"`` for any.
             transfer: Objects that the sender gives up, even if the message is lost.
             source: The sender.
 
         Raises:
-            ValueError: `target_origin` is neither an origin nor ``*``.
-            DataCloneError: The data cannot be cloned or transferred.
+            ValueError: If `target_origin` is neither an origin nor ``*``.
+            DataCloneError: If the data cannot be cloned or transferred.
         """
         target = _target(target_origin, source)
         copied, ports = transferring(data, transfer)
@@ -118,7 +118,7 @@ class WindowProxy:
 
 
 class _Lane:
-    """Messages from one window to another: in order, each in its own iteration of the event loop."""
+    """Messages from one window to another, in order, each in its own iteration of the event loop."""
 
     def __init__(self, shuffle: Random | None) -> None:
         self._soon = later(shuffle)
@@ -137,17 +137,17 @@ class _Lane:
 
 
 class Window:
-    """A page as its own code sees it. Loading another page in its place ends it, with its listeners and ports.
+    """A page as its own code sees it. It ends, with its listeners and ports, when another page is loaded in its place.
 
     Args:
-        origin: For example ``https://example.org``; ``"null"`` for an opaque one.
+        origin: Origin such as ``https://example.org``, or ``"null"`` for an opaque one.
         parent: The surrounding page.
-        proxy: The reference for other pages; a new one by default.
-        shuffle: For tests: messages posted here, in the frames of this page and on their ports arrive after a random number
-            of iterations. The order between two windows, and on one port, stays, as in browsers.
+        proxy: The reference for other pages, by default a new one.
+        shuffle: For tests: messages posted here, in the frames of this page and on their ports arrive after a random number of
+            iterations. As in browsers, messages stay in order between two windows and on a port.
 
     Raises:
-        ValueError: `origin` is not one as browsers write it.
+        ValueError: If `origin` is not one as browsers write it.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Window:
         self.parent: WindowProxy | None = parent
         self.proxy: WindowProxy = proxy or WindowProxy(self)
         self.gone: bool = False
-        """Another page was loaded, or the frame removed: its posts no longer arrive."""
+        """True if another page was loaded or the frame was removed. Messages that it posts no longer arrive."""
         self._listeners: dict[Callable[[MessageEvent], Any], None] = {}
         self._failing: list[Callable[[], Any]] = []
         self._hiding: list[Callable[[], Any]] = []
@@ -173,30 +173,30 @@ class Window:
         self.served: list[Any] = []
         """Frames in this page that get ports."""
         self.joined: list[InMemoryPort] = []
-        """Ports to the surrounding page, notified when this page goes."""
+        """Ports to the surrounding page, which are notified when this page goes."""
 
     def __repr__(self) -> str:
         return f"<Window {self.origin}>"
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Call `callback` for every message from now on. Earlier messages are lost. Adding it again has no effect."""
+        """Call `callback` for every message from now on. Earlier messages are lost. Adding it twice has no effect."""
         self._listeners[callback] = None
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Remove a listener. An unknown one has no effect."""
+        """Remove a listener, if it is present."""
         self._listeners.pop(callback, None)
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
-        """Call for each message that cannot be read; see `Unreadable`."""
+        """Call `callback` for each message that cannot be read. See `Unreadable`."""
         self._failing.append(callback)
 
     def on_pagehide(self, callback: Callable[[], Any]) -> None:
-        """Call when the page goes: reloaded, replaced or removed. Its posts to its ports still arrive."""
+        """Call `callback` when the page is reloaded, replaced or removed. What it posts to its ports still arrives."""
         self._hiding.append(callback)
 
     def own(self, *ports: InMemoryPort) -> None:
-        """Let ports, like received ones, belong to this page and end with it."""
-        # Forget closed ports: a page may get many.
+        """Make ports belong to this page, like received ones, so that they end with it."""
+        # Drop closed ports, since a page may get many.
         self._ports = [port for port in self._ports if not port.closed]
         self._ports.extend(ports)
 
@@ -222,7 +222,7 @@ Program: TypeAlias = Callable[[Window], Any]
 
 
 class Frame:
-    """An iframe in a page. It begins with an empty page without listeners.
+    """An iframe in a page. It starts with an empty page without listeners.
 
     Args:
         host: The surrounding page.
@@ -245,21 +245,21 @@ class Frame:
 
     @property
     def content_window(self) -> WindowProxy | None:
-        """Its contents; None while removed. After removal and return it is a new object, so ask each time."""
+        """The frame's contents, or `None` while it is removed. A frame that is put back has a new one, so don't keep it."""
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:
-        """Show a page. It is created, and `program` called with its window, in a later iteration. Earlier posts are lost.
+        """Load a page: create its window in a later iteration, and call `program` with it. Messages posted before are lost.
 
         Raises:
-            ValueError: `origin` is not one as browsers write it.
+            ValueError: If `origin` is not one as browsers write it.
         """
         check_origin(origin)
         self._page = (origin, program)
         self.reload()
 
     def load_srcdoc(self, program: Program) -> None:
-        """Show a page written in the attribute ``srcdoc``, with the origin of the host."""
+        """Load a page from the attribute ``srcdoc``, which has the host's origin."""
         self.load(self.host.origin, program)
 
     def reload(self) -> None:
@@ -275,7 +275,7 @@ class Frame:
             proxy._show(None)
 
     def put_back(self) -> None:
-        """Put the frame back; its page is loaded anew, in a new window."""
+        """Put the frame back. Its page is loaded again, in a new window."""
         if self._proxy is None:
             self._attach()
             self.reload()
@@ -289,7 +289,7 @@ class Frame:
 
 
 def _call(functions: Iterable[Callable[[], Any]]) -> None:
-    """Run callbacks of a page: a failure is logged and does not stop the others."""
+    """Run callbacks of a page. A failure is logged and does not stop the others."""
     for function in tuple(functions):
         try:
             function()
@@ -298,7 +298,7 @@ def _call(functions: Iterable[Callable[[], Any]]) -> None:
 
 
 def _target(target_origin: str, source: Window) -> str:
-    """The intended origin, or ``*``; raises ValueError for anything but an origin, its address, or ``*``."""
+    """Return the intended origin, or ``*``. Raises `ValueError` for anything else."""
     if target_origin == "*":
         return target_origin
     meant = source.origin if target_origin == "/" else origin_of(target_origin)
@@ -311,9 +311,9 @@ TAG: Final = "polybus"
 INTERVAL: Final = 0.05
 """Seconds between two hellos."""
 _REMEMBERED: Final = 16
-"""Answered nonces of a frame to remember, so that a late copy does not open another port."""
+"""Number of answered nonces to remember per frame, so that a late copy doesn't open another port."""
 _OFFERED: Final = 4
-"""Offered ports of a frame that no page has taken yet."""
+"""Number of ports that may be offered to a frame without being taken."""
 
 
 @frozen
@@ -322,25 +322,25 @@ class StrangeHello:
 
     origin: str
     reason: Literal["origin", "source"]
-    """From a page of another origin in the frame, or from a window that is not a served frame."""
+    """``origin`` if the frame's page has another origin, ``source`` if the window is not a served frame."""
 
 
 @define(eq=False)
 class ServedFrame:
-    """Ports of a frame, one for each page loaded into it: an async iterator for `PortTransport`.
+    """The ports of a frame, one for each page loaded into it, as an async iterator for `PortTransport`.
 
     A new port replaces one that has not been taken.
     """
 
     _frame: Frame
     name: str
-    """Origin of its pages."""
+    """Origin of the frame's pages."""
     _on_port: Callable[[InMemoryPort], Any] | None
     _on_reject: Callable[[StrangeHello], Any] | None
     rejected: int = field(default=0, init=False)
-    """Hellos not answered."""
+    """Number of hellos that were not answered."""
     epoch: int = field(default=0, init=False)
-    """Ports offered."""
+    """Number of ports that were offered."""
     _nonces: deque[str] = field(factory=lambda: deque(maxlen=_REMEMBERED), init=False)
     _offers: dict[str, tuple[int, InMemoryPort]] = field(factory=dict, init=False)
     _port: InMemoryPort | None = field(default=None, init=False)
@@ -370,10 +370,10 @@ class ServedFrame:
         return self
 
     async def __anext__(self) -> InMemoryPort:
-        """The next port.
+        """Return the next port.
 
         Raises:
-            StopAsyncIteration: The object is closed.
+            StopAsyncIteration: If the object is closed.
         """
         while not self._fresh:
             if self._closed:
@@ -404,7 +404,7 @@ class ServedFrame:
             self._offer(window, nonce)
 
     def _offer(self, window: WindowProxy, nonce: str) -> None:
-        """Offer a port. It counts only when a page has taken it: a hello may be late, and its page gone."""
+        """Offer a port. It counts only when a page takes it, because a hello may be late and its page gone."""
         self._nonces.append(nonce)
         self.epoch += 1
         self._withdraw(self.epoch - _OFFERED)
@@ -457,32 +457,33 @@ def serve_frame(
 ) -> ServedFrame:
     """Give ports to the pages of a frame: ``connect(PortTransport(serve_frame(frame, origin=...)), protocol="ubre")``.
 
-    Call it before the frame loads. The twin of ``serveFrame`` in ``polybus-frames.js``.
+    Call it before the frame loads. It corresponds to ``serveFrame`` in ``polybus-frames.js``.
 
     Args:
         frame: The frame.
-        origin: The required origin of its pages; ``"null"`` for a sandboxed frame.
+        origin: Origin that its pages must have, or ``"null"`` for a sandboxed frame.
         on_port: Called with each port.
         on_reject: Called for each hello that is not answered.
 
     Raises:
-        ValueError: `origin` is empty, a wildcard, or not as browsers write it.
+        ValueError: If `origin` is empty, a wildcard, or not as browsers write it.
     """
     check_origin(origin)
     return ServedFrame(frame, origin, on_port, on_reject)
 
 
 async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: float = 10.0) -> InMemoryPort:
-    """Connect a frame to its surrounding page; returns the port. The twin of ``connectToHost`` in ``polybus-frames.js``.
+    """Connect a frame to the surrounding page, and return the port. It corresponds to ``connectToHost`` in
+    ``polybus-frames.js``.
 
     Args:
         window: The frame's own window.
-        origins: Allowed origins of the surrounding page.
+        origins: Origins that the surrounding page may have.
         timeout: Seconds to wait for the page.
 
     Raises:
-        ConnectFailed: No port came in time, or there is no surrounding page.
-        ValueError: No origins, or an invalid one.
+        ConnectFailed: If no port arrives in time, or there is no surrounding page.
+        ValueError: If `origins` is empty or has an invalid origin.
     """
     allowed = tuple(origins)
     if not allowed:
@@ -529,17 +530,16 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
 
 
 def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
-    """Message of the handshake."""
     return {"tag": TAG, "type": type, "v": VERSION, "nonce": nonce, **more}
 
 
 def _any_if_opaque(origin: str) -> str:
-    """Target ``*`` for an opaque origin, which cannot be named; the nonce identifies the receiver."""
+    """Return the target ``*`` for an opaque origin, which cannot be named. The nonce identifies the receiver."""
     return "*" if origin == "null" else origin
 
 
 def _say_goodbye(window: Window, port: InMemoryPort) -> None:
-    """Tell the other end of this port when the page goes."""
+    """Notify the other end of this port when the page goes."""
 
     def goodbye() -> None:
         for each in window.joined:
@@ -547,5 +547,5 @@ def _say_goodbye(window: Window, port: InMemoryPort) -> None:
 
     if not window.joined:
         window.on_pagehide(goodbye)
-    # Drop ended ports: a page may be put back many times.
+    # Drop closed ports, since a page may be put back many times.
     window.joined[:] = [*(each for each in window.joined if not each.closed), port]

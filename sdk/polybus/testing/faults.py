@@ -1,4 +1,4 @@
-"""Bad connections, reproducible by seed: lost, duplicated and late frames, and cuts."""
+"""Unreliable connections, reproducible by seed: lost, duplicated and late frames, and cuts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _share = [ge(0.0), le(1.0)]
 class Faults:
     """Faults of a connection, counted in frames of both directions. Equal seeds produce equal faults.
 
-    Frames of one direction stay in order: no transport re-orders.
+    Frames stay in order within a direction, because no transport reorders them.
 
     Args:
         seed: Chooses the affected frames.
-        drop: Share of lost frames, 0 to 1.
+        drop: Share of frames that are lost, from 0 to 1.
         duplicate: Share of frames that arrive twice.
-        delay: Maximum delay of a frame in seconds of the event loop's clock; drawn for each frame.
-        cut_after: Frames after which each connection is cut.
+        delay: Maximum delay in seconds of the event loop's clock, drawn for each frame.
+        cut_after: Number of frames after which each connection is cut.
 
     Raises:
-        ValueError: A share outside 0 to 1, a negative delay, or no frame before the cut.
+        ValueError: If a share is not from 0 to 1, `delay` is negative, or `cut_after` is less than 1.
     """
 
     seed: int = 0
@@ -40,7 +40,7 @@ class Faults:
     cut_after: int | None = field(default=None, validator=optional(gt(0)))
 
     def around(self, connector: Connector) -> Connector:
-        """Connector with these faults; each of its connections draws from its own part of the seed."""
+        """Return a connector with these faults. Each connection draws from its own part of the seed."""
         return _FaultyConnector(self, connector)
 
 
@@ -58,7 +58,7 @@ class _FaultyConnector:
 
 
 class _FaultyTransport:
-    """Between a link and its transport: a `Transport` to the link, a `Receiver` to the transport."""
+    """Between a link and its transport: a `Transport` to the link, and a `Receiver` to the transport."""
 
     def __init__(self, faults: Faults, inner: Transport, host: Host, seed: str) -> None:
         self._faults = faults
@@ -128,8 +128,7 @@ class _Direction:
         self.waiting_bytes = 0
 
     def carry(self, frame: bytes) -> None:
-        """Deliver a frame, subject to faults."""
-        # Draw all three for every frame, so that one kind of fault does not shift the others.
+        # Draw all three for every frame, so that one kind of fault doesn't shift the others.
         lost, doubled, late = self._random(), self._random(), self._random()
         if lost < self._faults.drop:
             return
@@ -140,7 +139,7 @@ class _Direction:
         self._add(0.0, 0, act)
 
     def forget(self) -> None:
-        """Lose all frames in transit."""
+        """Drop all frames in transit."""
         self._late.clear()
         self.waiting_bytes = 0
 

@@ -1,8 +1,8 @@
-"""A NATS server for tests, within the process, and buses of one test as nodes of a cluster over it.
+"""A NATS server for tests, within the process, and buses of one test as nodes of a cluster on it.
 
-It implements the server's half of the protocol, over any transport, and passes the same tests as the real one
-(`tests/integration/interop`), so that the two cannot drift apart. It has no clusters of engines and no permissions, and
-JetStream only as in `nats_streams`; a client that does not read is cut.
+It implements the server's half of the protocol over any transport. It passes the same tests as a real server
+(`tests/integration/interop`), so the two cannot drift apart. There are no clusters of engines, no permissions, and only the
+part of JetStream in `nats_streams`. A client that doesn't read is cut.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from ..protocols.nats.operations import PING, PONG, NatsOperation, OperationRead
 from .nats_streams import NatsStreams
 
 _UNREAD: Final = 16 << 20
-"""Unread bytes of a client before it is cut."""
+"""Unread bytes after which a client is cut."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 
 @define(eq=False)
 class EngineSubscription:
-    """SUB of a client."""
+    """A client's SUB."""
 
     client: EngineClient
     subject: str
     sid: str
     queue: str | None
     left: int | None = None
-    """Messages still to deliver after an UNSUB with a maximum."""
+    """Number of messages to deliver after an UNSUB with a maximum."""
 
 
 class NatsEngine:
-    """NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
+    """A NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
 
     Args:
-        address: Address to listen at, without the protocol: ``memory://name`` (default, with a unique name),
-            ``tcp://127.0.0.1:0``, ``ws://127.0.0.1:0/``.
+        address: Address to listen at, without the protocol, such as ``tcp://127.0.0.1:0`` or ``ws://127.0.0.1:0/``. By default
+            ``memory://`` with a unique name.
         max_payload: Maximum bytes of headers and payload.
-        token: Required token; None admits every client.
+        token: Token that clients must present. If empty, the engine admits every client.
         rng: Chooses the member of a queue group.
-        keeps: Enable streams, in memory, as in JetStream: for `Store` and durable handlers.
+        keeps: Provide in-memory streams as JetStream does, for `Store` and durable handlers.
 
     Raises:
-        ValueError: The address is wrong.
+        ValueError: If the address is malformed.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class NatsEngine:
         self._runtime: Runtime | None = None
         self._listening: Any = None
         self.url: str = ""
-        """The real URL to connect to, while entered."""
+        """The URL to connect to, while the engine is entered."""
 
     async def __aenter__(self) -> Self:
         """Listen.
 
         Raises:
-            OSError: The address is taken or not ours.
-            LocalProtocolError: It is entered already.
+            OSError: If the address is in use or not local.
+            LocalProtocolError: If the engine has been entered already.
         """
         if self._runtime is not None:
             raise LocalProtocolError("this engine is entered already: make another one")
@@ -142,7 +142,7 @@ class NatsEngine:
                 client.transport.tick(runtime.time())
 
     async def cut(self) -> None:
-        """End all connections without a close message, as if the server were killed."""
+        """End all connections without a close message, as if the server had been killed."""
         for client in list(self.clients):
             client.transport.abort(Closed(1006, "the engine was cut"))
         if self._runtime is not None:
@@ -178,10 +178,10 @@ class NatsEngine:
         return None
 
     def left(self, address: str) -> None:
-        """Nothing is counted."""
+        """Do nothing, because connections are not counted."""
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Admit everyone: the identity comes with CONNECT."""
+        """Admit everyone. The identity comes with CONNECT."""
         decided(Admission(Identity(), handshake))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
@@ -194,7 +194,7 @@ class NatsEngine:
     # -- what clients do -------------------------------------------------------------------------------------------------
 
     def gone(self, client: EngineClient) -> None:
-        """Forget a client."""
+        """Remove a client."""
         self.clients.pop(client, None)
         for subscription in client.subscriptions.values():
             self.subscriptions.remove(subscription.subject, subscription)
@@ -203,11 +203,13 @@ class NatsEngine:
             self._runtime.notifier.signal()
 
     def read(self, frame: bytes) -> NatsOperation:
-        """Operation of a frame. Raises `RemoteProtocolError`."""
         return self._reader.read(frame)
 
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
-        """Deliver a message to every matching subscription, and to one of each queue group; report if no client has one."""
+        """Deliver a message to all matching subscriptions and to one member of each queue group.
+
+        If there are none, the sender is notified.
+        """
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
             if subscription.client is sender and not sender.echo:
@@ -226,7 +228,7 @@ class NatsEngine:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
     def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        """Deliver a message of the engine itself to subscribers of a subject. False without subscribers."""
+        """Deliver a message of the engine itself to subscribers of `at`. Returns `False` if there are none."""
         told = False
         for subscription in self.subscriptions.match(at):
             told = subscription.client.deliver(subscription, operation, block) or told
@@ -234,7 +236,7 @@ class NatsEngine:
 
 
 class EngineClient:
-    """Connection of a client."""
+    """The connection of a client."""
 
     def __init__(self, engine: NatsEngine, transport: Transport) -> None:
         self.engine: Final = engine
@@ -259,10 +261,10 @@ class EngineClient:
         self.engine.gone(self)
 
     def pause_writing(self) -> None:
-        """Ignored: a client that does not read is cut."""
+        """Do nothing: a client that doesn't read is cut."""
 
     def resume_writing(self) -> None:
-        """Nothing was paused."""
+        """Do nothing."""
 
     # -- operations ------------------------------------------------------------------------------------------------------
 
@@ -317,7 +319,6 @@ class EngineClient:
         self.transport.close(1008, text)
 
     def deliver(self, subscription: EngineSubscription, operation: NatsOperation, block: bytes) -> bool:
-        """Send a message to one subscription."""
         if self.transport.write_backlog() > _UNREAD:
             self.transport.abort(Closed(1013, "slow consumer"))
             return False
@@ -329,29 +330,29 @@ class EngineClient:
         return True
 
     def ping(self) -> None:
-        """Send a ping."""
         self.transport.send(PING)
 
 
 _PATIENCE: Final = 30.0
-"""Seconds for all nodes to find each other; in memory it is immediate."""
+"""Seconds for all nodes to find each other. In memory it is immediate."""
 
 
 @asynccontextmanager
 async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
     """Enter buses as the nodes of one cluster: ``async with cluster(gateway, worker): await gateway.publish(...)``
 
-    Each node knows all others when the block begins. The cluster named in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are
-    ignored; other options of the cluster apply. Yields the URL of the engine, for nodes added later.
+    When the block begins, every node knows all others. Yields the URL of the engine, for nodes that join later. The clusters in
+    ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored; other cluster options apply.
 
     Args:
-        buses: As the application creates them, not entered.
-        url: A running engine, such as a `NatsEngine` that the test cuts, or a real server; default: one in memory.
+        buses: The buses, as the application creates them and not entered.
+        url: URL of a running engine, such as a `NatsEngine` that the test cuts, or of a real server. By default an engine in
+            memory.
 
     Raises:
-        LocalProtocolError: A bus was made without ``cluster=``, or is entered already.
-        ConnectFailed: (on entering) No engine at `url`.
-        TimeoutError: (on entering) The nodes did not find each other within 30 s.
+        LocalProtocolError: If a bus was created without ``cluster=``, or has been entered already.
+        ConnectFailed: If there is no engine at `url`.
+        TimeoutError: If the nodes don't find each other within 30 s.
     """
     backbones = [_backbone(bus) for bus in buses]
     name = backbones[0].options.name if backbones else ""
@@ -373,7 +374,7 @@ async def met(bus: Bus, *others: Bus) -> None:
     """Wait until a node of a cluster knows others.
 
     Raises:
-        TimeoutError: It did not find them within 30 s.
+        TimeoutError: If it does not find them within 30 s.
     """
     backbone = _backbone(bus, entered=True)
     wanted = {*map(id_of, others)} - {id_of(bus)}

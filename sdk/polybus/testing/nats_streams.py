@@ -1,7 +1,7 @@
-"""Streams of a NATS server with JetStream, for tests: pull consumers, and the part of the API that a bus uses.
+"""JetStream for tests: streams, pull consumers, and the part of the API that a bus uses.
 
-In memory, for the lifetime of the engine. Streams have the retention ``limits`` or ``workqueue``; pull consumers acknowledge
-each message, or none. No sources, mirrors, or push consumers.
+Everything is in memory, for the lifetime of the engine. Streams have the retention ``limits`` or ``workqueue``, and pull
+consumers acknowledge each message, or none. There are no sources, mirrors or push consumers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _API: Final = "$JS.API."
 _ACK: Final = "$JS.ACK."
 _NANOSECONDS: Final = 1_000_000_000
 _MOST: Final = 100_000
-"""Maximum number of messages in a stream, in any configuration."""
+"""Maximum number of messages in a stream, whatever its configuration."""
 _PULLS: Final = 512
-"""Default for the pull requests that wait at a consumer."""
+"""Default for the number of pull requests that wait at a consumer."""
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
 _NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
 _WINDOW: Final = 120 * _NANOSECONDS
 _WAIT: Final = 30 * _NANOSECONDS
 _PAGE: Final = 1024
 _OUTER: Final = 150
-"""Bytes of overhead per message."""
+"""Overhead of a stored message in bytes."""
 
 
 def _now() -> str:
@@ -44,8 +44,6 @@ def _now() -> str:
 
 @frozen
 class StoredMessage:
-    """Message of a stream."""
-
     number: int
     subject: str
     block: bytes
@@ -60,8 +58,6 @@ class StoredMessage:
 
 @define(eq=False)
 class Stream:
-    """Stream with its consumers."""
-
     name: str
     config: dict[str, Any]
     created: str = field(factory=_now)
@@ -73,7 +69,6 @@ class Stream:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Members of its state."""
         return {
             "messages": len(self.messages),
             "bytes": self._bytes,
@@ -84,7 +79,7 @@ class Stream:
         }
 
     def store(self, operation: NatsOperation, block: bytes, now: float) -> dict[str, Any]:
-        """Store a message; returns the members of the answer."""
+        """Store a message and return the members of the answer."""
         self._forget(now)
         found = _ID.search(block)
         id = "" if found is None else found[1].decode().strip()
@@ -105,7 +100,7 @@ class Stream:
         return {"stream": self.name, "seq": self.last}
 
     def overlaps(self, subject: str) -> bool:
-        """True if it stores some subjects of a pattern."""
+        """Return True if the stream stores subjects that match a pattern."""
         return any(_overlap(subject, own) for own in self.config["subjects"])
 
     def _full(self, size: int) -> str | None:
@@ -123,7 +118,7 @@ class Stream:
             self.remove(oldest.number)
 
     def remove(self, number: int) -> bool:
-        """Remove a message; False if it does not exist."""
+        """Remove a message. Returns `False` if it does not exist."""
         message = self.messages.pop(number, None)
         if message is not None:
             self._bytes -= message.size + _OUTER
@@ -142,17 +137,15 @@ class _Pull:
 
 @define(eq=False)
 class PullConsumer:
-    """Pull consumer."""
-
     stream: Stream
     name: str
     config: dict[str, Any]
     _hand: Callable[[str, NatsOperation, bytes], bool]
     _matches: Callable[[str, str], bool]
     _next: int = 1
-    """Number of the next message for a first delivery."""
+    """Number of the next message that has not been delivered."""
     _given: dict[int, tuple[float, int]] = field(factory=dict)
-    """Unacknowledged messages: time of redelivery and number of deliveries."""
+    """Unacknowledged messages, with the time of redelivery and the number of deliveries."""
     _pulls: deque[_Pull] = field(factory=deque)
     _sent: int = 0
 
@@ -169,7 +162,6 @@ class PullConsumer:
 
     @property
     def members(self) -> dict[str, Any]:
-        """Members of an answer about it."""
         pending = sum(number >= self._next and self._mine(one) for number, one in self.stream.messages.items())
         return {
             "stream_name": self.stream.name,
@@ -183,7 +175,6 @@ class PullConsumer:
         }
 
     def pull(self, inbox: str, asked: dict[str, Any], now: float) -> None:
-        """Take a pull request."""
         if len(self._pulls) >= self.config.get("max_waiting", _PULLS):
             self._say(inbox, "409 Exceeded MaxWaiting")
             return
@@ -194,7 +185,6 @@ class PullConsumer:
         self.deliver(now)
 
     def deliver(self, now: float) -> None:
-        """Deliver messages to waiting pull requests."""
         while self._pulls and (message := self._choose(now)) is not None:
             pull = self._pulls[0]
             if message.size > pull.bytes:
@@ -241,7 +231,7 @@ class PullConsumer:
         return not wanted or self._matches(str(wanted), message.subject)
 
     def acknowledged(self, number: int, word: bytes, now: float) -> None:
-        """Handle an acknowledgement of a message."""
+        """Handle the acknowledgement of a message."""
         given = self._given.get(number)
         if given is None:
             return
@@ -274,7 +264,7 @@ class PullConsumer:
         return min([again, *(min(pull.until, pull.beat_at) for pull in self._pulls)])
 
     def end(self) -> None:
-        """Tell waiting clients that it is removed."""
+        """Notify waiting clients that the consumer is removed."""
         while self._pulls:
             self._say(self._pulls.popleft().inbox, "409 Consumer Deleted")
 
@@ -286,10 +276,11 @@ class PullConsumer:
 
 
 class NatsStreams:
-    """Streams of an engine.
+    """The streams of an engine.
 
     Args:
-        hand: ``hand(at, operation, block)`` delivers a message to subscribers of `at`. False without subscribers.
+        hand: ``hand(at, operation, block)`` delivers a message to the subscribers of `at`, and returns `False` if there are
+            none.
         time: Clock of the engine.
     """
 
@@ -301,7 +292,6 @@ class NatsStreams:
         self._changed = anyio.Event()
 
     async def run(self) -> None:
-        """Run timers until cancelled."""
         while True:
             self._changed = anyio.Event()
             now = self._time()
@@ -313,7 +303,7 @@ class NatsStreams:
                 await self._changed.wait()
 
     def take(self, operation: NatsOperation, block: bytes) -> bool:
-        """Take a published message. True if a stream or the API handled it."""
+        """Handle a published message. Returns True if it went to a stream or the API."""
         self._changed.set()
         if operation.subject.startswith(_ACK):
             self._acknowledge(operation)
@@ -487,8 +477,6 @@ def _check_for_work(stream: Stream, config: dict[str, Any]) -> None:
 
 
 class _Refused(Exception):
-    """A request answered with an error."""
-
     def __init__(self, code: int, number: int, text: str) -> None:
         super().__init__(text)
         self.code = code
@@ -497,7 +485,7 @@ class _Refused(Exception):
 
 
 def _page(member: str, names: list[str], asked: Any) -> dict[str, Any]:
-    """Page of names from an offset, as servers return it."""
+    """Return a page of names from an offset, as servers do."""
     begin = asked.get("offset", 0)
     page = names[begin : begin + _PAGE]
     return {"total": len(names), "offset": begin, "limit": _PAGE, member: page}

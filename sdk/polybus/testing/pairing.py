@@ -1,4 +1,4 @@
-"""Two buses in one process, joined by the real codec, and a context for calling a handler as a plain function."""
+"""Connects two buses in one process through the real codec, and creates contexts for calling handlers as plain functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .faults import Faults
 
 logger: logging.Logger = logging.getLogger("polybus")
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
-"""Tests should not wait long for a reconnect."""
+"""Short, so that tests don't wait for a reconnect."""
 
 
 @asynccontextmanager
@@ -37,24 +37,26 @@ async def pair(
     faults: Faults | None = None,
     reconnect: bool = False,
 ) -> AsyncIterator[Bus]:
-    """Join a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
+    """Connect a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
 
-    Enters both. Answers are validated (``Bus(check_answers="validate")``) unless a bus is configured otherwise. Exceptions
-    are the same as with real transports. For a protocol with clients on both ends (NATS), a `NatsEngine` is between them.
+    Enters both buses. Exceptions are the same as over real transports. Answers are validated
+    (``Bus(check_answers="validate")``) unless you configure a bus otherwise. If the protocol has clients on both ends (NATS),
+    they connect to a `NatsEngine`.
 
     Args:
         bus: The server, with the handlers under test.
-        protocol: Name or adapter.
-        client: The client; default: a new bus.
-        identity: The client's identity for the server, without `authenticate`: any object, or an `Identity`. None calls
-            `authenticate`.
+        protocol: Name or adapter of the protocol.
+        client: The client, by default a new bus.
+        identity: Identity of the client, an `Identity` or any other object, used instead of calling `authenticate`.
         faults: Faults of the connection.
-        reconnect: Reconnect after a loss.
+        reconnect: Reconnect after the connection is lost.
 
     Raises:
-        LocalProtocolError: `identity` or `faults` with a protocol that has clients on both ends: its server authenticates.
-        ConnectFailed: (on entering) Faults prevented the connection. Unauthorized, Forbidden: (on entering) Refused by
-            `authenticate`.
+        LocalProtocolError: If you pass `identity` or `faults` with a protocol that has clients on both ends, whose server
+            authenticates.
+        ConnectFailed: If faults prevent the connection.
+        Unauthorized: If `authenticate` cannot authenticate the client.
+        Forbidden: If `authenticate` rejects the client.
     """
     client = Bus() if client is None else client
     unsaid = [one for one in (bus, client) if one.check_answers is None]
@@ -100,7 +102,7 @@ async def _joined(
 
 
 class _Meeting:
-    """Unique in-memory address, at which the server listens and the client connects."""
+    """A unique in-memory address, where the server listens and the client connects."""
 
     def __init__(self, identity: Any, reconnects: bool) -> None:
         self.url = f"memory://pair-{secrets.token_hex(4)}"
@@ -115,11 +117,11 @@ class _Meeting:
 
 
 class _Known:
-    """Gate that admits a client without `authenticate`."""
+    """Admits a client without calling `authenticate`."""
 
     def __init__(self, gate: Gate, who: Any) -> None:
         self.knock, self.left, self.opened = gate.knock, gate.left, gate.opened
-        # Converted as the result of `authenticate` would be.
+        # Converted like the result of `authenticate`.
         self._who = who if isinstance(who, Identity) else Identity(who, key=who if isinstance(who, str) else None)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
@@ -127,7 +129,7 @@ class _Known:
 
 
 class HandlerContext(Context[Any]):
-    """A `Context` without a running bus; see `context`."""
+    """A `Context` without a running bus, created by `context`."""
 
     __slots__ = ("_state",)
 
@@ -137,7 +139,7 @@ class HandlerContext(Context[Any]):
 
     @property
     def state(self) -> Any:
-        """The value in place of the lifespan's."""
+        """The value that `context` was given instead of the lifespan's."""
         return self._state
 
 
@@ -151,16 +153,16 @@ def context(
     headers: Mapping[str, str] | None = None,
     deadline: float | None = None,
 ) -> Context[Any]:
-    """Create the `Context` for a test that calls a handler: ``await get_user(7, context(identity="ann", state=store))``
+    """Create a `Context` to call a handler with: ``await get_user(7, context(identity="ann", state=store))``
 
     Args:
-        identity: Identity of the caller as `authenticate` would return it; `Context.peer` is None.
-        state: The value that the bus's lifespan would yield.
-        bus: `Context.bus`, with other handlers to call; default: a new one.
+        identity: Identity of the caller, as `authenticate` would return it. `Context.peer` is `None`.
+        state: Value that the bus's lifespan would yield.
+        bus: Value of `Context.bus`, by default a new bus. Give one to call its other handlers.
         subject: Subject of the message.
-        body: Body of the message as a plain value.
-        headers: Text to text.
-        deadline: Monotonic time of the event loop at which the caller gives up.
+        body: Body of the message, as a plain value.
+        headers: Headers of the message.
+        deadline: Time on the event loop's clock at which the caller gives up.
     """
     message = Message(Kind.REQUEST, subject, None, None, JSON, None if headers is None else dict(headers))
     message.extras = {"identity": identity}

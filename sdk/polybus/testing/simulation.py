@@ -1,8 +1,8 @@
 """Simulations of buses, links and brokers in virtual time, with faults, reproducible by seed.
 
-A bus takes its time from its event loop, for links, timers, pauses and deadlines; therefore the simulated clock is an event
-loop (`virtual_time.VirtualLoop`). Other sources (ids, jitter, the wall clock) come from `Sources`, which a run replaces. It
-uses asyncio, since trio shuffles its tasks on purpose.
+A bus takes its time from the event loop, so the simulated clock is an event loop (`virtual_time.VirtualLoop`). Other sources
+(ids, jitter, the wall clock) come from `Sources`, which a run replaces. Simulations run on asyncio, because trio shuffles its
+tasks on purpose.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EPOCH: Final = 1_700_000_000
-"""Start of every simulation in seconds since 1970."""
+"""Start of every simulation, in seconds since 1970."""
 _SEED: Final = "POLYBUS_SEED"
 
 _not_negative = ge(0.0)
 _HIGH: Final = 64 * 1024
-"""Bytes in transit in one direction from which the sender is asked to pause."""
+"""Bytes in transit in one direction above which the sender is asked to pause."""
 _SECONDS: Final = struct.Struct("<d")
 _KEPT: Final = 30
-"""Events of a run to show when it fails."""
+"""Number of events to show when a run fails."""
 
 
 class SimulatedConnector:
-    """Connects to an address in memory through the network of a simulation."""
+    """Connects to an in-memory address through the network of a simulation."""
 
     reconnects = True
 
@@ -58,31 +58,24 @@ class SimulatedConnector:
         self.url: str = url
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Make one attempt.
-
-        Raises:
-            ConnectFailed: No server has that name.
-            Unauthorized: The server rejects our credentials.
-            Forbidden: The server does not admit us.
-        """
         return SimulatedConnection(self._world, await self._inner.connect(options), self._label)
 
 
 class SimulatedConnection:
-    """Connection of a simulation, an item of `World.connections`."""
+    """A connection of a simulation, listed in `World.connections`."""
 
-    # A `Transport` to the dialling link, a `Receiver` to the transport in memory.
+    # It is a `Transport` to the dialling link, and a `Receiver` to the in-memory transport.
 
     def __init__(self, world: World, inner: Transport, label: str) -> None:
         self.label: str = label
-        """Label given to `World.to`."""
+        """The label given to `World.to`."""
         self._world = world
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
-        """True when the dialling side knows of the end."""
+        """True if the dialling side knows of the end."""
         self._ours = 0.0
-        """Seconds after which that side learns of a cut."""
+        """Seconds after which that side notices a cut."""
         self._full = False
         self._peer_full = False
         self.name: str = inner.name
@@ -97,16 +90,15 @@ class SimulatedConnection:
     # -- faults ----------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Pass on to the inner connection."""
         self._inner.tick(now)
 
     def cut(self, *, ours: float = 0.0, theirs: float = 0.0) -> None:
-        """Cut the connection; frames in transit are lost.
+        """Cut the connection, dropping frames in transit.
 
         Args:
-            ours: Seconds after which the dialling side learns of it.
-            theirs: Seconds after which the serving side learns of it. Until then frames in transit still arrive there, and it
-                has a second connection if the peer reconnects. `ours` is then 0.
+            ours: Seconds after which the dialling side notices.
+            theirs: Seconds after which the serving side notices. Until then frames in transit still arrive there, and if the
+                peer reconnects it has two connections. `ours` is then 0.
         """
         self._world.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
         why = Closed(1006, "cut by the simulation")
@@ -119,7 +111,7 @@ class SimulatedConnection:
             self.abort(why)
 
     def pause(self, seconds: float) -> None:
-        """Hold back frames in transit, in both directions, for so long; 0 ends a pause."""
+        """Hold back frames in both directions for this many seconds, or end a pause with 0."""
         self._world.note(self.label, f"paused for {seconds:g} s")
         self._out.hold(seconds)
         self._in.hold(seconds)
@@ -127,17 +119,11 @@ class SimulatedConnection:
     # -- as a transport --------------------------------------------------------------------------------------------------
 
     def start(self, receiver: Receiver) -> None:
-        """Start delivery."""
         self._receiver = receiver
         self._world._up.append(self)
         self._inner.start(self)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame without waiting.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
         if self._told:
             return
         if len(frame) > self._inner.max_frame:
@@ -146,15 +132,12 @@ class SimulatedConnection:
         self._check_room()
 
     def write_backlog(self) -> int:
-        """Bytes that the server has not taken yet."""
         return self._inner.write_backlog() + self._out.bytes
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close in an orderly way, after all sent frames."""
         self._out.then(partial(self._inner.close, code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut at once."""
         self._out.forget()
         self._in.forget()
         self._inner.abort(why)
@@ -162,7 +145,6 @@ class SimulatedConnection:
     # -- as a receiver ---------------------------------------------------------------------------------------------------
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Frames left the server."""
         if not self._told:
             for frame in frames:
                 self._in.carry(frame)
@@ -170,7 +152,6 @@ class SimulatedConnection:
                 self._hold_peer()
 
     def closed(self, why: Closed) -> None:
-        """The server's end is closed."""
         self._out.forget()
         if self._ours > 0:
             self._world._call_later(self._ours, partial(self._end, why))
@@ -178,12 +159,10 @@ class SimulatedConnection:
             self._in.then(partial(self._end, why))
 
     def pause_writing(self) -> None:
-        """The server is slow."""
         self._peer_full = True
         self._check_room()
 
     def resume_writing(self) -> None:
-        """The server takes frames again."""
         self._peer_full = False
         self._check_room()
 
@@ -230,7 +209,6 @@ class _FrameFlow:
         self.bytes = 0
 
     def carry(self, frame: bytes) -> None:
-        """Deliver a frame after its latency."""
         self.bytes += len(frame)
         self._add(frame, self._world._latency())
 
@@ -238,12 +216,11 @@ class _FrameFlow:
         self._add(act, 0.0)
 
     def hold(self, seconds: float) -> None:
-        """Deliver nothing for so long."""
         self._held_until = self._world.time + seconds
         self._arm()
 
     def forget(self) -> None:
-        """Lose the frames in transit; later actions follow at once, without delay."""
+        """Drop the frames in transit, so that later actions follow without delay."""
         self._waiting = deque((0.0, what) for _, what in self._waiting if callable(what))
         self.bytes = 0
         self._held_until = 0.0
@@ -286,20 +263,20 @@ class _FrameFlow:
 
 @frozen(kw_only=True)
 class FaultRates:
-    """Rates of the faults of a simulation, per second of virtual time, in the whole world.
+    """Rates of faults in a simulation, per second of virtual time for the whole world.
 
-    Frames stay in order on one connection, as on a network, but not between connections.
+    As on a network, frames stay in order on a connection, but not between connections.
 
     Args:
-        delay: Maximum seconds that a frame takes; drawn for each.
-        cut: Cut connections. In a third of the cases the client learns it later, in a third the server, which then has a
-            second connection of that client.
-        pause: Connections and peers that stand still for a while, in both directions.
-        restart: Processes (`World.process`) killed and started again later.
+        delay: Maximum seconds that a frame takes, drawn for each frame.
+        cut: Connections to cut. In a third of the cases the client notices later, and in another third the server does, which
+            then has two connections of that client.
+        pause: Connections and peers to pause for a while, in both directions.
+        restart: Processes (`World.process`) to kill and restart later.
         longest: Maximum seconds of a pause, a late notice or the absence of a process.
 
     Raises:
-        ValueError: A negative number.
+        ValueError: If a number is negative.
     """
 
     delay: float = field(default=0.0, validator=_not_negative)
@@ -310,11 +287,11 @@ class FaultRates:
 
 
 class World:
-    """The world of a scenario, passed by `simulated`: virtual time, a network in memory, and its faults.
+    """The world of a scenario, which `simulated` passes to it: virtual time, an in-memory network, and faults.
 
     Attributes:
         seed: Seed of this run.
-        random: For random decisions of the scenario itself.
+        random: Random numbers for the scenario itself.
     """
 
     def __init__(self, seed: int, faults: FaultRates, loop: VirtualLoop) -> None:
@@ -341,12 +318,12 @@ class World:
 
     @property
     def connections(self) -> list[SimulatedConnection]:
-        """Connections that are up from the view of the dialling sides."""
+        """Connections that are up from the view of the side that dialled."""
         return list(self._up)
 
     @property
     def trace(self) -> str:
-        """Hash of all frames, faults and notes until now, with their times: equal for equal seeds."""
+        """Hash of all frames, faults and notes so far, with their times. It is equal for equal seeds."""
         return self._hash.hexdigest()
 
     @property
@@ -355,15 +332,15 @@ class World:
         return list(self._log)
 
     def to(self, url: str, label: str = "") -> Connector:
-        """Address in memory for ``connect`` and ``bus.connect``, through the network of this simulation:
-        ``connect(world.to("memory://orders"), protocol="ubre")``. A server or a broker serves that address as usual.
+        """Return an in-memory address to connect to through the simulated network: ``connect(world.to("memory://orders"),
+        protocol="ubre")``. Servers and brokers serve the address as usual.
 
         Args:
-            url: Without the protocol.
-            label: Names the connections in the log, and those of one peer for `pause`; default: the URL.
+            url: URL without the protocol.
+            label: Name of the connections in the log, by default the URL. `pause` pauses all connections with the same label.
 
         Raises:
-            ValueError: The URL has no address.
+            ValueError: If the URL has no address.
         """
         return SimulatedConnector(self, url, label or url)
 
@@ -374,22 +351,22 @@ class World:
         self._hash.update(text.encode())
 
     def process(self, name: str, start: Callable[[], AbstractAsyncContextManager[Any]]) -> Process:
-        """Part of the world that can be killed and restarted, as an async context manager.
+        """Create a part of the world that can be killed and restarted, as an async context manager.
 
         Args:
-            name: Name for the log.
-            start: Creates its contents for each start: a broker, or connected and serving buses.
+            name: Name in the log.
+            start: Creates the contents for each start, such as a broker, or buses that connect and serve.
         """
         return Process(self, name, start)
 
     def pause(self, label: str, seconds: float) -> None:
-        """Pause all connections with this label: the peer stands still."""
+        """Pause all connections with this label, as if the peer stood still."""
         for connection in self._up:
             if connection.label == label:
                 connection.pause(seconds)
 
     async def calm(self) -> None:
-        """End the faults: no new ones occur, pauses end, killed processes are restarted. Frames still take time."""
+        """End the faults. Pauses end, killed processes are restarted, and no new faults occur. Frames still take time."""
         self._calm.set()
         if self._breaking is not None:
             await self._breaking
@@ -403,15 +380,13 @@ class World:
     # -- for its connections ---------------------------------------------------------------------------------------------
 
     def _latency(self) -> float:
-        """Seconds that the next frame takes."""
         return self._delays() * self._faults.delay
 
     def _carried(self, label: bytes, frame: bytes) -> None:
-        """Log an arrived frame."""
         self._hash.update(_SECONDS.pack(self.time) + label + frame)
 
     def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` after so many seconds, or when the faults end."""
+        """Call `act` after this many seconds, or when the faults end."""
 
         def due() -> None:
             if self._later.pop(act, None) is not None:
@@ -483,14 +458,14 @@ class Process:
             await running.__aexit__(None, None, None)
 
     async def start(self) -> None:
-        """Start it unless it runs."""
+        """Start the process unless it is running."""
         if self._running is None and not self._left:
             self._world.note(self.name, "starts")
             self._running = running = self._start()
             await running.__aenter__()
 
     async def kill(self) -> None:
-        """Kill it without a goodbye if it runs."""
+        """Kill the process without a goodbye if it is running."""
         running, self._running = self._running, None
         if running is not None:
             self._world.note(self.name, "is killed")
@@ -504,28 +479,29 @@ def simulated(
     faults: FaultRates = FaultRates(),
     limit: float = 3600.0,  # immutable
 ) -> Callable[[Callable[Concatenate[World, P], Awaitable[T]]], Callable[P, T]]:
-    """Turn an async function into a plain one that runs in virtual time, once per seed, and gets a `World`.
+    """Turn an async function into a plain one that runs in virtual time, once per seed, with a `World` as its first argument.
 
-    ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` before ``async def test_orders(world): ...`` is a test
-    for any runner. Pauses take no real time. A run depends only on its seed: the same frames at the same times, in any
-    process. It includes buses, links, brokers, bridges and tunnels in memory. Threads, processes and sockets keep real time.
+    ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` above ``async def test_orders(world): ...`` makes a test
+    for any runner. Pauses take no real time. A run depends only on its seed: the same frames are sent at the same times, in any
+    process. This covers buses, links, brokers, bridges and tunnels over memory; threads, processes and sockets stay in real
+    time.
 
-    When a run fails, a note on the exception has the seed, the last events, and the command to replay it: the environment
-    variable ``POLYBUS_SEED`` replaces `seeds`.
+    If a run fails, a note on the exception shows the seed, the last events, and the command to replay it. That command sets the
+    environment variable ``POLYBUS_SEED``, which replaces `seeds`.
 
     Args:
-        seeds: The seeds, or their number, from 0.
-        faults: Faults from the start until `World.calm`; default: none.
+        seeds: The seeds, or their number, counting from 0.
+        faults: Faults from the start until `World.calm`, by default none.
         limit: Maximum virtual seconds of a run.
 
     Returns:
-        The result of the scenario for the last seed.
+        A function that returns the scenario's result for the last seed.
 
     Raises:
-        ValueError: There is no seed.
-        AssertionError: (when it is called) A task or a timer is left at the end.
-        RuntimeError: (when it is called) Every task waits forever; or an event loop runs here.
-        TimeoutError: (when it is called) A run takes longer than `limit`.
+        ValueError: If there is no seed.
+        AssertionError: (when called) If a task or a timer is left at the end.
+        RuntimeError: (when called) If every task waits forever, or an event loop is already running.
+        TimeoutError: (when called) If a run takes longer than `limit`.
     """
     all_seeds = tuple(range(seeds) if isinstance(seeds, int) else seeds)
     if not all_seeds:
@@ -540,7 +516,7 @@ def simulated(
             (outcome,) = deque(runs, maxlen=1)
             return outcome
 
-        # Test runners must see neither a coroutine function nor a parameter to fill.
+        # Test runners must see neither a coroutine function nor a `world` parameter.
         del run.__wrapped__
         given = signature(scenario)
         run.__signature__ = given.replace(parameters=list(given.parameters.values())[1:])  # type: ignore[attr-defined]
@@ -570,7 +546,7 @@ def _run(seed: int, faults: FaultRates, limit: float, scenario: Callable[[World]
         with anyio.move_on_after(limit) as scope:
             outcomes.append(await scenario(world))
             await world.calm()
-            await anyio.sleep(2 * faults.delay)  # a goodbye may be in transit, and its answer
+            await anyio.sleep(2 * faults.delay)  # a goodbye and its answer may be in transit
         if scope.cancelled_caught:
             text = "the simulation has not ended after {:g} s of virtual time: simulated(limit=...) gives it more"
             raise TimeoutError(text.format(limit))

@@ -1,4 +1,4 @@
-"""An asyncio event loop in virtual time: it jumps to the next timer when nothing else can run."""
+"""An asyncio event loop in virtual time, which jumps to the next timer when nothing else can run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from typing import Any, Final, TypeVarTuple
 Ts = TypeVarTuple("Ts")
 
 _CANCELLED: Final = 100
-"""Cancelled timers to keep, where they outnumber the others."""
+"""Number of cancelled timers to keep, even if they outnumber the others."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Event loop in virtual time, from 0: ``asyncio.Runner(loop_factory=VirtualLoop)``, or with anyio ``anyio.run(main,
-    backend="asyncio", backend_options={"loop_factory": VirtualLoop})``.
+    """An event loop in virtual time, starting at 0.
+
+    Use it with ``asyncio.Runner(loop_factory=VirtualLoop)``, or ``anyio.run(main, backend="asyncio",
+    backend_options={"loop_factory": VirtualLoop})``.
 
     Callbacks run in the order of their registration, so a program with seeded randomness does the same in each run. Virtual
-    time does not wait for sockets, threads and processes.
+    time doesn't wait for sockets, threads or processes.
     """
 
-    # From asyncio's own loop.
+    # Inherited from asyncio's loop.
     _ready: deque[Any]
 
     def __init__(self) -> None:
@@ -34,17 +36,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._quiet: asyncio.Future[float | None] | None = None
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, _Timer]] = []
-        """Heap of entries that compare without a method call: asyncio's own took a twentieth of a simulation."""
+        """A heap of tuples, which compare without a method call. asyncio's own heap took a twentieth of a simulation."""
         self._cancelled = 0
         super().__init__(_Jumps(self))
         self.set_task_factory(self._task)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was created."""
         return self._now
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
-        """Call in the next iteration."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -52,13 +52,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call after so many virtual seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call at a virtual time."""
         timer = _Timer(when, callback, args, self, context)
         if when != math.inf:  # infinity means never
             timer.heap = self
@@ -66,19 +64,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     async def settled(self) -> float | None:
-        """Wait until nothing is left to do at this time.
+        """Wait until no callback is left to run at the current time.
 
         Returns:
-            Seconds until the next timer; None without one.
+            Seconds until the next timer, or `None` if there is no timer.
         """
         self._quiet = self.create_future()
         return await self._quiet
 
     def advance(self) -> None:
-        """Jump to the next timer. Nothing is left to do at this time.
+        """Jump to the next timer, when no callback is left to run at the current time.
 
         Raises:
-            RuntimeError: There is no timer, and no task waits for that.
+            RuntimeError: If there is no timer, and no task waits in `settled`.
         """
         timers = self._timers
         while timers and timers[0][2].cancelled():
@@ -98,7 +96,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.fire()
 
     def fire(self) -> None:
-        """Run all due callbacks."""
         timers = self._timers
         while timers and timers[0][0] <= self._now:
             _, _, timer = heappop(timers)
@@ -109,7 +106,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(timer)
 
     def discount(self) -> None:
-        """Count a cancelled timer; drop cancelled timers when there are too many."""
+        """Count a cancelled timer, and drop cancelled timers if there are too many."""
         self._cancelled += 1
         if self._cancelled > _CANCELLED and 2 * self._cancelled > len(self._timers):
             self._timers = [each for each in self._timers if not each[2].cancelled()]
@@ -121,7 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Timer(asyncio.TimerHandle):
-    """Timer that reports its cancellation to the loop."""
+    """A timer that reports its cancellation to the loop."""
 
     __slots__ = ("heap",)
 
@@ -137,7 +134,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Jumps(selectors.DefaultSelector):
-    """Selector that advances time where a loop would wait for its sockets or the next timer."""
+    """A selector that advances virtual time instead of waiting for sockets or the next timer."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -154,7 +151,7 @@ class _Jumps(selectors.DefaultSelector):
 
 
 class _Task(asyncio.Task[Any]):
-    """Task with a number as its hash: anyio cancels tasks in the order of a set, which else depends on addresses."""
+    """A task whose hash is a number. anyio cancels tasks in the order of a set, which would otherwise depend on addresses."""
 
     def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
         self._number = number

@@ -70,7 +70,7 @@ class UvicornOverAsgi(Uvicorn):
     ws = OverAsgi
 
 
-_SKIP = {"test_an_address_in_use_is_an_os_error": "the address is bound by the server, not by the application"}
+_SKIP = {"test_listening_on_an_address_in_use_raises_os_error": "the address is bound by the server, not by the application"}
 TestUnderUvicorn: Any = on(UVLOOP, transport_suite(Uvicorn, "ws://127.0.0.1:0/bus", skip=_SKIP))
 TestUnderUvicornOverAsgi: Any = on(ASYNCIO, transport_suite(UvicornOverAsgi, "ws://127.0.0.1:0/bus", skip=_SKIP))
 

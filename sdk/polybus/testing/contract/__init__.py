@@ -1,4 +1,4 @@
-"""Contract suite: the duties of every protocol and transport, as tests for pytest."""
+"""Contract tests for pytest, which every protocol and transport must pass."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def protocol_suite(
     subject: Callable[[str], Any] = str,
     skip: Mapping[str, str] | None = None,
 ) -> type[Any]:
-    """Tests for a protocol: ``TestMine = protocol_suite(MyProtocol)`` in a test module.
+    """Return the tests for a protocol: ``TestMine = protocol_suite(MyProtocol)`` in a test module.
 
-    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. Tests that the protocol's
-    capabilities rule out are left out. Each test has a time limit.
+    They are marked ``anyio``, so pytest's fixture ``anyio_backend`` chooses the event loops. Tests for capabilities that the
+    protocol lacks are left out. Each test has a time limit.
 
     Args:
         make: The protocol's class, or a function that returns the adapter.
-        transport: ``memory``, ``tcp``, ``unix``, ``ws``, or an address to serve at; or an async context manager function that
-            yields one.
-        subject: Converts the tests' dotted subjects to the protocol's own, if it has others.
-        skip: Names of tests that the protocol cannot pass, with the reason.
+        transport: ``memory``, ``tcp``, ``unix``, ``ws``, an address to serve at, or an async context manager function that
+            yields an address.
+        subject: Converts the dotted subjects of the tests, if the protocol has its own.
+        skip: Names of tests that the protocol cannot pass, with the reasons.
 
     Raises:
-        ValueError: `skip` has a name that is not a test of the suite.
+        ValueError: If `skip` has a name that is not a test of the suite.
     """
     adapter = make()
     capabilities = adapter.session("client").capabilities

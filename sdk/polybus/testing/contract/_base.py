@@ -1,4 +1,4 @@
-"""Base of the contract tests."""
+"""The base of the contract tests."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
 Ground: TypeAlias = Callable[[], AbstractAsyncContextManager[str]]
 """Yields a fresh address without the protocol."""
 Meeting: TypeAlias = tuple[Bus, list[Bus], list[Peer], Callable[[], Awaitable[None]]]
-"""A server, its clients, these as the server's peers, and a function that returns when everything sent before has been
-handled."""
+"""A server, its clients, the server's peers for them, and a function that returns once everything sent before has been handled.
+"""
 
 BOUND = 60.0
-"""Time limit of a test in seconds, for slow and busy machines; only failing tests take that long."""
+"""Time limit of a test in seconds. Only a failing test takes this long, even on a slow, busy machine."""
 
 
 def needs(*capabilities: str) -> Callable[[Test], Test]:
-    """Leave a test out if the wire lacks one of these `Capabilities`. ``interest`` (subscriptions can be withdrawn),
-    ``wildcards`` and ``notifications`` may come from the extensions or the wire itself."""
+    """Leave a test out if the protocol lacks one of these `Capabilities`.
+
+    ``interest`` (subscriptions can be withdrawn), ``wildcards`` and ``notifications`` come from the extensions or from the
+    protocol.
+    """
 
     def mark(test: Test) -> Test:
         test.__dict__["needs"] = capabilities
@@ -50,7 +53,7 @@ async def echo(body: Any) -> Any:
 
 
 class Endless:
-    """Handler that runs until cancelled."""
+    """A handler that runs until it is cancelled."""
 
     def __init__(self) -> None:
         self.started = anyio.Event()
@@ -72,7 +75,7 @@ async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Even
 
 
 async def take(subscription: Subscription, count: int) -> list[Any]:
-    """Bodies of the next publications."""
+    """Return the bodies of the next publications."""
     return [(await anext(subscription)).body for _ in range(count)]
 
 
@@ -80,7 +83,7 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
     @functools.wraps(test)
     async def within(*args: Any, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, anyio.fail_after(BOUND):
-            # All peers here answer the hello, but on a stalled machine perhaps not within a second.
+            # All peers here answer the hello, but on a stalled machine it may take more than a second.
             patch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", PATIENCE)
             await test(*args, **kwargs)
 
@@ -88,9 +91,9 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
 
 
 class Contract:
-    """One protocol on one transport."""
+    """Tests of one protocol on one transport."""
 
-    # Static methods of the class that `suite` makes.
+    # Static methods of the class that `suite` creates.
     make: ClassVar[Any]
     ground: ClassVar[Any]
     if TYPE_CHECKING:  # set by `suite`
@@ -100,9 +103,9 @@ class Contract:
             raise NotImplementedError
 
     requires: ClassVar[tuple[str, ...]] = ()
-    """Required `Capabilities`: without them all tests of the part are left out."""
+    """`Capabilities` that all tests of this class need."""
     turns: ClassVar[int] = 300
-    """Round trips of one conversation: enough to use up and renew credits, fewer where each takes long."""
+    """Round trips of a conversation: enough to use up and renew credits. Use fewer if a round trip takes long."""
 
     @property
     def adapter(self) -> ProtocolAdapter:
@@ -111,13 +114,13 @@ class Contract:
 
     @asynccontextmanager
     async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[tuple[Listener, Dial]]:
-        """Serve a bus; yields the listener and a function that connects clients."""
+        """Serve a bus, and yield the listener and a function that connects clients."""
         adapter = self.adapter
         async with (
             type(self).ground() as address,
             bus.serve(f"{adapter.name}+{address}", protocol=adapter, **options) as listener,
         ):
-            url = listener.url.partition("?")[0]  # the adapter has the options
+            url = listener.url.partition("?")[0]  # the adapter already has the options
 
             def dial(client: Bus | None = None, **more: Any) -> AbstractAsyncContextManager[Bus]:
                 return connect(url, protocol=adapter, bus=client, backoff=Backoff(initial=0.001, maximum=0.02), **more)
@@ -127,12 +130,12 @@ class Contract:
     @asynccontextmanager
     async def joined(self, bus: Bus, client: Bus | None = None) -> AsyncIterator[Bus]:
         async with self.serving(bus) as (_, dial), dial(client) as joined:
-            await eventually(lambda: bus.peers)  # a client without a handshake may be ready before the server
+            await eventually(lambda: bus.peers)  # without a handshake, a client may be ready before the server
             yield joined
 
     @asynccontextmanager
     async def handling(self, handler: Callable[..., Any], bus: Bus | None = None) -> AsyncIterator[tuple[Bus, Bus, str | int]]:
-        """A server with one handler, a client, and the handler's subject."""
+        """Yield a server with one handler, a client, and the handler's subject."""
         bus, subject = Bus() if bus is None else bus, self.subject(handler.__name__)
         bus.handle(subject)(handler)
         async with self.joined(bus) as client:
@@ -140,7 +143,7 @@ class Contract:
 
     @asynccontextmanager
     async def meeting(self, count: int = 1, bus: Bus | None = None) -> AsyncIterator[Meeting]:
-        """A server and clients that know each other."""
+        """Yield a server and clients that know each other."""
         bus, hello, peers = Bus() if bus is None else bus, self.subject("hello"), list[Peer]()
 
         @bus.handle(hello)
@@ -160,13 +163,13 @@ class Contract:
 
 @asynccontextmanager
 async def _unix() -> AsyncIterator[str]:
-    # Short path: the operating system allows about a hundred bytes.
+    # The operating system limits a path to about a hundred bytes.
     with tempfile.TemporaryDirectory(prefix="bus") as folder:
         yield f"unix://{Path(folder) / 's'}"
 
 
 def ground_of(transport: str) -> Ground:
-    """Default ground for a transport's name; an address is used as it is."""
+    """Return the default ground for a transport's name. An address is used as it is."""
     if transport == "memory":
         return lambda: nullcontext(f"memory://contract-{secrets.token_hex(4)}")
     if transport == "unix":
@@ -179,7 +182,7 @@ _EITHER: Final = {
     "wildcards": ("extensions", "patterns"),
     "notifications": ("extensions", "groups"),
 }
-"""Abilities that come from the extensions, or from the wire itself."""
+"""Capabilities that come from the extensions or from the protocol itself."""
 
 
 def _has(capabilities: Capabilities, want: str) -> bool:
@@ -193,7 +196,7 @@ def suite(
     capabilities: Capabilities | None,
     skip: Mapping[str, str],
 ) -> type[Any]:
-    """Class with the tests of all parts, each with a time limit, without those that the wire cannot pass."""
+    """Return a class with the tests of all parts, each with a time limit, except for those that the protocol cannot pass."""
     made: dict[str, Any] = {**members, "__test__": True}
     unknown = set(skip)
     for part in parts:

@@ -25,7 +25,7 @@ class ChannelContract(Contract):
 
     requires: ClassVar[tuple[str, ...]] = ("extensions",)
 
-    async def test_a_stream_gives_every_item_in_order_and_then_ends(self) -> None:
+    async def test_a_stream_yields_every_item_in_order_and_ends(self) -> None:
         async def lines(body: int) -> AsyncIterator[Any]:
             for number in range(body):
                 yield {"number": number}
@@ -36,7 +36,7 @@ class ChannelContract(Contract):
                     assert [line async for line in items] == [NumberedLine(n) for n in range(count)]
             await eventually(lambda: bus.stats().running == 0)
 
-    async def test_an_item_may_be_bytes_or_null(self) -> None:
+    async def test_a_stream_item_can_be_bytes_or_null(self) -> None:
         sent: list[Any] = [b"\x00\xff", b"", None, "text", {"a": 1}]
 
         async def items() -> AsyncIterator[Any]:
@@ -46,11 +46,11 @@ class ChannelContract(Contract):
         async with self.handling(items) as (_, client, subject), client.stream(subject) as got:
             first = await anext(got)
             rest = [item async for item in got]
-            # JSON has no bytes: a wire may keep an item as bytes, or send it in base64.
+            # JSON has no bytes, so a protocol may send them as they are or in base64.
             assert first in (b"\x00\xff", "AP8=")
             assert rest[1:] == [None, "text", {"a": 1}]
 
-    async def test_an_item_that_does_not_fit_is_a_bad_reply(self) -> None:
+    async def test_a_stream_item_of_the_wrong_type_raises_bad_reply(self) -> None:
         async def lines() -> AsyncIterator[Any]:
             yield {"number": "one"}
 
@@ -58,7 +58,7 @@ class ChannelContract(Contract):
             with pytest.raises(BadReply, match=r"\$\.number"):
                 await anext(items)
 
-    async def test_a_slow_reader_holds_the_sender_back(self) -> None:
+    async def test_a_slow_reader_pauses_the_sender(self) -> None:
         made: list[int] = []
 
         async def fast() -> AsyncIterator[int]:
@@ -105,7 +105,7 @@ class ChannelContract(Contract):
                 assert await anext(items) == 1
             await cleaned.wait()
 
-    async def test_a_stream_that_fails_gives_its_items_first_and_then_the_error(self) -> None:
+    async def test_a_failing_stream_yields_its_items_before_the_error(self) -> None:
         async def fails(body: bool) -> AsyncIterator[int]:
             yield 1
             yield 2
@@ -119,13 +119,13 @@ class ChannelContract(Contract):
                         await anext(items)
                 assert "secret" not in str(caught.value)
 
-    async def test_a_stream_that_nobody_handles_is_no_handler(self) -> None:
+    async def test_a_stream_without_a_handler_raises_no_handler(self) -> None:
         async with self.joined(Bus()) as client:
             with pytest.raises(NoHandler):
                 async with client.stream(self.subject("nobody")) as items:
                     await anext(items)
 
-    async def test_a_request_to_a_stream_and_a_stream_from_a_request_are_bad_requests_at_once(self) -> None:
+    async def test_mixing_up_request_stream_and_channel_raises_bad_request(self) -> None:
         bus, lines, one, talk = Bus(), self.subject("lines"), self.subject("one"), self.subject("talk")
 
         @bus.handle(lines)
@@ -150,7 +150,7 @@ class ChannelContract(Contract):
                     async with client.channel(subject) as ch:
                         await anext(ch)
 
-    async def test_a_channel_carries_both_halves_and_their_ends(self) -> None:
+    async def test_a_channel_carries_both_directions_and_their_ends(self) -> None:
         async def double(ch: Channel[int, int]) -> None:
             total = 0
             async for number in ch:
@@ -167,7 +167,7 @@ class ChannelContract(Contract):
             with pytest.raises(LocalProtocolError):
                 await ch.send(1)
 
-    async def test_an_item_that_does_not_fit_ends_a_channel_with_bad_request(self) -> None:
+    async def test_a_channel_item_of_the_wrong_type_ends_the_channel(self) -> None:
         async def take(ch: Channel[NumberedLine, int]) -> None:
             async for line in ch:
                 await ch.send(line.number)
@@ -179,7 +179,7 @@ class ChannelContract(Contract):
             with pytest.raises(RequestError):
                 await anext(ch)
 
-    async def test_a_slow_handler_holds_the_channel_s_opener_back(self) -> None:
+    async def test_a_slow_channel_handler_pauses_the_caller(self) -> None:
         go = anyio.Event()
 
         async def slow(ch: Channel[int, int]) -> None:
@@ -203,7 +203,7 @@ class ChannelContract(Contract):
                 go.set()
             assert await anext(ch) == sum(range(1000))
 
-    async def test_aborting_a_channel_stops_the_handler_with_the_error(self) -> None:
+    async def test_aborting_a_channel_stops_its_handler(self) -> None:
         stopped = anyio.Event()
 
         async def wait(ch: Channel[int, int]) -> None:
@@ -219,7 +219,7 @@ class ChannelContract(Contract):
             ch.abort(Code.ABORTED, "changed my mind")
             await stopped.wait()
 
-    async def test_a_channel_handler_that_fails_ends_both_halves(self) -> None:
+    async def test_a_failing_channel_handler_ends_both_directions(self) -> None:
         async def fail(ch: Channel[int, int]) -> None:
             await anext(ch)
             raise NotFound("nothing here")
@@ -248,7 +248,7 @@ class ChannelContract(Contract):
                 await anext(ch)
             await stopped.wait()
 
-    async def test_a_peer_that_dialled_in_can_be_asked_for_a_stream(self) -> None:
+    async def test_a_server_can_request_a_stream_from_a_client(self) -> None:
         bus, client, subject = Bus(), Bus(), self.subject("lines")
 
         @client.handle(subject)
@@ -275,19 +275,19 @@ class DeadlineContract(Contract):
             await eventually(lambda: bus.stats().running == 0)
 
     @needs("deadlines")
-    async def test_the_deadline_travels_with_the_request(self) -> None:
+    async def test_the_deadline_is_sent_with_the_request(self) -> None:
         async def ttl(ctx: Context) -> Any:
             assert ctx.deadline is not None
             return [ctx.message.ttl, ctx.deadline - anyio.current_time()]
 
         async with self.handling(ttl) as (_, client, subject):
             ttl_, left = await client.request(subject, timeout=20)
-            # The difference of two clock readings is exact only up to rounding.
+            # The difference of two clock readings has a rounding error.
             assert 0 < left <= ttl_ + 1e-6
             assert ttl_ <= 20
 
     @needs("deadlines")
-    async def test_an_enclosing_scope_sets_the_deadline_on_the_wire(self) -> None:
+    async def test_an_enclosing_scope_sets_the_deadline_that_is_sent(self) -> None:
         async def ttl(ctx: Context) -> Any:
             return ctx.message.ttl
 
@@ -295,7 +295,7 @@ class DeadlineContract(Contract):
             with anyio.move_on_after(20):
                 assert 0 < await client.request(subject, timeout=30) <= 20
 
-    async def test_an_enclosing_scope_fires_itself_and_stops_the_handler(self) -> None:
+    async def test_an_enclosing_scope_times_out_and_stops_the_handler(self) -> None:
         handler = Endless()
         async with self.handling(handler.endless) as (_, client, subject):
 
@@ -309,7 +309,7 @@ class DeadlineContract(Contract):
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
 
-    async def test_a_scope_that_is_over_fires_whatever_the_peer_says(self) -> None:
+    async def test_an_expired_scope_times_out_whatever_the_peer_answers(self) -> None:
         async with self.handling(Endless().endless) as (_, client, subject):
             for left in (0.0004, 0.0, -1.0):
                 with anyio.move_on_after(left) as scope:
@@ -317,7 +317,7 @@ class DeadlineContract(Contract):
                 assert scope.cancelled_caught
 
     @needs("deadlines")
-    async def test_a_peer_that_gives_up_a_moment_early_does_not_forestall_the_scope(self) -> None:
+    async def test_a_peer_that_times_out_slightly_early_does_not_preempt_the_scope(self) -> None:
         async def early(ctx: Context) -> None:
             assert ctx.deadline is not None
             await anyio.sleep_until(ctx.deadline - 0.02)
@@ -363,7 +363,7 @@ class DeadlineContract(Contract):
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
 
-    async def test_cancelling_an_answered_reply_changes_nothing(self) -> None:
+    async def test_cancelling_an_answered_reply_has_no_effect(self) -> None:
         async with self.handling(echo) as (_, client, subject):
             reply = client.request(subject, 7)
             assert await reply == 7
@@ -371,7 +371,7 @@ class DeadlineContract(Contract):
             assert await reply == 7
 
     @needs("extensions")
-    async def test_the_last_waiter_that_is_cancelled_cancels_the_request(self) -> None:
+    async def test_cancelling_the_last_waiter_cancels_the_request(self) -> None:
         handler = Endless()
         async with self.handling(handler.endless) as (_, client, subject):
             reply = client.request(subject)
@@ -386,7 +386,7 @@ class DeadlineContract(Contract):
                 await reply
             await handler.stopped.wait()
 
-    async def test_one_of_two_waiters_that_is_cancelled_leaves_the_request_alone(self) -> None:
+    async def test_cancelling_one_of_two_waiters_keeps_the_request(self) -> None:
         go = anyio.Event()
 
         async def slow() -> int:
@@ -414,7 +414,7 @@ class DeadlineContract(Contract):
                 go.set()
             assert answers == [7]
 
-    async def test_an_answer_after_its_time_is_counted_and_harms_nobody(self) -> None:
+    async def test_a_late_answer_does_not_disturb_other_requests(self) -> None:
         go = anyio.Event()
 
         async def stubborn(body: str) -> str:

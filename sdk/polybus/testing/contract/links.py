@@ -1,4 +1,4 @@
-"""Links: presence and permissions, routing of requests, and the end of a link."""
+"""Links: routing of requests, presence and permissions, and the end of a link."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ._base import Contract, Dial, Endless, echo, eventually, needs, next_event,
 
 
 def _named(name: str, subject: str | int) -> Bus:
-    """Bus with a handler that returns its name."""
+    """Return a bus with a handler that returns the bus's name."""
     bus = Bus()
 
     @bus.handle(subject)
@@ -44,7 +44,7 @@ def _named(name: str, subject: str | int) -> Bus:
 
 
 class LinkContract(Contract):
-    """Connecting, routing, draining, losing."""
+    """Connecting, routing, draining, and losing a link."""
 
     async def test_a_peer_knows_protocol_transport_and_address(self) -> None:
         bus = Bus()
@@ -59,7 +59,7 @@ class LinkContract(Contract):
             assert listener.peers == [there]
             assert listener.url.startswith(f"{self.adapter.name}+{here.transport}://")
 
-    async def test_a_session_gives_messages_events_and_frames_of_whatever_comes(self) -> None:
+    async def test_a_session_returns_messages_events_or_frames_for_any_input(self) -> None:
         roles: tuple[Role, ...] = ("client", "server")
         for role in roles:
             session = self.adapter.session(role)
@@ -70,14 +70,14 @@ class LinkContract(Contract):
             for frames in (session.forget(object(), 2.0), session.close(1000, "", 2.0)):
                 assert isinstance(frames, bytes) or all(isinstance(frame, bytes) for frame in frames)
 
-    async def test_a_bus_asks_its_own_handler_first(self) -> None:
+    async def test_a_bus_prefers_its_own_handler(self) -> None:
         subject = self.subject("name")
         async with self.joined(_named("server", subject), _named("client", subject)) as client:
             assert await client.request(subject) == "client"
             assert await client.request(subject, to=client.peers[0]) == "server"
             assert await client.peers[0].request(subject) == "server"
 
-    async def test_a_peer_that_dialled_in_is_asked_only_by_name(self) -> None:
+    async def test_a_server_sends_requests_to_a_client_only_explicitly(self) -> None:
         bus, client, subject = Bus(), _named("client", self.subject("name")), self.subject("name")
         async with self.joined(bus, client):
             with pytest.raises(NoHandler):
@@ -85,7 +85,7 @@ class LinkContract(Contract):
             assert await bus.request(subject, to=bus.peers[0]) == "client"
             assert await bus.peers[0].request(subject) == "client"
 
-    async def test_several_links_need_a_choice(self) -> None:
+    async def test_a_request_with_several_links_is_ambiguous(self) -> None:
         subject = self.subject("name")
         one, two, client = _named("one", subject), _named("two", subject), Bus()
         async with self.serving(one) as (_, dial_one), self.serving(two) as (_, dial_two):
@@ -103,7 +103,7 @@ class LinkContract(Contract):
             async with dial_one(client), dial_two(client, serves=[subject]):
                 assert await client.request(subject) == "two"
 
-    async def test_a_draining_server_finishes_what_runs_and_refuses_what_is_new(self) -> None:
+    async def test_a_draining_server_finishes_running_requests_and_refuses_new_ones(self) -> None:
         started, go = anyio.Event(), anyio.Event()
 
         async def slow() -> str:
@@ -121,7 +121,7 @@ class LinkContract(Contract):
             go.set()
             assert await running == "finished"
 
-    async def test_what_is_in_flight_when_the_peer_goes_away_fails_at_once(self) -> None:
+    async def test_requests_in_flight_fail_immediately_when_the_peer_disconnects(self) -> None:
         started: list[int] = []
         stopped: list[int] = []
 
@@ -144,7 +144,7 @@ class LinkContract(Contract):
             await eventually(lambda: sorted(stopped) == sorted(started))
             assert bus.stats().running == 0
 
-    async def test_leaving_with_requests_in_flight_ends_them(self) -> None:
+    async def test_leaving_a_bus_ends_its_requests_in_flight(self) -> None:
         bus, subject = Bus(), self.subject("endless")
         bus.handle(subject)(Endless().endless)
         async with self.serving(bus) as (_, dial):
@@ -157,7 +157,7 @@ class LinkContract(Contract):
             assert getattr(caught.value, "sent", True), "it runs"
             await eventually(lambda: bus.stats().running == 0)
 
-    async def test_connecting_to_nobody_fails_at_once_with_the_address(self) -> None:
+    async def test_connecting_without_a_server_fails_immediately_with_the_address(self) -> None:
         async with self.serving(Bus()) as (listener, dial):
             url = listener.url.partition("?")[0]
         with pytest.raises(ConnectFailed) as caught:
@@ -165,7 +165,7 @@ class LinkContract(Contract):
                 pass
         assert url.partition("://")[2].rstrip("/") in str(caught.value)
 
-    async def test_a_link_comes_back_and_its_subscriptions_with_it(self) -> None:
+    async def test_a_reconnected_link_restores_its_subscriptions(self) -> None:
         if not self.adapter.session("client").capabilities.subscribe:
             pytest.skip("the wire has no subscriptions")
         news = self.subject("news.today")
@@ -180,7 +180,7 @@ class LinkContract(Contract):
             assert client.stats().reconnects == 1
 
     @needs("publish")
-    async def test_what_waits_for_a_link_that_is_down_is_sent_when_it_is_back(self) -> None:
+    async def test_messages_queued_while_a_link_is_down_are_sent_after_the_reconnect(self) -> None:
         async with self.handling(echo) as (bus, client, subject), bus.subscribe(self.subject("news")) as news:
             events = client.events()
             await bus.peers[0].aclose("a hiccup")
@@ -195,7 +195,7 @@ Decide: TypeAlias = Callable[[Peer, str, Any], bool]
 
 
 def _later(decide: Decide) -> Callable[[Peer, str, Any], Awaitable[bool]]:
-    """The same decision by a coroutine."""
+    """Return a coroutine function that makes the same decision."""
 
     async def later(peer: Peer, verb: str, subject: Any) -> bool:
         await anyio.lowlevel.checkpoint()
@@ -204,10 +204,13 @@ def _later(decide: Decide) -> Callable[[Peer, str, Any], Awaitable[bool]]:
     return later
 
 
+_plain_and_async = pytest.mark.parametrize("hook", [lambda decide: decide, _later], ids=["plain", "async"])
+
+
 class AuthorityContract(Contract):
     """`authenticate` and `authorize`."""
 
-    async def test_the_identity_that_authenticate_gives_is_seen_by_handlers(self) -> None:
+    async def test_handlers_see_the_identity_that_authenticate_returns(self) -> None:
         shown: list[Handshake] = []
 
         async def authenticate(handshake: Handshake) -> Any:
@@ -224,25 +227,22 @@ class AuthorityContract(Contract):
         assert shown[0].protocol == self.adapter.name
 
     async def _enter(self, dial: Dial) -> None:
-        """Connect and send a request: without a handshake a refusal arrives with the first request."""
+        """Connect and send a request, because without a handshake a refusal arrives with the first request."""
         async with dial() as client:
             await client.request(self.subject("anything"))
 
-    async def test_a_stranger_that_authenticate_refuses_is_unauthorized(self) -> None:
-        async with self.serving(Bus(authenticate=lambda handshake: None)) as (listener, dial):
-            with pytest.raises(Unauthorized):
+    @pytest.mark.parametrize("error", [Unauthorized, Forbidden])
+    async def test_a_client_that_authenticate_rejects_is_unauthorized_or_forbidden(self, error: type[RequestError]) -> None:
+        def authenticate(handshake: Handshake) -> Any:
+            if error is Forbidden:
+                raise Forbidden("not at this hour")
+
+        async with self.serving(Bus(authenticate=authenticate)) as (listener, dial):
+            with pytest.raises(error):
                 await self._enter(dial)
             assert listener.peers == []
 
-    async def test_a_stranger_that_authenticate_forbids_is_forbidden(self) -> None:
-        def authenticate(handshake: Handshake) -> Any:
-            raise Forbidden("not at this hour")
-
-        async with self.serving(Bus(authenticate=authenticate)) as (_, dial):
-            with pytest.raises(Forbidden):
-                await self._enter(dial)
-
-    async def test_an_authenticate_that_fails_refuses(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_an_exception_in_authenticate_refuses_the_client(self, caplog: pytest.LogCaptureFixture) -> None:
         well = False
 
         def authenticate(handshake: Handshake) -> Any:
@@ -289,18 +289,13 @@ class AuthorityContract(Contract):
                     async with dial() as client:
                         was_in = True
                         await eventually(lambda: not client.peers)
-                except Unauthorized:  # on a busy machine the refusal came before the client had entered
+                except Unauthorized:  # on a busy machine the refusal may come before the client has entered
                     assert not was_in
                     lives, lets_in = 4 * lives, True
             assert (await next_event(events, LinkDown)).code == 4401
 
-    async def test_authorize_is_asked_for_a_request_and_no_means_forbidden(self) -> None:
-        await self._request_is_authorized(lambda decide: decide)
-
-    async def test_authorize_may_be_asynchronous(self) -> None:
-        await self._request_is_authorized(_later)
-
-    async def _request_is_authorized(self, hook: Callable[[Decide], Any]) -> None:
+    @_plain_and_async
+    async def test_authorize_decides_about_requests(self, hook: Callable[[Decide], Any]) -> None:
         asked, called = list[Any](), list[Any]()
         opened, secret = self.subject("open"), self.subject("secret")
 
@@ -322,7 +317,7 @@ class AuthorityContract(Contract):
         assert asked == [("request", opened), ("request", secret)]
         assert called == [opened]
 
-    async def test_an_authorize_that_fails_refuses(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_an_exception_in_authorize_refuses_the_request(self, caplog: pytest.LogCaptureFixture) -> None:
         def authorize(peer: Peer, verb: str, subject: Any) -> bool:
             raise LookupError("no rules")
 
@@ -336,64 +331,59 @@ class AuthorityContract(Contract):
         assert "no rules" in caplog.text
 
     @needs("publish")
-    async def test_authorize_is_asked_for_publications_and_they_keep_their_order(self) -> None:
+    @_plain_and_async
+    async def test_authorize_decides_about_publications_and_keeps_their_order(self, hook: Callable[[Decide], Any]) -> None:
         yes, no = self.subject("yes"), self.subject("no")
-
-        def decide(peer: Peer, verb: str, subject: Any) -> bool:
-            return bool(subject != no)
-
-        for authorize in (decide, _later(decide)):
-            bus = Bus(authorize=authorize)
-            async with self.joined(bus) as client, bus.subscribe(yes) as allowed, bus.subscribe(no) as refused:
-                for number in range(20):
-                    await client.publish(no, number)
-                    await client.publish(yes, number)
-                assert await take(allowed, 20) == list(range(20))
-                assert len(refused) == 0
-                assert bus.stats().refused == 20
+        bus = Bus(authorize=hook(lambda peer, verb, subject: bool(subject != no)))
+        async with self.joined(bus) as client, bus.subscribe(yes) as allowed, bus.subscribe(no) as refused:
+            for number in range(20):
+                await client.publish(no, number)
+                await client.publish(yes, number)
+            assert await take(allowed, 20) == list(range(20))
+            assert len(refused) == 0
+            assert bus.stats().refused == 20
 
     @needs("publish", "subscribe", "extensions")
-    async def test_a_refused_subscription_is_forbidden_and_gets_nothing(self) -> None:
+    @_plain_and_async
+    async def test_a_refused_subscription_raises_forbidden_and_receives_nothing(self, hook: Callable[[Decide], Any]) -> None:
         asked: list[Any] = []
 
         def decide(peer: Peer, verb: str, subject: Any) -> bool:
             asked.append((verb, subject))
             return bool(subject != self.subject("secret.>"))
 
-        for authorize in (decide, _later(decide)):
-            bus = Bus(authorize=authorize)
-            async with self.joined(bus) as client:
-                with pytest.raises(Forbidden):
-                    async with client.subscribe(self.subject("secret.>")):
-                        pass
-                async with client.subscribe(self.subject("open.>")) as news:
-                    await bus.publish(self.subject("secret.x"), 1)
-                    await bus.publish(self.subject("open.x"), 2)
-                    assert await take(news, 1) == [2]
-            assert ("subscribe", self.subject("secret.>")) in asked
-            asked.clear()
+        bus = Bus(authorize=hook(decide))
+        async with self.joined(bus) as client:
+            with pytest.raises(Forbidden):
+                async with client.subscribe(self.subject("secret.>")):
+                    pass
+            async with client.subscribe(self.subject("open.>")) as news:
+                await bus.publish(self.subject("secret.x"), 1)
+                await bus.publish(self.subject("open.x"), 2)
+                assert await take(news, 1) == [2]
+        assert ("subscribe", self.subject("secret.>")) in asked
 
     @needs("publish", "subscribe", "extensions")
-    async def test_a_wildcard_gets_only_what_deliver_allows(self) -> None:
+    @_plain_and_async
+    async def test_a_wildcard_subscription_receives_only_what_authorize_allows(self, hook: Callable[[Decide], Any]) -> None:
         asked: list[Any] = []
 
         def decide(peer: Peer, verb: str, subject: Any) -> bool:
             asked.append((verb, subject))
             return verb == "subscribe" or subject == self.subject("news.open")
 
-        for authorize in (decide, _later(decide)):
-            bus = Bus(authorize=authorize)
-            async with self.joined(bus) as client, client.subscribe(self.subject(">")) as everything:
-                for number in range(3):
-                    await bus.publish(self.subject("news.secret"), number)
-                    await bus.publish(self.subject("news.open"), number)
-                assert await take(everything, 3) == [0, 1, 2]
-                assert len(everything) == 0
-            if authorize is decide:  # cached per peer and subject
-                assert asked.count(("deliver", self.subject("news.open"))) == 1
+        bus = Bus(authorize=hook(decide))
+        async with self.joined(bus) as client, client.subscribe(self.subject(">")) as everything:
+            for number in range(3):
+                await bus.publish(self.subject("news.secret"), number)
+                await bus.publish(self.subject("news.open"), number)
+            assert await take(everything, 3) == [0, 1, 2]
+            assert len(everything) == 0
+        if hook is not _later:  # cached per peer and subject
+            assert asked.count(("deliver", self.subject("news.open"))) == 1
 
     @needs("extensions")
-    async def test_authorize_is_asked_for_notify_stream_and_channel(self) -> None:
+    async def test_authorize_decides_about_notifications_and_streams(self) -> None:
         asked: list[Any] = []
         called: list[str] = []
 
@@ -419,5 +409,5 @@ class AuthorityContract(Contract):
                     await anext(items)
             assert isinstance(caught.value, Forbidden)
         assert called == []
-        # Some wires write a notification as a request and ignore its answer: the other side sees a request.
+        # Some protocols send a notification as a request and ignore the answer, so the other side sees a request.
         assert asked in (["notify", "stream"], ["request", "stream"])

@@ -17,7 +17,7 @@ class PublicationContract(Contract):
 
     requires: ClassVar[tuple[str, ...]] = ("publish",)
 
-    async def test_what_a_client_publishes_reaches_the_server_in_order(self) -> None:
+    async def test_publications_of_a_client_reach_the_server_in_order(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, bus.subscribe(subject) as news:
             for number in range(100):
@@ -25,7 +25,7 @@ class PublicationContract(Contract):
             assert await take(news, 100) == list(range(100))
 
     @needs("subscribe")
-    async def test_what_a_server_publishes_reaches_the_subscribed_client_in_order(self) -> None:
+    async def test_publications_of_a_server_reach_a_subscribed_client_in_order(self) -> None:
         bus, subject, other = Bus(), self.subject("news.today"), self.subject("news.other")
         async with self.joined(bus) as client, client.subscribe(subject) as news:
             for number in range(100):
@@ -34,7 +34,7 @@ class PublicationContract(Contract):
             assert await take(news, 100) == list(range(100))
 
     @needs("subscribe")
-    async def test_a_message_carries_subject_body_and_peer(self) -> None:
+    async def test_a_publication_has_subject_body_and_peer(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, client.subscribe(subject) as news:
             await bus.publish(subject, {"title": "ü"})
@@ -44,13 +44,13 @@ class PublicationContract(Contract):
             assert message.peer is client.peers[0]
 
     @needs("subscribe", "headers")
-    async def test_headers_of_a_publication_arrive(self) -> None:
+    async def test_publication_headers_arrive(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, client.subscribe(subject) as news:
             await bus.publish(subject, 1, headers={"x-kind": "flash"})
             assert (await anext(news)).headers == {"x-kind": "flash"}
 
-    async def test_what_one_reader_changes_in_a_publication_the_others_do_not_see(self) -> None:
+    async def test_changes_to_a_publication_are_invisible_to_other_readers(self) -> None:
         bus, subject, order = Bus(), self.subject("news.today"), {"items": [1]}
         handled: list[Any] = []
         all_handled = anyio.Event()
@@ -96,7 +96,7 @@ class PublicationContract(Contract):
                     assert await take(news, 1) == ["last"]
 
     @needs("subscribe", "wildcards")
-    async def test_overlapping_subscriptions_get_it_once_each(self) -> None:
+    async def test_overlapping_subscriptions_receive_a_publication_once_each(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with (
             self.joined(bus) as client,
@@ -112,7 +112,7 @@ class PublicationContract(Contract):
                 assert len(subscription) == 0
 
     @needs("subscribe")
-    async def test_nothing_comes_after_unsubscribing(self) -> None:
+    async def test_nothing_arrives_after_unsubscribing(self) -> None:
         subject = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled):
             async with client.subscribe(subject) as first, client.subscribe(subject) as second:
@@ -134,21 +134,21 @@ class PublicationContract(Contract):
             assert await take(stays, 1) == [1]
 
     @needs("subscribe")
-    async def test_a_bus_s_own_subscription_and_its_link_both_get_a_publication_once(self) -> None:
+    async def test_local_and_remote_subscriptions_receive_a_publication_once(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, bus.subscribe(subject) as here, client.subscribe(subject) as there:
             await bus.publish(subject, 1)
             await bus.publish(subject, 2)
             assert await take(here, 2) == await take(there, 2) == [1, 2]
 
-    async def test_without_local_the_bus_s_own_publications_are_left_out(self) -> None:
+    async def test_local_false_excludes_the_bus_s_own_publications(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, bus.subscribe(subject, local=False) as news:
             await bus.publish(subject, "own")
             await client.publish(subject, "theirs")
             assert await take(news, 1) == ["theirs"]
 
-    async def test_an_on_handler_takes_publications_one_at_a_time_and_in_order(self) -> None:
+    async def test_an_on_handler_runs_one_publication_at_a_time_in_order(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         log: list[Any] = []
         done = anyio.Event()
@@ -178,7 +178,7 @@ class PublicationContract(Contract):
                 assert len(room) == 0
 
     @needs("subscribe", "extensions")
-    async def test_a_relay_passes_publications_on_to_others_once_and_not_back(self) -> None:
+    async def test_a_relay_forwards_publications_once_to_others_and_not_back(self) -> None:
         bus, subject = Bus(), self.subject("chat.room")
         bus.relay(self.subject("chat.>"))
         async with self.meeting(2, bus) as (_, [ann, bob], _, settled):
@@ -189,7 +189,7 @@ class PublicationContract(Contract):
                 assert len(own) == len(room) == 0
 
     @needs("subscribe")
-    async def test_a_publication_to_one_peer_reaches_only_that_one(self) -> None:
+    async def test_a_publication_to_one_peer_reaches_only_that_peer(self) -> None:
         subject = self.subject("news.today")
         async with self.meeting(2) as (bus, [ann, bob], [first, second], settled):
             async with ann.subscribe(subject) as hers, bob.subscribe(subject) as his:
@@ -207,7 +207,7 @@ class AskedContract(Contract):
 
     requires: ClassVar[tuple[str, ...]] = ("publish",)
 
-    async def test_of_one_that_dialled_in_only_its_own_publications_come(self) -> None:
+    async def test_a_subscription_to_a_client_receives_only_its_publications(self) -> None:
         news = self.subject("news.today")
         async with self.meeting(2) as (bus, [ann, bob], [first, second], settled):
             async with first.subscribe(news) as hers, second.subscribe(news) as his, bus.subscribe(news) as everybodys:
@@ -224,7 +224,7 @@ class AskedContract(Contract):
                 assert len(await take(everybodys, 7)) == 7
                 assert len(hers) == len(his) == len(everybodys) == 0
 
-    async def test_a_client_that_its_server_asks_sends_nothing_twice(self) -> None:
+    async def test_a_client_with_several_server_subscriptions_sends_a_publication_once(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], [peer], settled):
             async with peer.subscribe(news) as one, peer.subscribe(news) as two, bus.subscribe(news) as three:
@@ -237,14 +237,14 @@ class AskedContract(Contract):
                 assert len(one) == len(two) == len(three) == 0
 
     @needs("extensions")
-    async def test_one_that_dialled_in_is_asked_with_wildcards(self) -> None:
+    async def test_a_subscription_to_a_client_can_use_wildcards(self) -> None:
         async with self.meeting() as (_, [client], [peer], _), peer.subscribe(self.subject("news.*")) as news:
             for number, name in enumerate(("old.today", "news.today", "news.today.late", "news.tomorrow"), 1):
                 await client.publish(self.subject(name), number)
             assert await take(news, 2) == [2, 4]
 
     @needs("interest")
-    async def test_the_server_is_asked_too_and_told_when_nobody_wants_it_any_more(self) -> None:
+    async def test_a_subscription_to_the_server_is_withdrawn_when_its_last_reader_leaves(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled):
             (server,) = client.peers
@@ -261,7 +261,7 @@ class AskedContract(Contract):
             assert client.stats().received == before + 1  # only the answer
 
     @needs("interest")
-    async def test_interest_in_one_peer_and_in_all_keep_each_other_told(self) -> None:
+    async def test_subscriptions_to_one_peer_and_to_all_do_not_disturb_each_other(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled):
             (server,) = client.peers
@@ -284,7 +284,7 @@ class AskedContract(Contract):
             await settled()
             assert client.stats().received == before + 1
 
-    async def test_an_asked_server_is_asked_again_when_the_link_comes_back(self) -> None:
+    async def test_a_subscription_to_the_server_is_restored_after_a_reconnect(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled), client.peers[0].subscribe(news) as today:
             events = client.events()
@@ -296,7 +296,7 @@ class AskedContract(Contract):
             await bus.publish(news, "after")
             assert await take(today, 1) == ["after"]
 
-    async def test_what_has_come_is_read_before_the_end_of_the_peer_is_told(self) -> None:
+    async def test_messages_that_arrived_are_read_before_the_end_of_the_peer_is_raised(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], [peer], settled):
             async with peer.subscribe(news) as last_words:
@@ -314,7 +314,7 @@ class AskedContract(Contract):
                 async with peer.subscribe(news):
                     raise AssertionError("entered")
 
-    async def test_who_waits_is_told_of_the_end_of_the_peer(self) -> None:
+    async def test_a_waiting_reader_fails_when_the_peer_disconnects(self) -> None:
         async with self.meeting() as (_, [client], [peer], _):
             async with peer.subscribe(self.subject("news.today")) as today, anyio.create_task_group() as group:
                 group.start_soon(client.aclose)
@@ -322,7 +322,7 @@ class AskedContract(Contract):
                     await anext(today)
 
     @needs("extensions")
-    async def test_who_is_asked_decides_with_authorize(self) -> None:
+    async def test_authorize_decides_about_subscriptions_to_one_peer(self) -> None:
         asked: list[Any] = []
         secret, news = self.subject("secret.plan"), self.subject("news.today")
 

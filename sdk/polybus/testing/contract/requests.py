@@ -42,7 +42,7 @@ BODIES: tuple[Any, ...] = (
     [{"id": number, "name": str(number)} for number in range(200)],
 )
 ROOM = 2048
-"""Bytes of a largest frame for ids, subject and envelope."""
+"""Bytes of a frame of the maximum size for ids, subject and envelope."""
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class AttrsUser:
 
 
 class TupleUser(NamedTuple):
-    """Typed body written as an array."""
+    """A typed body that is written as an array."""
 
     id: int
     name: str
@@ -64,7 +64,7 @@ class DictUser(TypedDict):
 
 
 def _users() -> list[tuple[Any, Any]]:
-    """Types, each with a value."""
+    """Return types, each with a value."""
     fields: Any = [("id", int), ("name", str)]
     data, struct = dataclasses.make_dataclass("DataUser", fields, frozen=True), msgspec.defstruct("StructUser", fields)
     kinds: list[Any] = [AttrsUser, data, struct, TupleUser, DictUser]
@@ -79,12 +79,12 @@ def _users() -> list[tuple[Any, Any]]:
 class RequestContract(Contract):
     """`request` and `handle`."""
 
-    async def test_a_body_comes_back_as_it_went(self) -> None:
+    async def test_a_body_survives_the_round_trip(self) -> None:
         async with self.handling(echo) as (_, client, subject):
             for body in BODIES:
                 assert await client.request(subject, body) == body
 
-    async def test_a_handler_without_a_body_and_without_a_result_answers_null(self) -> None:
+    async def test_a_handler_without_body_and_result_answers_null(self) -> None:
         async def nothing() -> None:
             pass
 
@@ -96,14 +96,14 @@ class RequestContract(Contract):
             large = "x" * (bus.limits.message - ROOM)
             assert await client.request(subject, large) == large
 
-    async def test_a_question_above_the_limit_is_too_large_and_the_link_lives(self) -> None:
+    async def test_a_request_above_the_limit_raises_too_large_and_keeps_the_link(self) -> None:
         async with self.handling(echo) as (bus, client, subject):
             with pytest.raises(TooLarge, match=str(bus.limits.message)):
                 await client.request(subject, "x" * bus.limits.message)
             assert await client.request(subject, "small") == "small"
             assert client.stats().pending == 0
 
-    async def test_an_answer_above_the_limit_is_too_large_and_the_link_lives(self) -> None:
+    async def test_an_answer_above_the_limit_raises_too_large_and_keeps_the_link(self) -> None:
         async def grow(body: int) -> str:
             return "x" * body
 
@@ -112,7 +112,7 @@ class RequestContract(Contract):
                 await client.request(subject, bus.limits.message)
             assert await client.request(subject, 3) == "xxx"
 
-    async def test_a_typed_reply_is_an_object_of_that_type(self) -> None:
+    async def test_a_typed_reply_has_the_requested_type(self) -> None:
         async with self.handling(echo) as (_, client, subject):
             for kind, value in _users():
                 reply: Reply[Any] = client.request(subject, value, returns=kind)
@@ -121,7 +121,7 @@ class RequestContract(Contract):
                 assert type(answer) is type(value)
                 assert await reply is answer
 
-    async def test_a_typed_handler_gets_an_object_of_that_type(self) -> None:
+    async def test_a_typed_handler_receives_its_annotated_type(self) -> None:
         bus = Bus()
         got: list[Any] = []
 
@@ -139,7 +139,7 @@ class RequestContract(Contract):
                 assert got[-1] == value
                 assert type(got[-1]) is type(value)
 
-    async def test_a_reply_that_does_not_fit_is_a_bad_reply_with_the_path(self) -> None:
+    async def test_a_reply_of_the_wrong_type_raises_bad_reply_with_the_path(self) -> None:
         async def user() -> Any:
             return [{"id": 7, "name": "Ann"}, {"id": "seven", "name": "Bob"}]
 
@@ -149,7 +149,7 @@ class RequestContract(Contract):
                 with pytest.raises(BadReply, match=r"\$\[1\]\.id"):
                     await reply
 
-    async def test_a_question_that_does_not_fit_is_a_bad_request_with_the_path(self) -> None:
+    async def test_a_request_of_the_wrong_type_raises_bad_request_with_the_path(self) -> None:
         called: list[Any] = []
 
         async def user(body: AttrsUser) -> None:
@@ -160,7 +160,7 @@ class RequestContract(Contract):
                 await client.request(subject, {"id": "seven", "name": "Ann"})
         assert not called
 
-    async def test_what_cannot_be_written_is_raised_by_the_call_with_the_path(self) -> None:
+    async def test_a_body_that_cannot_be_encoded_raises_encode_error_with_the_path(self) -> None:
         bus, subject = Bus(), self.subject("echo")
         async with self.joined(bus) as client:
             with pytest.raises(EncodeError) as caught:
@@ -168,25 +168,25 @@ class RequestContract(Contract):
             assert caught.value.path == "$.items[1].price"
             assert client.stats().pending == 0
 
-    async def test_what_is_not_a_number_arrives_as_such_or_is_refused_and_never_becomes_null(self) -> None:
+    async def test_nan_arrives_or_raises_encode_error_but_never_becomes_null(self) -> None:
         async with self.handling(echo) as (_, client, subject):
             try:
                 reply = client.request(subject, {"prices": [1.0, float("nan")]})
             except EncodeError as error:
-                assert error.path == "$.prices[1]"  # the wire has no form for it
+                assert error.path == "$.prices[1]"  # the protocol cannot carry it
             else:
                 prices = (await reply)["prices"]
                 assert prices[0] == 1.0
                 assert math.isnan(prices[1])
             assert client.stats().pending == 0
 
-    async def test_no_handler_is_said_at_once(self) -> None:
+    async def test_a_request_without_a_handler_fails_immediately(self) -> None:
         bus = Bus()
         async with self.joined(bus) as client:
             with pytest.raises(NoHandler):
                 await client.request(self.subject("nobody"), timeout=1000)
 
-    async def test_a_reply_can_be_awaited_again_and_by_several_tasks(self) -> None:
+    async def test_a_reply_can_be_awaited_repeatedly_and_by_several_tasks(self) -> None:
         go = anyio.Event()
 
         async def slow() -> list[int]:
@@ -211,7 +211,7 @@ class RequestContract(Contract):
             assert await reply == [7]
             assert reply.message is not None
 
-    async def test_replies_can_be_awaited_in_any_order_and_answers_come_in_any_order(self) -> None:
+    async def test_replies_can_be_awaited_and_can_arrive_in_any_order(self) -> None:
         gates = [anyio.Event() for _ in range(10)]
 
         async def wait(body: int) -> int:
@@ -240,7 +240,7 @@ class RequestContract(Contract):
             assert client.stats().pending == 0
             assert bus.stats().running == bus.stats().waiting == 0
 
-    async def test_both_sides_may_ask_at_the_same_time(self) -> None:
+    async def test_both_sides_can_send_requests_at_the_same_time(self) -> None:
         bus, client = Bus(), Bus()
         there, here = self.subject("there"), self.subject("here")
 
@@ -266,7 +266,7 @@ class RequestContract(Contract):
             sent = {"x-trace": "äöü 1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
             assert await client.request(subject, headers=sent) == sent
 
-    async def test_headers_of_an_answer_arrive_where_the_wire_has_them_and_cost_no_other_the_answer(self) -> None:
+    async def test_answer_headers_arrive_if_supported_and_are_otherwise_dropped(self) -> None:
         async def tagged(body: int, ctx: Context) -> int:
             if body:
                 ctx.answer_headers["x-version"] = str(body)
@@ -313,7 +313,7 @@ class KnownUser:
 
 
 class Users:
-    """Implementation of the tests' contract."""
+    """Implements the contract of these tests."""
 
     def __init__(self) -> None:
         self.touched: list[int] = []
@@ -342,7 +342,7 @@ class Users:
 class ClientContract(Contract):
     """`client` and `implement`."""
 
-    async def test_the_methods_of_a_contract_are_asked_and_answered(self) -> None:
+    async def test_contract_methods_send_requests_and_return_answers(self) -> None:
         class AskedUsers(Protocol):
             @method(self.subject("user.get"))
             async def get(self, query: GetUser) -> KnownUser: ...
@@ -363,7 +363,7 @@ class ClientContract(Contract):
                 await users.get({"id": "seven"})
 
     @needs("notifications")
-    async def test_a_notification_of_a_contract_arrives(self) -> None:
+    async def test_a_contract_notification_arrives(self) -> None:
         class Told(Protocol):
             @method(self.subject("user.touch"))
             @notify
@@ -377,7 +377,7 @@ class ClientContract(Contract):
             await eventually(lambda: users.touched == [7])
 
     @needs("extensions")
-    async def test_a_stream_of_a_contract_gives_its_items_and_stops_where_it_is_left(self) -> None:
+    async def test_a_contract_stream_yields_its_items_and_stops_when_left(self) -> None:
         class Watched(Protocol):
             @method(self.subject("user.watch"))
             def watch(self, query: GetUser) -> AsyncIterator[KnownUser]: ...
@@ -416,35 +416,27 @@ CLASSES: dict[tuple[Code, str | None], type[errors.RequestError]] = {
 class FailureContract(Contract):
     """Errors over the wire."""
 
-    async def test_an_unexpected_exception_is_internal_with_an_id_and_nothing_of_its_text(self) -> None:
+    async def test_an_unexpected_exception_is_internal_and_only_its_id_is_sent(self, caplog: pytest.LogCaptureFixture) -> None:
         async def fail() -> None:
             raise ValueError("the password is hunter2")
 
-        async with self.handling(fail) as (_, client, subject):
+        async with self.handling(fail) as (bus, client, subject):
+            events = bus.events()
             with pytest.raises(errors.RemoteError) as caught:
                 await client.request(subject, timeout=1000)
+            event = await next_event(events, HandlerFailed)
         error = caught.value
         assert error.code is Code.INTERNAL
         assert error.subject == subject
         assert "hunter2" not in str(error) + repr(error) + repr(error.detail)
         assert "ValueError" not in str(error)
-
-    async def test_the_id_that_the_asker_sees_is_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def fail() -> None:
-            raise ValueError("for the log only")
-
-        async with self.handling(fail) as (bus, client, subject):
-            events = bus.events()
-            with pytest.raises(errors.RemoteError) as caught:
-                await client.request(subject)
-            event = await next_event(events, HandlerFailed)
         assert event.error_id
-        assert event.error_id in str(caught.value)
+        assert event.error_id in str(error)
         assert event.error_id in caplog.text
-        assert "for the log only" in caplog.text
+        assert "hunter2" in caplog.text
         assert bus.stats().failed == 1
 
-    async def test_with_debug_the_text_is_sent(self) -> None:
+    async def test_debug_sends_the_text_of_an_exception(self) -> None:
         async def fail() -> None:
             raise ValueError("quite helpful")
 
@@ -452,7 +444,7 @@ class FailureContract(Contract):
             with pytest.raises(errors.RemoteError, match="ValueError: quite helpful"):
                 await client.request(subject)
 
-    async def test_a_chosen_error_keeps_class_code_text_reason_and_detail(self) -> None:
+    async def test_a_request_error_keeps_class_code_text_reason_and_detail(self) -> None:
         detail = {"field": "name", "values": [1, None, "ü"]}
 
         async def fail(body: Any) -> None:
@@ -468,7 +460,7 @@ class FailureContract(Contract):
                 assert error.subject == subject
         assert bus.stats().failed == 0
 
-    async def test_a_deadline_that_the_peer_reports_is_a_remote_one(self) -> None:
+    async def test_a_deadline_error_from_the_peer_is_remote(self) -> None:
         text = "the database did not answer"
 
         async def fail() -> None:
@@ -482,7 +474,7 @@ class FailureContract(Contract):
             assert (error.text, error.reason, error.detail) == (text, "late", {"seconds": 3})
             assert text in str(error)
 
-    async def test_an_error_received_from_elsewhere_does_not_leak_upward_unless_relayed(self) -> None:
+    async def test_an_error_from_another_peer_is_internal_unless_relayed(self) -> None:
         bus, client = Bus(), Bus()
         outer, inner = self.subject("outer"), self.subject("inner")
 
@@ -510,7 +502,7 @@ class FailureContract(Contract):
                 await client.request(outer, True)
             assert relayed.value.reason == "no_user"
 
-    async def test_an_answer_that_cannot_be_written_is_internal(self) -> None:
+    async def test_an_answer_that_cannot_be_encoded_is_internal(self) -> None:
         async def odd() -> Any:
             return {"value": object()}
 
@@ -519,7 +511,7 @@ class FailureContract(Contract):
                 await client.request(subject, timeout=1000)
             assert caught.value.code is Code.INTERNAL
 
-    async def test_a_detail_that_cannot_be_written_is_left_out(self) -> None:
+    async def test_an_error_detail_that_cannot_be_encoded_is_omitted(self) -> None:
         async def odd() -> None:
             raise errors.Conflict("twice", detail=object())
 

@@ -20,7 +20,7 @@ _FORM: Any = {"reads": frozenset({"text", "binary"}), "writes": "binary", "subpr
 
 @define(eq=False)
 class FrameReceiver:
-    """Receiver that records calls."""
+    """A receiver that records calls."""
 
     transport: Transport
     frames: list[bytes] = field(factory=list)
@@ -71,7 +71,7 @@ class FrameReceiver:
 
 @define(eq=False)
 class StubGate:
-    """Gate that admits every peer, or none."""
+    """A gate that admits every peer, or none."""
 
     refusal: BusError | None = None
     inside: list[FrameReceiver] = field(factory=list)
@@ -98,14 +98,14 @@ class StubGate:
 
 
 class TransportContract:
-    """One transport."""
+    """Tests of one transport."""
 
     make: ClassVar[Any]
     ground: ClassVar[Any]
 
     @asynccontextmanager
     async def listening(self, door: StubGate) -> AsyncIterator[tuple[Host, Listening]]:
-        """A listener and its host."""
+        """Yield a listener and its host."""
         async with type(self).ground() as address, Bus() as bus:
             host = host_of(bus)
             options = ListenOptions(host=host, gate=door, protocol="test", **_FORM)
@@ -146,14 +146,14 @@ class TransportContract:
                     one.transport.send(frame)
                 assert await other.received(len(frames)) == frames
 
-    async def test_many_frames_of_one_turn_arrive_in_order(self) -> None:
+    async def test_many_frames_sent_in_one_turn_arrive_in_order(self) -> None:
         async with self.joined() as (here, there):
             frames = [b"%d" % number for number in range(2000)]
             for frame in frames:
                 here.transport.send(frame)
             assert await there.received(2000) == frames
 
-    async def test_both_ends_say_what_they_are(self) -> None:
+    async def test_both_ends_describe_themselves(self) -> None:
         async with self.joined() as (here, there):
             assert here.transport.name == there.transport.name == type(self).make().name
             assert here.transport.address
@@ -161,21 +161,21 @@ class TransportContract:
             assert here.transport.hops >= 0
             assert here.transport.write_backlog() == 0
 
-    async def test_a_frame_above_the_limit_is_refused_by_send_and_the_connection_lives(self) -> None:
+    async def test_send_refuses_a_frame_above_the_limit_and_keeps_the_connection(self) -> None:
         async with self.joined() as (here, there):
             with pytest.raises(TooLarge):
                 here.transport.send(b"x" * (here.transport.max_frame + 1))
             here.transport.send(b"next")
             assert await there.received(1) == [b"next"]
 
-    async def test_send_calls_nobody_before_the_next_turn(self) -> None:
+    async def test_send_and_close_call_no_receiver_before_the_next_turn(self) -> None:
         async with self.joined() as (here, there):
             here.transport.send(b"one")
             assert there.frames == []
             here.transport.close(1000, "")
             assert here.why is None
 
-    async def test_what_was_sent_before_close_arrives_and_the_other_side_is_told(self) -> None:
+    async def test_frames_sent_before_close_arrive_before_the_end(self) -> None:
         async with self.joined() as (here, there):
             frames = [b"%d" % number for number in range(100)]
             for frame in frames:
@@ -187,14 +187,14 @@ class TransportContract:
             assert (await here.ended()).code == 1001
             here.transport.send(b"ignored")
 
-    async def test_an_abort_ends_both_sides_with_its_reason_on_this_one(self) -> None:
+    async def test_abort_ends_both_sides_and_keeps_the_local_reason(self) -> None:
         async with self.joined() as (here, there):
             here.transport.abort(Closed(1006, "enough"))
             assert here.why is None, "the receiver was called from inside abort"
             assert await here.ended() == Closed(1006, "enough")
             assert (await there.ended()).code != 1000
 
-    async def test_a_side_that_sends_more_than_can_be_written_is_paused_and_resumed(self) -> None:
+    async def test_a_sender_that_is_too_fast_is_paused_and_resumed(self) -> None:
         async with self.joined() as (here, there):
             block, count = b"x" * 60_000, 0
             while not here.paused and count < 2000:
@@ -206,7 +206,7 @@ class TransportContract:
             await here.until(lambda: not here.paused)
             assert await there.received(count + 1) == [block] * count + [b"what is sent all the same is kept"]
 
-    async def test_refusals_are_of_the_same_class_on_every_transport(self) -> None:
+    async def test_a_refusal_raises_unauthorized_or_forbidden(self) -> None:
         refusals: list[BusError] = [Unauthorized("who are you"), Forbidden("not you")]
         for error in refusals:
             kind, door = type(error), StubGate(refusal=error)
@@ -217,7 +217,7 @@ class TransportContract:
                     raise (await here.ended()).error or AssertionError("closed without an error")
                 assert door.inside == []
 
-    async def test_nobody_to_dial_is_connect_failed_with_the_address(self) -> None:
+    async def test_connecting_without_a_listener_raises_connect_failed_with_the_address(self) -> None:
         async with self.listening(StubGate()) as (host, listening):
             url = listening.url
             await listening.aclose()
@@ -237,7 +237,7 @@ class TransportContract:
             here.transport.close()
             await here.ended()
 
-    async def test_an_address_in_use_is_an_os_error(self) -> None:
+    async def test_listening_on_an_address_in_use_raises_os_error(self) -> None:
         async with self.listening(StubGate()) as (host, listening):
             options = ListenOptions(host=host, gate=StubGate(), protocol="test", **_FORM)
             with pytest.raises(OSError, match=r"."):
@@ -250,18 +250,18 @@ def transport_suite(
     *,
     skip: Mapping[str, str] | None = None,
 ) -> type[Any]:
-    """Tests for a transport: ``TestMine = transport_suite(MyTransport, "mine://127.0.0.1:0")`` in a test module.
+    """Return the tests for a transport: ``TestMine = transport_suite(MyTransport, "mine://127.0.0.1:0")`` in a test module.
 
-    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. Each test has a time limit.
+    They are marked ``anyio``, so pytest's fixture ``anyio_backend`` chooses the event loops. Each test has a time limit.
 
     Args:
         make: The transport's class, or a function that returns the adapter.
-        address: Address to listen at, repeatedly, without the protocol; or an async context manager function that yields a
-            fresh address.
-        skip: Names of tests that the transport cannot pass, with the reason.
+        address: Address to listen at repeatedly, without the protocol, or an async context manager function that yields a fresh
+            one.
+        skip: Names of tests that the transport cannot pass, with the reasons.
 
     Raises:
-        ValueError: `skip` has a name that is not a test of the suite.
+        ValueError: If `skip` has a name that is not a test of the suite.
     """
     ground = ground_of(address) if isinstance(address, str) else address
     members = {"make": staticmethod(make), "ground": staticmethod(ground)}
