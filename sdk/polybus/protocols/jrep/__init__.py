@@ -1,7 +1,7 @@
-"""J.REP: the protocol of ErraiBus, in the document's dialect and in Errai's own.
+"""J.REP, the protocol of ErraiBus, in the document's dialect and in Errai's own.
 
-A payload is a JSON array of messages, a message an object of parts. ``[]`` only counts as activity. `docs/reference/jrep.md`
-has the parts of each kind of message. The handshakes are tables in `handshake`, the forms of values are in `values.writer`.
+A payload is a JSON array of messages, and a message is an object of parts. ``[]`` only counts as activity.
+`docs/reference/jrep.md` has the parts of each message, and `handshake` the tables of the handshakes.
 """
 
 from .adapter import Jrep

@@ -31,7 +31,7 @@ _SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe":
 class JrepCodec:
     """Reads and writes payloads of several messages.
 
-    The session uses `reader` and `writer`, which do not interpret commands between buses; `decode` and `encode` implement the
+    The session uses `reader` and `writer`, which do not interpret commands between buses. `decode` and `encode` implement the
     plugin, with subscriptions as messages.
     """
 
@@ -40,16 +40,16 @@ class JrepCodec:
     limits: Limits
     formats: tuple[BodyFormat, ...]
     item_formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
-    """A tunnel's frame is a JSON document or base64: bytes as a marked value would take three times the space."""
+    """A tunnel's frame is a JSON document or base64. Bytes as a marked value would be three times as long."""
     reads: frozenset[Literal["text", "binary"]] = _TEXT
     writes: Literal["text", "binary"] = "text"
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """`Parts` are members beside ToSubject; any other value is in a part of its own."""
+        """`Parts` are members next to ToSubject. Any other value has a part of its own."""
         return self.formats[1 if type(value) is Parts else 0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload; a RemoteSubscribe gives a message for each subject."""
+        """Return the messages of a payload. A RemoteSubscribe becomes one message per subject."""
         found: list[Message | RemoteProtocolError] = []
         for message in self.reader.read(frame):
             kind = None
@@ -105,15 +105,15 @@ class Jrep(UrlOptions):
     """The J.REP protocol with its options.
 
     Args:
-        dialect: Form of the handshake: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, or ``auto`` to detect it.
-        values: How values are written: ``errai`` adds Errai's markers, ``plain`` writes bare JSON. Both forms can be read.
-        types: What to do with unregistered Java types: ``lenient`` reads them as `JavaObject`. ``strict`` refuses them, and
-            also refuses an object with duplicate members.
-        heartbeat: Seconds between two Heartbeat messages; 0 for none. A polybus peer with a heartbeat must keep to it.
-        java: The Java types that the application uses.
+        dialect: Handshake: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, or ``auto`` to detect it.
+        values: How to write values: ``errai`` adds Errai's markers, ``plain`` writes bare JSON. Both are read.
+        types: ``lenient`` reads unregistered Java types as `JavaObject`. ``strict`` refuses them, and also objects with
+            duplicate members.
+        heartbeat: Seconds between two Heartbeat messages, or 0 for none. A polybus peer closes the connection when they stop.
+        java: The application's Java types.
 
     Raises:
-        ValueError: A value is invalid.
+        ValueError: If a value is invalid.
     """
 
     name = "jrep"
@@ -126,10 +126,10 @@ class Jrep(UrlOptions):
     java: JavaTypes = field(default=_NO_TYPES)
 
     def codec(self, limits: Limits = _LIMITS) -> JrepCodec:
-        """Return the codec. Adapters with equal values, types and limits share one."""
+        """Return the codec, which adapters with equal values, types and limits share."""
         return make_codec(limits, self.java, self.values == "plain", self.types == "strict")
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> JrepSession:
-        """Create the session for one connection. `rng` generates the random part of ids and the session key."""
+        """Create the session of a connection. `rng` generates the random part of ids and the session key."""
         random_ = random.SystemRandom() if rng is None else rng
         return JrepSession(self.codec(limits), role, self.dialect, limits, random_, self.heartbeat)

@@ -1,4 +1,4 @@
-"""The body formats of J.REP: marked values, and messages with parts that the application defines."""
+"""The body formats of J.REP: marked values, and messages with the application's own parts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
 
 
 class Parts(Mapping[str, Any]):
-    """A body of parts whose names the application chooses: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
+    """A body of named parts: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
 
-    On the wire the parts are members of the message, next to ToSubject. In a received message they are in
-    `Message.attributes`. In all other messages, the part ``Value`` is the body.
+    On the wire the parts are members of the message, next to ToSubject. A received message has them in `Message.attributes`.
+    Without `Parts`, the body is the part ``Value``.
 
     Raises:
-        ValueError: The protocol reserves a name, or there are more than 255 parts.
+        ValueError: If the protocol reserves a name, or there are more than 255 parts.
     """
 
     def __init__(self, parts: Mapping[str, Any] | None = None, /, **more: Any) -> None:
@@ -52,7 +52,7 @@ class Parts(Mapping[str, Any]):
 
 
 class ErraiFormat:
-    """Errai's marked values. This format also reads bare JSON."""
+    """Errai's marked values. It also reads bare JSON."""
 
     content_type = "application/vnd.errai+json"
 
@@ -65,7 +65,7 @@ class ErraiFormat:
         self._readers = dict(READERS)
 
     def encode(self, value: Any, ids: Numbering | None = None) -> bytes:
-        """Write a value as JSON; parts of a message share `ids`. May raise `EncodeError`: no form, or too deep."""
+        """Write a value as JSON. The parts of a message share `ids`."""
         if ids is None:
             ids = Numbering()
         data = self._write(value, ids)
@@ -80,7 +80,7 @@ class ErraiFormat:
         return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:
-        """Read bytes whose depth has been checked."""
+        """Read JSON after its depth has been checked."""
         try:
             node = _decode(data)
             if type(node) is str:
@@ -97,7 +97,7 @@ class ErraiFormat:
 
 
 class PartsFormat:
-    """The format of `Parts`, which are members of a message's JSON object."""
+    """Writes `Parts` as members of a message's JSON object."""
 
     content_type = "application/vnd.errai.parts+json"
 
@@ -119,7 +119,7 @@ class PartsFormat:
 
 
 def encoder_of(values: BodyFormat, written: bytes = b"") -> Callable[[Any], bytes]:
-    """Return a function that writes further parts of a message. Marked values in them continue the message's ids."""
+    """Return a function that writes further parts of a message. Marked values in them continue its ids."""
     if not isinstance(values, ErraiFormat):
         return values.encode
     used = map(int, _ID.findall(written))

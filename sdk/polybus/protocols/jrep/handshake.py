@@ -1,11 +1,10 @@
-"""The federation of two buses: its state, its transition tables, and the commands that change it.
+"""The federation of two buses: its state, the transition tables, and the commands (document, "Bus Management and Handshaking").
 
-The document describes them in "Bus Management and Handshaking". The tables give the action of each event in each state, and the
-next state; `ACTIONS` has the function of each action. Each role has one table for both dialects. ``v3`` is the dialect of
-Errai 2.4 to 4.x: Associate is answered only by FinishAssociation. ``legacy`` is the document's: ConnectToQueue is answered by
-RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the client sends RemoteSubscribe and FinishStateSync. With
-``auto`` a server follows the first verb that it receives. A client begins with Associate, and sends ConnectToQueue after an
-empty answer or silence.
+The tables give the action for each event in each state, and `ACTIONS` the function for each action. Each role has one table for
+both dialects. In ``v3``, as in Errai 2.4 to 4.x, the server answers Associate with only FinishAssociation. In ``legacy``, the
+document's dialect, it answers ConnectToQueue with RemoteSubscribe, CapabilitiesNotice and FinishStateSync, and the client then
+sends RemoteSubscribe and FinishStateSync. With ``auto`` a server follows the first verb that it receives; a client begins with
+Associate, and sends ConnectToQueue after an empty answer or silence.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ VERBS: Final = tuple(
 """Verbs of the document and of Errai."""
 
 EVENTS: Final = (*VERBS, "unknown", "message", "nothing", "silence")
-"""Verbs, an unknown verb, any other message, an empty payload, and a client's time-out."""
+"""The verbs, an unknown verb, any other message, an empty payload, and a client's timeout."""
 
 FIRST: Final[Mapping[tuple[Role, Dialect], FederationState]] = {
     ("server", "auto"): FederationState.LISTENING,
@@ -133,18 +132,18 @@ _THEN: Final[Mapping[str, FederationState]] = {
     "greet": FederationState.SYNCING,
     "fall_back": FederationState.QUEUEING,
 }
-"""Actions with a new state. CONNECTED lasts until the connection closes."""
+"""Actions that lead to another state. CONNECTED lasts until the connection closes."""
 
 _OTHER_DIALECT: Final[Mapping[str, tuple[str, ...]]] = {
     "auto": (),
     "v3": ("ConnectToQueue",),
     "legacy": ("Associate", "Resend"),
 }
-"""Verbs that a server of one dialect drops, as real servers do, so that a client can try the other dialect."""
+"""Verbs that a server of one dialect drops, as real servers do, so that a client tries the other dialect."""
 
 
 def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
-    """Look up one step. Events outside the table are refused, except silence."""
+    """Look up one step. Events that are not in the table are refused, except silence and empty payloads."""
     ignored = state is FederationState.CLOSED or event in ("nothing", "silence")
     action = _TABLES[role].get((state, event), "ignore" if ignored else "refuse")
     if role == "server" and not ignored and event in _OTHER_DIALECT[dialect]:
@@ -158,14 +157,14 @@ def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) ->
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that reply subjects cannot be guessed
 _TO_POLYBUS: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client")
-"""For a polybus peer, and before the peer is known."""
+"""For a polybus peer, and until the peer is known."""
 _TO_BARE: Final = Capabilities(bare_headers=False, shared_publish=True, announce="both", handlers=True, extensions=False)
-"""An Errai client sends only to announced subjects, and does not distinguish handlers from subscribers."""
+"""An Errai client sends only to announced subjects and does not distinguish handlers from subscribers."""
 
 
 @define(eq=False)
 class Federation:
-    """Federation of this bus with the peer's: its state, what each side receives, and pending output."""
+    """The federation with the peer's bus: its state, what each side receives, and pending output."""
 
     writer: MessageWriter
     role: Role
@@ -181,22 +180,21 @@ class Federation:
     ready: bool = field(default=False, init=False)
     renewing: bool = field(default=False, init=False)
     answers_announced: bool = field(default=False, init=False)
-    """True if the peer answers only on announced subjects: Errai's clients, and its servers up to 2.3."""
+    """True if the peer answers only on announced subjects, as do Errai's clients, and its servers up to 2.3."""
     greeting: str | None = field(default=None, init=False)
-    """Verb of a pending handshake answer, which is written with all announcements."""
+    """Verb of the pending handshake answer, which is written after all announcements."""
     offers: Mapping[str, str] | None = field(default=None, init=False)
-    """Parts of FinishAssociation from the transport, for a client that associates; the transport attaches them to the payload.
-    """
+    """Parts of FinishAssociation from the transport, attached to the payload of a client that associates."""
     announced: dict[str, set[str]] = field(factory=dict, init=False)
     wanted: dict[str, None] = field(factory=dict, init=False)
     withdrawn: dict[str, int] = field(factory=dict, init=False)
-    """Withdrawn services, with the number of times that a foreign client has not confirmed yet."""
+    """Withdrawn services, with the number of confirmations that an Errai client has not sent yet."""
     documents: list[bytes] = field(factory=list, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     due: float | None = field(default=None, init=False)
     heard: float = field(default=0.0, init=False)
     silence: float | None = field(default=None, init=False)
-    """Seconds without a payload that the peer's own heartbeat allows."""
+    """Seconds without a payload that the peer's heartbeat allows."""
     missed: float | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -213,12 +211,12 @@ class Federation:
         self.say(verb, Subject=subject, PriorityProcessing="1")
 
     def tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
-        """Send an error to an asker's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable (notes 2, M11)."""
+        """Send an error to a request's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable (notes 2, M11)."""
         told = refusal(error, goal or ("", None))
         self.documents.append(self.writer.write(told, told.id))
 
     def become_ready(self, now: float, legacy: bool = False) -> None:
-        """Report the end of the handshake, and each subject that the peer has named in it."""
+        """Report the end of the handshake, and the subjects that the peer has named in it."""
         self.ready = True
         self.capabilities = _TO_POLYBUS if self.ours else _TO_BARE
         self.answers_announced = not self.ours and (self.role == "server" or legacy)
@@ -229,13 +227,13 @@ class Federation:
 
 
 def verb_of(message: Message) -> str | None:
-    """The command of a message to a bus; None for any other message."""
+    """Return the command of a message to a bus, or None for any other message."""
     verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None
 
 
 def learn(federation: Federation, message: Message, now: float) -> None:
-    """RemoteSubscribe: all subjects or none. May raise `RemoteProtocolError`, as `subjects_of`, or ``reserved_subject``."""
+    """Handle RemoteSubscribe, with all of its subjects or none."""
     subjects = subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions)
     if federation.state is FederationState.CONNECTED and federation.role == "server" and not federation.renewing:
         # In the handshake a client lists all its subjects, including its own bus.
@@ -248,7 +246,7 @@ def learn(federation: Federation, message: Message, now: float) -> None:
 
 
 def unlearn(federation: Federation, message: Message, now: float) -> None:
-    """RemoteUnsubscribe of own subjects. May raise `RemoteProtocolError`, as `subjects_of`, or ``not_subscribed``."""
+    """Handle RemoteUnsubscribe. It may also be an Errai client's confirmation."""
     for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
         if names_an_answer(subject):
             continue  # never stored: see `add`
@@ -279,7 +277,7 @@ def remove(federation: Federation, subject: str) -> None:
 
 
 def announce(federation: Federation, message: Message) -> None:
-    """Announce or withdraw a subject, once per service. Raises as `check_local_subject`."""
+    """Announce or withdraw a subject, once per service."""
     name = str(message.subject)
     if name == CLIENT_BUS_ERRORS and federation.role == "client":
         return  # known to the server
@@ -301,7 +299,7 @@ def announce(federation: Federation, message: Message) -> None:
 def withdraw(federation: Federation, service: str) -> None:
     """Withdraw a service, unless the client has subscribed to it.
 
-    An Errai client ends its *own* subscriptions to a withdrawn subject, confirms that, and may still send there
+    An Errai client then ends its *own* subscriptions to the subject, confirms that, and may still send there
     (`ClientMessageBusImpl`).
     """
     if federation.role == "server" and not federation.ours:
@@ -343,7 +341,7 @@ def _verb_for_us(federation: Federation, message: Message) -> str:
 
 
 def move(federation: Federation, event: str, message: Message, now: float) -> None:
-    """Make one step of the table. The state changes first, unless this raises `RemoteProtocolError`."""
+    """Make one step of the table. If the action raises `RemoteProtocolError`, the state is restored."""
     before = federation.state
     step = step_of(federation.role, federation.dialect, before, event)
     federation.state = step.then
@@ -357,7 +355,7 @@ def move(federation: Federation, event: str, message: Message, now: float) -> No
 
 
 def _complain(federation: Federation, error: RemoteProtocolError) -> None:
-    """Report a faulty command to a client's bus; commands have no ErrorTo."""
+    """Report a faulty command to a client's bus, because commands have no ErrorTo."""
     if federation.role == "server" and error.close_code is None and error.reason != "session_expired":
         federation.tell_error(error, None)
 
@@ -366,7 +364,7 @@ def _complain(federation: Federation, error: RemoteProtocolError) -> None:
 
 
 def _ignore(federation: Federation, message: Message, now: float) -> None:
-    """Do nothing; the payload counts as activity."""
+    """Do nothing, because the payload only counts as activity."""
 
 
 def _refuse(federation: Federation, message: Message, now: float) -> None:
@@ -381,7 +379,7 @@ def _violate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _expired(federation: Federation, message: Message, now: float) -> None:
-    """Always raises `RemoteProtocolError`: the peer must associate again (document, "SessionExpired")."""
+    """Refuse the message: the peer must associate again (document, "SessionExpired")."""
     federation.say("SessionExpired")
     raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
 
@@ -390,7 +388,7 @@ def _expired(federation: Federation, message: Message, now: float) -> None:
 
 
 def _associate(federation: Federation, message: Message, now: float) -> None:
-    """Associate, first or repeated: what the client receives. May raise `RemoteProtocolError`: invalid RemoteServices."""
+    """Handle Associate, which lists all that the client can receive. It may be repeated."""
     services = text_of(message.attributes, "RemoteServices", federation.limits.message)
     if services is None:
         raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
@@ -409,7 +407,7 @@ def _associate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _greet(federation: Federation, message: Message, now: float) -> None:
-    """ConnectToQueue, first or repeated: the client lists all its subjects again."""
+    """Handle ConnectToQueue. If it is repeated, the client lists all its subjects again."""
     federation.renewing = federation.ready
     if federation.ready:
         for subject in list(federation.wanted):
@@ -460,7 +458,7 @@ def begin(federation: Federation, legacy: bool) -> None:
 
 
 def _associated(federation: Federation, message: Message, now: float) -> None:
-    """FinishAssociation: the server's only answer."""
+    """Handle FinishAssociation, the server's only answer."""
     _recognise(federation, message)
     _note(federation, message, now)
     federation.become_ready(now)
@@ -470,7 +468,7 @@ def _associated(federation: Federation, message: Message, now: float) -> None:
 
 
 def _services_in(federation: Federation, text: str) -> dict[str, None]:
-    """The distinct names in a handshake, limited to what is stored plus a few, so that the bus reports the excess."""
+    """Return the distinct names in a handshake, up to a few more than can be stored, so that the bus reports the excess."""
     most = federation.limits.subscriptions + 2 * len(RESERVED)
     return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
 
@@ -487,7 +485,7 @@ def _fall_back(federation: Federation, message: Message, now: float) -> None:
 
 
 def _note(federation: Federation, message: Message, now: float) -> None:
-    """CapabilitiesNotice. May raise `RemoteProtocolError`: ``missing_part``, ``invalid_part``, ``too_large``."""
+    """Handle CapabilitiesNotice, and the flags of FinishAssociation."""
     flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
     if flags is None and verb_of(message) == "CapabilitiesNotice":
         raise refuse("CapabilitiesFlags is required", "missing_part")
@@ -498,13 +496,13 @@ def _note(federation: Federation, message: Message, now: float) -> None:
 
 
 def _verify(federation: Federation, message: Message, now: float) -> None:
-    """WebsocketChannelVerify, checked by the transport. May raise `RemoteProtocolError`: no WebSocket was offered."""
+    """Handle WebsocketChannelVerify, which the transport has checked."""
     if federation.offers is None:
         raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
 
 
 def _beat(federation: Federation, message: Message, now: float) -> None:
-    """Heartbeat. A polybus sends its interval, and silence beyond it ends the connection."""
+    """Handle Heartbeat. If a polybus peer sends its interval, a longer silence closes the connection."""
     interval = message.attributes.get("PolybusInterval")
     if interval is not None:
         federation.silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
@@ -512,7 +510,7 @@ def _beat(federation: Federation, message: Message, now: float) -> None:
 
 
 def _leave(federation: Federation, message: Message, now: float) -> None:
-    """Disconnect. A polybus sends its close code, which some transports cannot."""
+    """Handle Disconnect. A polybus peer sends its close code, which some transports cannot carry."""
     reason, code = message.attributes.get("Reason"), message.attributes.get("PolybusCode")
     text = reason[:200] if type(reason) is str and reason else "the peer has left"
     if type(code) is not int or not 1000 <= code <= 4999:
@@ -522,7 +520,7 @@ def _leave(federation: Federation, message: Message, now: float) -> None:
 
 
 def _renew(federation: Federation, message: Message, now: float) -> None:
-    """SessionExpired: the link reconnects and announces its subjects again."""
+    """Handle SessionExpired: the link reconnects and announces its subjects again."""
     federation.events.append(CloseWanted(1001, "the session has expired"))
 
 

@@ -1,7 +1,5 @@
-"""Java's values in JSON as Errai reads and writes them (notes sections 0.3 and 1.2 to 1.5).
-
-It has the text and ids that all writers use, objects of unknown types, enum constants, and the registry of the application's
-types.
+"""Java values in the JSON that Errai reads and writes (notes sections 0.3 and 1.2 to 1.5): strings, ids, objects and enums of
+unknown types, and the registry of the application's types.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)
 
 
 def quoted(text: str, ids: object = None) -> bytes:
-    """Write a JSON string (`ids` is unused, as writers take it). May raise `EncodeError`: lone surrogate."""
+    """Write a JSON string. `ids` is unused, because all writers take it."""
     try:
         data = _encode(text)
     except UnicodeEncodeError as error:
@@ -36,7 +34,7 @@ def json_text(value: object) -> bytes:
 
 
 def upper_case(data: bytes) -> bytes:
-    """Convert ``\\uXXXX`` escapes to upper case; escaped backslashes are skipped."""
+    """Convert ``\\uXXXX`` escapes to upper case, but not escaped backslashes."""
     return _ESCAPE.sub(_upper, data)
 
 
@@ -46,7 +44,7 @@ def _upper(found: re.Match[bytes]) -> bytes:
 
 
 def number(value: float) -> bytes:
-    """A finite float in Java's notation: ``2.5``, ``1.0E21``."""
+    """Write a finite float as Java does: ``2.5``, ``1.0E21``."""
     text = float.__repr__(value)
     if "e" not in text:
         return text.encode()
@@ -59,7 +57,7 @@ NULL_KEY: Final = "^NullVal"
 
 
 class Numbering:
-    """The ids of one message: each object gets its own, counted from 1 across all parts."""
+    """The object ids of one message, counted from 1 across all parts."""
 
     __slots__ = ("copied", "keep", "next", "seen")
 
@@ -70,7 +68,7 @@ class Numbering:
         self.keep: list[Any] = []  # Temporary objects, kept alive so that no other object gets the same `id()`
 
     def add(self, value: object) -> int:
-        """Assign the id of an object that may be referred to."""
+        """Assign an id to an object that may be referred to."""
         given = self.next
         self.next = given + 1
         self.seen[id(value)] = given
@@ -83,7 +81,7 @@ class Numbering:
 
 
 def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
-    """Write a RuntimeException, which each Errai client knows, without a stack."""
+    """Write a RuntimeException, which every Errai client knows, without a stack trace."""
     first, second = ids.add(of if of is not None else ids), ids.one()
     return (
         b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d","stackTrace":{"^EncodedType":'
@@ -100,16 +98,16 @@ _BARE: Final = (int, bool, float, str)
 
 
 class JavaObject(dict[str, Any]):
-    """An object of an unregistered Java type: its fields as plain values. It is written again unchanged.
+    """An object of an unregistered Java type, with its fields as plain values. It is written again unchanged.
 
-    So ``returns=User`` and a typed body work without registration, and other protocols carry it as a plain object. An object
-    that you make, ``JavaObject("x.Point", {"x": 1, "y": 2})``, is written with a marker for each field, as Errai does for
-    fields of type Object. A received object is written as received, even if you change it: make another instead.
+    With it, ``returns=User`` and typed bodies work without registration, and other protocols carry a plain object. An object of
+    your own, ``JavaObject("x.Point", {"x": 1, "y": 2})``, is written with a marker for each field, as Errai does for fields of
+    type Object. A received object is always written as it was received: to change it, create another.
 
     Attributes:
         type: Java class name.
-        value: Content in ``^Value`` (collections, ``java.lang.Class``); otherwise None.
-        node: Received JSON; None for an object that you made.
+        value: Content of ``^Value`` (collections, ``java.lang.Class``), otherwise None.
+        node: The received JSON, or None for an object of your own.
         table: Objects by the ids in `node`.
     """
 
@@ -148,7 +146,7 @@ class JavaEnum:
 
 @attrs.frozen
 class Portable:
-    """Rules for writing and reading objects of one registered class."""
+    """Rules to write and read objects of one registered class."""
 
     java: str
     cls: type
@@ -157,14 +155,14 @@ class Portable:
     arguments: tuple[tuple[str, str, Any, bool], ...]
 
     def fill(self, made: Any, arguments: Mapping[str, Any]) -> None:
-        """Initialise an object that was created earlier, so that its parts may refer to it."""
+        """Initialise an object that already exists, because its parts may refer to it."""
         # attrs generates `__attrs_init__` for a class with its own `__init__`.
         init = "__attrs_init__" if hasattr(self.cls, "__attrs_init__") else "__init__"
         getattr(made, init)(**arguments)
 
 
 class JavaTypes:
-    """The application's types and their Java names: ``Jrep(java=types)``.
+    """The application's types and their Java names, for ``Jrep(java=types)``.
 
     ::
 
@@ -177,7 +175,7 @@ class JavaTypes:
             age: int            # a Java int: written without a marker
             boss: "User | None" = None
 
-    Register all types before use; registries are compared by identity.
+    Register all types before use. Registries are compared by identity.
     """
 
     def __init__(self) -> None:
@@ -191,19 +189,19 @@ class JavaTypes:
     ) -> Callable[[T], T]:
         """Register an attrs class or an enum.
 
-        Fields of type ``int``, ``float``, ``bool`` and ``str`` have the same static type in Java, so they are written without
-        markers. A field annotated ``Any`` or ``object`` gets a marker, as does an ``int`` beyond 32 bits, a Java long. Received
-        objects are made with the class's converters, validators and ``__attrs_post_init__``; fields with ``init=False`` are
-        only written.
+        Fields of type ``int``, ``float``, ``bool`` and ``str`` are written without markers, because the Java fields have the
+        same static type. A field annotated ``Any`` or ``object`` gets a marker, and so does an ``int`` beyond 32 bits, which is
+        a Java long. Received objects run the class's converters, validators and ``__attrs_post_init__``. Fields with
+        ``init=False`` are only written.
 
         Args:
             java: Java class name with its package; ``$`` separates an inner class.
-            names: Java names of fields, by Python name, if different.
+            names: Java names of fields, by Python name, if they differ.
             hints: Types of fields with annotations that cannot be resolved.
 
         Raises:
-            TypeError: The class is neither attrs nor enum.
-            ValueError: The name or the class is already registered.
+            TypeError: If the class is neither an attrs class nor an enum.
+            ValueError: If the name or the class is already registered.
         """
 
         def register(cls: T) -> T:
@@ -226,12 +224,12 @@ class JavaTypes:
         return register
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """Rules for a class, or the Java name of an enum. May raise `TypeError`: unresolvable annotation."""
+        """Return the rules for a class, or the Java name of an enum. Raises `TypeError` if an annotation cannot be resolved."""
         found = self._by_class.get(cls)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """Rules for a Java type. May raise `TypeError`: unresolvable annotation."""
+        """Return the rules for a Java type, or its enum. Raises `TypeError` if an annotation cannot be resolved."""
         found = self._by_name.get(java)
         return self._resolved(found) if isinstance(found, Portable) else found
 
@@ -258,7 +256,7 @@ class JavaTypes:
 
 
 def _is_bare(hint: Any) -> bool:
-    """True if a field's static type determines its bare JSON: ``int``, ``float | None`` and the like."""
+    """Check if the static type of a field determines its JSON, as with ``int`` and ``float | None``."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if hint in _BARE:
@@ -271,5 +269,5 @@ MAX_DIGITS: Final = 4300
 
 
 def is_far(value: decimal.Decimal) -> bool:
-    """True for values like ``1E+900000000``, with gigabytes of digits as an int."""
+    """Check for values like ``1E+900000000``, which would have gigabytes of digits as an int."""
     return abs(value.adjusted()) > MAX_DIGITS

@@ -1,4 +1,4 @@
-"""Names on the wire (document J.REP; Errai's `MessageParts` and `BusTools`), and the rules for parts, in both directions."""
+"""Names on the wire (document J.REP; Errai's `MessageParts` and `BusTools`), and the rules for parts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OWN: Final = {"server": (SERVER_BUS, ECHO_SERVICE), "client": (CLIENT_BUS, CLIEN
 RESERVED: Final = frozenset(
     (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")
 )
-"""The document's three reserved subjects and Errai's others (`BUS/client/util/BusTools`)."""
+"""The document's three reserved subjects, and Errai's own (`BUS/client/util/BusTools`)."""
 
 LOCAL_PREFIX: Final = "local:"
 REPLY_SUFFIX: Final = ":RespondTo:RPC"
 ERRORS_SUFFIX: Final = ":Errors:RPC"
 RPC_MARK: Final = ":RPC."
-"""Separates interface and method in the subject of a remote procedure; on the wire the method is the CommandType."""
+"""Separates interface and method in the subject of a remote procedure. On the wire the method is the CommandType."""
 
 MAX_MESSAGES: Final = 1024  # Maximum number of messages in an outgoing payload; earlier versions of polybus refuse more
 MAX_PARTS: Final = 256
@@ -39,7 +39,7 @@ PROTOCOL_PARTS: Final = frozenset(
     "ToSubject ReplyTo ErrorTo SessionID Value MethodParms MethodReply Polybus PolybusHeaders PolybusTtl PolybusVerb PolybusId "
     "PolybusFrame PolybusMode PolybusN PolybusHops PolybusCode PolybusReason PolybusDetail PolybusInterval".split()
 )
-"""Parts that only the bus sets, never taken from an application's attributes."""
+"""Parts that only the bus sets, and never copies from an application's attributes."""
 
 _ANSWERS: Final = (REPLY_SUFFIX, ERRORS_SUFFIX)
 _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
@@ -47,14 +47,14 @@ _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 
 @lru_cache(2048)
 def is_reserved(subject: str) -> bool:
-    """True if a subject is one of the buses' own, or looks like one after NFKC, without invisible characters, ignoring case."""
+    """Check for a subject of the buses, or one that looks alike after NFKC, without invisible characters, in any case."""
     plain = unicodedata.normalize("NFKC", subject)
     seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))
     return seen.casefold() in _LOOK_ALIKES
 
 
 def names_an_answer(subject: str) -> bool:
-    """True if a peer would take a message to this subject for an answer."""
+    """Check for a subject that a peer would take for an answer."""
     return subject.endswith(_ANSWERS) or service_of(subject).endswith(_ANSWERS)
 
 
@@ -76,7 +76,7 @@ _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
-    """Check an incoming subject. May raise `RemoteProtocolError`, also for a local one."""
+    """Check an incoming subject, which must not be local."""
     fault = fault_in_subject(value, limit)
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
@@ -87,7 +87,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
 
 
 def check_local_subject(value: Any, limit: int) -> str:
-    """Check an outgoing subject. Raises as in `WireRules`, and `ReservedSubject`."""
+    """Check an outgoing subject. Raises `ReservedSubject` for a subject of the buses."""
     WIRE_RULES.check_local_subject(value, limit)
     if not value:
         raise LocalProtocolError("the subject is empty", protocol="jrep")
@@ -100,7 +100,7 @@ def check_local_subject(value: Any, limit: int) -> str:
 
 
 def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = None) -> str | None:
-    """A text part, or None. May raise `RemoteProtocolError`: ``invalid_part`` or ``too_large``."""
+    """Return a part that is a string, or None if it is missing."""
     value = parts.get(name)
     if value is None:
         return None
@@ -112,7 +112,7 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
 
 
 def check_priority(value: Any, answer_id: Any = None) -> None:
-    """Check a number, or text with a number, as Errai writes it (notes section 3)."""
+    """Check a number, which Errai writes as a string (notes section 3)."""
     if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
     if type(value) is not str or not _whole_number(value):
@@ -120,10 +120,10 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
-    """The subjects in a RemoteSubscribe or RemoteUnsubscribe: exactly one of Subject, SubjectsList and RemoteServices.
+    """Return the subjects in a RemoteSubscribe or RemoteUnsubscribe, which has one of Subject, SubjectsList and RemoteServices.
 
-    An Errai client that associates lists all its subjects in RemoteServices, separated by commas, with its own bus (notes of
-    the second round, B2), which is left out. May raise `RemoteProtocolError`.
+    An Errai client that associates lists all its subjects in RemoteServices, separated by commas (notes of the second round,
+    B2). Its own bus is left out.
     """
     given = [(name, parts[name]) for name in _NAMING if parts.get(name) is not None]
     if len(given) > 1:
@@ -147,14 +147,13 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 
 
 def services_in(value: Any) -> list[str]:
-    """Split RemoteServices at commas. May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is not str:
         raise refuse(f"RemoteServices is a string, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-    """Read polybus headers, a JSON object as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
+    """Read polybus headers, a JSON object in a string."""
     try:
         headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):
@@ -163,10 +162,9 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
-    """Read whole milliseconds as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
+    """Convert whole milliseconds to seconds."""
     return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
 
 
 def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
-    """Check a whole number, not below 0. May raise `RemoteProtocolError` with `reason`."""
     return WIRE_RULES.read_count(value, name, answer_id, reason)

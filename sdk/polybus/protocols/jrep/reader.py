@@ -1,7 +1,7 @@
-"""Reads payloads: an array of objects with the parts of messages (document, "Payload Structure").
+"""Reads payloads: arrays of objects that consist of message parts (document, "Payload Structure").
 
-Usual messages have few parts and are decoded in one pass over the payload, with other parts forbidden. Any other payload is
-read message by message and part by part, so that a malformed message does not affect the others.
+Usual messages have few parts, so a payload is first decoded in one pass that forbids all others. If that fails, it is read
+message by message and part by part, so that a malformed message does not affect the others.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _MOST_MESSAGES: Final = 256  # Maximum number of elements; reading and handling 
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
-    """Split an array into several with the same elements, in order; a short one is unchanged. May raise `ValueError`."""
+    """Split a long array into several arrays with the same elements, in order."""
     if len(array) <= long:
         return [array]
     return joined(map(bytes, _elements(array)), long)
 
 
 def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
-    """Join elements to arrays that are not long, except those with a single element."""
+    """Join elements to arrays that are not long, unless a single element is."""
     arrays, inside, size = list[bytes](), list[bytes](), 0
     for element in elements:
         if inside and (size + len(element) > long or len(inside) == _MOST_MESSAGES):
@@ -71,7 +71,7 @@ _MOST_TOKENS: Final = 200_000  # Less than a tenth of a second, to bound the wor
 
 
 def told_apart(frame: bytes) -> list[bytes] | None:
-    """Split malformed JSON into elements, if quotes and brackets still show their ends; otherwise None."""
+    """Split malformed JSON into elements if quotes and brackets still show where they end. Otherwise return None."""
     text, found, open_, start = frame.strip(), list[bytes](), list[bytes](), 1
     for number, token in enumerate(_STRUCTURE.finditer(text)):
         sign = token[0][:1]
@@ -90,7 +90,7 @@ def told_apart(frame: bytes) -> list[bytes] | None:
 
 
 def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
-    """Sort messages of one payload: those with a priority first (document). Payloads with commands keep their order."""
+    """Move messages with a priority to the front (document). A payload with commands keeps its order."""
     if any(isinstance(one, Message) and one.extras and "PriorityProcessing" in one.extras for one in messages):
         if not any(isinstance(one, Message) and one.kind is Kind.CONTROL for one in messages):
             return sorted(messages, key=_salience)
@@ -135,7 +135,7 @@ _usual: Final = msgspec.json.Decoder(list[_Usual]).decode
 
 
 class MessageReader:
-    """Reads both kinds of values; `values` configures marked ones."""
+    """Reads both kinds of values. `values` configures the marked ones."""
 
     def __init__(self, limits: Limits, values: ErraiFormat) -> None:
         self._limits = limits
@@ -150,7 +150,9 @@ class MessageReader:
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload, errors in place of malformed ones. May raise `RemoteProtocolError`: all is malformed."""
+        """Return the messages of a payload, with errors in place of malformed ones. Raises `RemoteProtocolError` if nothing is
+        readable.
+        """
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return self._read_parts(parts)
         try:
@@ -177,7 +179,9 @@ class MessageReader:
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """Split a long payload, even malformed JSON, so that it need not be read in one turn. May raise: too large."""
+        """Split a long payload, even malformed JSON, so that it is not read in one turn. Raises `RemoteProtocolError` if it is
+        too large.
+        """
         if len(frame) > self._limits.payload:
             text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
             raise refuse(text, "too_large", close_code=1009)
@@ -190,7 +194,7 @@ class MessageReader:
             return [frame] if apart is None else joined(apart, self._long)
 
     def _read_parts(self, parts: list[bytes]) -> Sequence[Message | RemoteProtocolError]:
-        """Read parts until there are more malformed messages than a peer may send, which ends the link."""
+        """Read parts until more messages are malformed than the link allows."""
         messages: list[Message | RemoteProtocolError] = []
         bad = 0
         for part in parts:
@@ -264,7 +268,7 @@ class MessageReader:
     # -- message by message, part by part ------------------------------------------------------------------------------
 
     def _read_each(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """The messages of a checked payload, errors in place of malformed ones. May raise `ValueError`, `RecursionError`."""
+        """Read a checked payload message by message."""
         text = frame.strip()
         if not text:
             return []  # activity, as for the real server (notes section 1.1)
@@ -345,7 +349,7 @@ class MessageReader:
         return found
 
     def _values_of(self, parts: dict[str, Raw], id: Any) -> dict[str, Any]:
-        """All parts as values; marked objects share one space of ids (notes section 1.4)."""
+        """Convert all parts. Marked objects in them share one space of ids (notes section 1.4)."""
         reading, depth = self._values.reading(), self._values.depth
         try:
             return {name: reading.read(_decode(raw), depth) for name, raw in parts.items()}
@@ -435,7 +439,7 @@ _CAUSES: Final = 16  # Maximum depth of causes, which may be circular
 
 
 def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:
-    """Make an error or end from parts. Without a polybus code it is UNKNOWN, with facts from its Throwable."""
+    """Create an error or a failed end. Without a polybus code it is UNKNOWN, with facts from its Throwable."""
     number = values.get("PolybusCode")
     if type(number) is int and 1 <= number <= 16:
         code, facts = Code(number), _told(values)
@@ -451,7 +455,7 @@ def _told(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
-    """Facts of a failed call from its Throwable, because Errai's ErrorMessage is the same for all failures."""
+    """Return facts from a Throwable, because Errai's ErrorMessage is the same for all failures."""
     said, throwable, explained = values.get("ErrorMessage"), values.get("Throwable"), values.get("AdditionalDetails")
     said = said if type(said) is str else ""
     found = _described(throwable, types, _CAUSES)
@@ -498,7 +502,7 @@ def _detail(text: Any) -> Any:
 
 
 def answered_by(raw: bytes) -> str | None:
-    """The id of this side that an unreadable message answers, found without parsing."""
+    """Find the id of this side that an unreadable message answers, without parsing the message."""
     found = _ANSWERED.search(raw)
     return None if found is None else found[1].decode().rpartition(":")[2]
 
@@ -510,7 +514,7 @@ def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
 
 
 def _names_in(raw: bytes) -> tuple[Any, Any]:
-    """ReplyTo and ErrorTo, also from JSON that only Python accepts (NaN, half a surrogate pair); otherwise None."""
+    """Return ReplyTo and ErrorTo, even from JSON that only Python accepts (NaN, half a surrogate pair)."""
     try:
         asker = _asker(raw)
         return asker.ReplyTo, asker.ErrorTo
@@ -526,7 +530,7 @@ def _names_in(raw: bytes) -> tuple[Any, Any]:
 
 
 def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
-    """The error for one message over the limit; the rest of its payload is read."""
+    """Return the error for one message over the limit. The rest of its payload is read."""
     text = f"a message of {len(message)} bytes: the limit is {limit} (limit: message)"
     error = refuse(text, "too_large", _asker_of(message, longest))
     error.reply_id = answered_by(message)
@@ -551,7 +555,7 @@ def _refuse_doubles(raw: bytes) -> None:
 
 
 def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:
-    """Read a tunnel's frame: JSON, or bytes as base64. May raise `RemoteProtocolError`: not base64."""
+    """Read a tunnel's frame, which is JSON or base64."""
     if raw[:1] != b'"':
         return raw, JSON
     try:

@@ -1,8 +1,8 @@
-"""Remote procedure calls to a Java interface, as in Errai (notes section 2.6).
+"""Remote procedure calls to Java interfaces, as in Errai (notes section 2.6).
 
-A call is sent to ``<interface>:RPC`` with the method's signature as CommandType and the arguments in MethodParms. The result is
-in MethodReply. On the bus both names form one subject, ``<interface>:RPC.<signature>``, and the body is the list of arguments.
-So the ordinary methods of the bus work, and this module only creates the names.
+A call goes to ``<interface>:RPC``, with the method's signature as CommandType and the arguments in MethodParms. The result is
+in MethodReply. The bus uses a single subject, ``<interface>:RPC.<signature>``, with the list of arguments as body, so its
+ordinary methods work and this module only creates the names.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _JAVA_NAMES: Final[dict[Any, str]] = {
     decimal.Decimal: "java.math.BigDecimal",
 }
 _BOXED: Final = {"int": "java.lang.Integer", "double": "java.lang.Double", "boolean": "java.lang.Boolean"}
-"""Primitives with their nullable classes."""
+"""Nullable classes of the primitives."""
 
 
 @frozen
 class Method(Subject[Any, Any]):
-    """The subject of a method, along with its parameter types."""
+    """The subject of a method, with the types of its parameters."""
 
     parameters: tuple[JavaType, ...] = field(default=(), eq=False)
 
     def given(self, body: Any) -> Any:
-        """Return the arguments, each of which will be written as the type of its parameter."""
+        """Return the arguments, so that each is written as the type of its parameter."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
 
 
@@ -76,10 +76,10 @@ class RemoteInterface:
 
     Args:
         name: Java name of the interface.
-        java: The application's types, for methods that have parameters of these types.
+        java: The application's types, if parameters have them.
 
     Raises:
-        TypeError, ValueError: `name` is not a Java name, or `java` has the wrong type.
+        TypeError, ValueError: If `name` is not a Java name, or `java` has the wrong type.
     """
 
     def __init__(self, name: str, java: JavaTypes | None = None) -> None:
@@ -91,19 +91,19 @@ class RemoteInterface:
     def method(self, name: str, *parameters: Any, returns: Any = Any) -> Subject[Any, Any]:
         """Return the subject of a method.
 
-        To call the method, send a request to this subject with the list of arguments. Each argument is written as the type of
-        its parameter.
+        Request this subject with the list of arguments to call the method. Each argument is written as the type of its
+        parameter.
 
         Args:
             name: Java name of the method.
-            parameters: Types of the parameters: Python types, or Java types as strings. ``int``, ``float`` and ``bool`` mean
-                Java's ``int``, ``double`` and ``boolean``; ``int | None`` means ``java.lang.Integer``. Write other types as
-                strings: ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
+            parameters: Types of the parameters, as Python types or as the names of Java types. ``int``, ``float`` and ``bool``
+                mean Java's ``int``, ``double`` and ``boolean``; ``int | None`` means ``java.lang.Integer``. Use names for other
+                types: ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
             returns: Type to which the result is converted.
 
         Raises:
-            TypeError: A type has no Java name.
-            ValueError: `name` is not a Java name.
+            TypeError: If a type has no Java name.
+            ValueError: If `name` is not a Java name.
         """
         return self._method(name, tuple(self._java_type(parameter) for parameter in parameters), returns)
 
@@ -113,10 +113,10 @@ class RemoteInterface:
         return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
     def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
-        """Call the method that has the parameter types of these arguments. Use `method` to name other types.
+        """Call a method with the parameter types of these arguments. Use `method` if it has other types.
 
         Args:
-            bus: A bus, or a peer.
+            bus: A bus or a peer.
             method: Java name of the method.
             arguments: The arguments.
             returns: Type to which the result is converted.
@@ -126,25 +126,25 @@ class RemoteInterface:
             The `Reply`.
 
         Raises:
-            TypeError: An argument has no Java name.
-            BusError: The same errors as `Bus.request`.
+            TypeError: If an argument has no Java name.
+            BusError: As in `Bus.request`.
         """
         subject = self.method(method, *map(self._type_of, arguments), returns=returns)
         return bus.request(subject, list(arguments), **options)
 
     def handle(self, router: HandlerRegistry, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
-        """Implement a method with a function, whose positional parameters are those of the method.
+        """Implement a method with a function that has the same positional parameters.
 
         Args:
             router: The bus or router.
             name: Java name of the method. The default is the name of the function.
-            parameters: Types of the parameters, as for `method`. The default is the annotations of the function, in which
-                ``int`` also matches ``Integer``.
+            parameters: Types of the parameters, as for `method`. The default is the function's annotations, in which ``int``
+                also matches ``Integer``.
 
         Raises:
-            TypeError: A parameter has no Java type, or the function cannot implement a method because it has keyword or
+            TypeError: If a parameter has no Java type, or the function cannot implement a method because it has keyword or
                 variadic parameters, has a different number of parameters, or is a generator.
-            ValueError: `name` is not a Java name.
+            ValueError: If `name` is not a Java name.
         """
         if not hasattr(router, "handle"):
             raise TypeError(f"handle({shown(router)}): a Bus or a Router comes first, as in @interface.handle(bus)")
@@ -173,7 +173,7 @@ class RemoteInterface:
         return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
     def _java_type(self, kind: Any) -> JavaType:
-        """Return the Java name of a type. Raises `TypeError` if it has none."""
+        """Return the Java name of a type, or raise `TypeError`."""
         while get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
         if isinstance(kind, ForwardRef):
@@ -197,7 +197,7 @@ class RemoteInterface:
         raise TypeError(f"{kind!r} has no Java name: write it as a string, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
-        """Return the types of the elements if the annotation names Java types. Otherwise each value decides."""
+        """Return the element types if the annotation names Java types. Otherwise each element is written by its value."""
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)
@@ -212,7 +212,7 @@ def _check_name(name: Any, what: str, example: str) -> None:
 
 
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
-    """Types of a function's parameters; `named`: they select the method. May raise `TypeError`: not a method."""
+    """Return the types of a function's parameters. With `named`, each needs an annotation to find the method by."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: a Java method has one result")
     hints = get_type_hints(function, include_extras=True)
@@ -233,7 +233,7 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
 
 
 def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:
-    """Wrap a function as a handler whose body is the list of its arguments."""
+    """Wrap a function as a handler with the list of arguments as its body."""
 
     def taken(body: Any) -> list[Any]:
         body = [] if body is None else body

@@ -1,7 +1,6 @@
-"""One J.REP connection, without I/O: the federation of two buses, and the messages between them.
+"""One J.REP connection without I/O: the federation of two buses, and the messages between them.
 
-`handshake` handles the commands between the buses. This module handles the other messages:
-requests, answers and refusals.
+`handshake` handles the commands between the buses, and this module all other messages.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _PATIENCE: Final = 1.0  # Seconds without an answer to Associate before a client
 class JrepSession:
     """One end of a connection.
 
-    Ids of this side, in ReplyTo and ErrorTo, are ``<token>-<n>``. An answer with another id is refused.
+    Ids of this side, in ReplyTo and ErrorTo, are ``<token>-<n>``. An answer with any other id is refused.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class JrepSession:
         self._count = 0
         self._serial = 0
         self._unanswered: dict[str, str] = {}
-        """Subjects of requests whose reply subject was announced to the peer, to withdraw it after the answer."""
+        """Subjects of requests with an announced reply subject, which is withdrawn after the answer."""
 
     def start(self, now: float) -> SessionOutput:
         federation = self.federation
@@ -69,7 +68,7 @@ class JrepSession:
         return [*self._payloads(), *events]
 
     def _greet_behind(self, events: list[Message | SessionEvent]) -> Iterator[Message | SessionEvent | bytes]:
-        """Answer a handshake after its events, so that the answer includes everything announced by then."""
+        """Answer a handshake after its events, so that the answer includes everything they announce."""
         yield from events
         yield from self._payloads()
 
@@ -88,7 +87,7 @@ class JrepSession:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one payload. Never raises: malformed messages become `Refused`, and are answered if possible."""
+        """Handle one payload. A malformed message becomes `Refused`, and is answered if possible."""
         federation = self.federation
         federation.heard = now
         if type(frame) is not bytes:
@@ -121,7 +120,7 @@ class JrepSession:
         return self._output()
 
     def pieces(self, frame: bytes) -> list[bytes]:
-        """Split a long payload; one that cannot be split is returned unchanged."""
+        """Split a long payload, or return it unchanged if that is not possible."""
         if type(frame) is not bytes:
             self.federation.offers = getattr(frame, "offers", None)
         try:
@@ -147,11 +146,11 @@ class JrepSession:
         self.federation.events.append(message)
 
     def _may_be_told(self, error_to: str) -> bool:
-        """True if an error may be sent there. Errai's clients name ClientBusErrors, their subject for errors."""
+        """Check that an error may be sent there. Errai's clients name ClientBusErrors, which is allowed."""
         return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.federation.role == "server")
 
     def _echo(self, message: Message) -> None:
-        """Answer the echo service, by which an Errai client tests a channel (notes section 2.3)."""
+        """Answer the echo service, with which an Errai client tests a channel (notes section 2.3)."""
         value = message.body if message.raw is None and message.has_body else MISSING
         answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value, checked=message.checked)
         document = self._write(answer, message.id)
@@ -197,7 +196,7 @@ class JrepSession:
         self.federation.events.append(message)
 
     def _refused(self, error: RemoteProtocolError) -> None:
-        """Report a malformed message, and send an error to the asker's ErrorTo or to a client's bus if possible."""
+        """Report a malformed message, and send an error to its ErrorTo or to a client's bus if possible."""
         self._bad += 1
         if self._unanswered and error.reply_id is not None:
             self._take_back(error.reply_id)
@@ -250,7 +249,7 @@ class JrepSession:
             self._tell_of_answers("RemoteUnsubscribe", subject, key)
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Withdraw an Errai client's reply subject. Ids are never reused, so nothing else is kept."""
+        """Withdraw the reply subject that an Errai client knows. Ids are not reused, so nothing else is stored."""
         if self._unanswered:
             self._take_back(key)
         return self._payloads()

@@ -1,4 +1,4 @@
-"""Derives Errai's five states of a bus (`BUS/client/framework/BusState`) from polybus events."""
+"""Errai's five states of a bus (`BUS/client/framework/BusState`), derived from polybus events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
 
 
 class BusState(enum.Enum):
-    """The states of a bus."""
+    """The state of a bus, as Errai names it."""
 
     UNINITIALIZED = "uninitialized"
-    """The bus has not been entered, or has been left."""
+    """The bus has not been started, or has been closed."""
     LOCAL_ONLY = "local only"
     """The bus is running without a link."""
     CONNECTING = "connecting"
@@ -28,11 +28,11 @@ _I, _F = BusState.CONNECTION_INTERRUPTED, BusState.CONNECTED
 STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
     state: {"up": _F, "lost": _I, "gone": _L, "trying": _F if state is _F else _C, "left": _U} for state in BusState
 }
-"""A link is up; the last one that was up is lost, or closed for good; a link is being tried; the bus was left."""
+"""The next state when a link is up, the last one is lost or closed for good, a link is trying, or the bus was left."""
 
 
 def bus_states(bus: Any) -> AsyncIterator[BusState]:
-    """Yield the current state of a bus and each change, up to UNINITIALIZED when the bus is left.
+    """Yield the current state of a bus and then each change, until the bus closes with UNINITIALIZED.
 
     ::
 
@@ -43,7 +43,7 @@ def bus_states(bus: Any) -> AsyncIterator[BusState]:
 
 
 class _States(AsyncIterator[BusState]):
-    """Not a generator, so it need not be closed."""
+    """Not a generator, so it does not have to be closed."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus

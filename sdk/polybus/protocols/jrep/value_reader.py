@@ -33,8 +33,8 @@ from .java import (
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64
-"""Maximum number of set elements or map keys with the same hash. Such numbers are easy to find, and each is compared with all
-earlier ones: a set of 40,000 took eight seconds.
+"""Maximum number of set elements or map keys with the same hash. An attacker easily finds such numbers, and each is compared
+with all earlier ones: a set of 40,000 took eight seconds.
 """
 _decode: Final = msgspec.json.Decoder().decode
 _MAX_NODES: Final = 1_000_000
@@ -117,7 +117,7 @@ def read_date(reading: object, node: dict[str, Any]) -> Any:
 
 
 class Measure:
-    """Size of a message's values with references expanded: a few bytes may refer to billions."""
+    """Size of a message's values with references expanded, because a few bytes may refer to billions."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}
@@ -125,7 +125,7 @@ class Measure:
         self._total = 0
 
     def add(self, value: Any, depth: int) -> None:
-        """Add a value. May raise `BadRequest`: too many values, or too deep."""
+        """Add a value. Raises `BadRequest` if there are too many values or levels."""
         self._total += self._size_of(value, depth)[0]
         self._check(self._total, 0, depth)
 
@@ -164,7 +164,7 @@ def _content_of(value: Any) -> Any:
 
 
 class ValueReading:
-    """Reads the values of one message, whose parts share ids."""
+    """Reads the values of one message. Its parts share ids."""
 
     __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
 
@@ -176,7 +176,7 @@ class ValueReading:
         self.referred: Measure | None = None  # Set at the first reference to an earlier object
 
     def read(self, node: Any, depth: int) -> Any:
-        """Convert decoded JSON. May raise `BadRequest`: invalid marker, or references that expand to too much."""
+        """Convert decoded JSON to a value."""
         value = self.value(node)
         if self.referred is not None:
             self.referred.add(value, depth)
@@ -300,7 +300,7 @@ class ValueReading:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _reference(self, node: dict[str, Any]) -> tuple[str | None, Any]:
-        """The id of an object, and the object if it was read before. May raise `BadRequest`: unknown id."""
+        """Return the id of an object, and the object itself if it was read before."""
         id = node.get("^ObjectID")
         if type(id) is not str or id == "-1":
             if self._strict:
@@ -317,7 +317,7 @@ class ValueReading:
         return id, None
 
     def _content(self, node: dict[str, Any], kind: type) -> tuple[str | None, Any, Any]:
-        """Id and ``^Value`` of a container, and the object if it was read before or has no such value."""
+        """Return the id and ``^Value`` of a container, and the object if it was read before or has no such value."""
         id, found = self._reference(node)
         content = node.get("^Value")
         if found is None and type(content) is not kind:
@@ -372,7 +372,7 @@ class ValueReading:
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
-        """Keep an object of an unregistered type. May raise `BadRequest` in strict mode."""
+        """Keep an object of an unregistered type, unless the mode is strict."""
         name = node["^EncodedType"]
         if self._strict and not known:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")
@@ -388,7 +388,7 @@ class ValueReading:
         return made
 
     def _object(self, node: dict[str, Any]) -> Any:
-        """Read ``java.lang.Object``; with a null it is Errai's form of null outside a message."""
+        """Read ``java.lang.Object``. Errai writes a null outside a message as one with a null value."""
         if "^Value" in node and node["^Value"] is None:
             return None
         return self._opaque(node, self._reference(node)[0])
@@ -399,7 +399,7 @@ def _portable(how: Portable) -> Read:
 
 
 def _constants(kind: type[enum.Enum], java: str) -> Read:
-    """Accept constants with or without ``^ObjectID``; both occur (notes section 9)."""
+    """Accept constants with and without ``^ObjectID``, because both occur (notes section 9)."""
     constants: dict[Any, Any] = dict(kind.__members__)
 
     def read(reading: ValueReading, node: dict[str, Any]) -> Any:
@@ -429,7 +429,7 @@ def _check_alike(count: int) -> None:
 
 
 def _unhashable(error: Exception, what: str) -> BadRequest:
-    """The error for an object without a working hash, perhaps because it contains itself."""
+    """Return the error for an object that cannot be hashed, perhaps because it contains itself."""
     return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)[0]}")
 
 

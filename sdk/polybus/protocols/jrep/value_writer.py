@@ -1,7 +1,7 @@
-"""Writes Errai's marked values: as the types of a Java signature, or by the Python type (notes sections 1.2 to 1.5).
+"""Writes Errai's marked values, by the types of a Java signature or by their Python types (notes sections 1.2 to 1.5).
 
-One pass: each function gets a value and the ids of the message, and returns the bytes of the value and its content. Containers
-are numbered on first sight and then referred to, so lists may contain themselves.
+All is written in one pass: a function gets a value and the message's ids, and returns the JSON of the value with its content. A
+container is numbered when it is first written and referred to afterwards, so a list may contain itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HASHED_TYPES: Final = frozenset(
     "java.math.BigInteger java.math.BigDecimal java.util.Date java.sql.Date java.sql.Time java.sql.Timestamp "
     "java.util.Optional".split()
 )
-"""Types with a hash code in ``^ObjectID``, which is not an id (notes section 1.4)."""
+"""Types with a hash code in ``^ObjectID`` instead of an id (notes section 1.4)."""
 LIST: Final = b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}'
 SET: Final = b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}'
 MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}'
@@ -115,7 +115,7 @@ def constants_writer(java: str) -> Callable[[Any, Any], bytes]:
 
 
 def enum_constant(java: str, name: str) -> bytes:
-    """Write a constant without an id, because real Errai does not read an enum with one (notes section 1.5)."""
+    """Write a constant without an id, because Errai does not read an enum with one (notes section 1.5)."""
     return b'{"^EncodedType":%b,"^EnumStringValue":%b}' % (quoted(java), quoted(name))
 
 
@@ -133,7 +133,7 @@ _PRIMITIVES: Final[Mapping[str, tuple[str, str]]] = {
     "long": ("java.lang.Long", "J"),
     "short": ("java.lang.Short", "S"),
 }
-"""Primitives with their class, which is the marker, and their letter in array names."""
+"""The class of each primitive, which is the marker, and its letter in array names."""
 _OF_LETTER: Final = {letter: name for name, (_, letter) in _PRIMITIVES.items()}
 _WHOLE: Final = {"java.lang.Byte": 8, "java.lang.Short": 16, "java.lang.Integer": 32, "java.lang.Long": 64}
 _BARE: Final = frozenset(("byte", "short", "int", "double"))  # Array elements without markers (notes section 1.3)
@@ -152,7 +152,7 @@ _AS_THEY_ARE: Final = (JavaObject, JavaEnum)
 
 @frozen
 class JavaType:
-    """A type as Java names it."""
+    """A type, as named in Java."""
 
     name: str  # Name in a signature: ``int``, ``java.lang.Long``, ``int[]``, ``java.util.List``
     # Type arguments of a declared collection: ``java.util.List<java.lang.Long>``. Signatures lack them.
@@ -172,7 +172,7 @@ class JavaType:
 
 
 def java_type(text: str) -> JavaType:
-    """Parse a declaration such as ``java.util.List<java.lang.Long>``. May raise `TypeError`: not a Java type."""
+    """Parse a declaration such as ``java.util.List<java.lang.Long>``."""
     tokens = _TOKENS.findall(text)
     if "".join(tokens) != "".join(text.split()):
         tokens = []
@@ -200,7 +200,7 @@ def _taken(tokens: list[str]) -> JavaType | None:
 
 
 class Arguments(list[Any]):
-    """Arguments of a remote procedure with their parameter types, which decide how each is written."""
+    """Arguments of a remote procedure with the parameter types that decide how each is written."""
 
     def __init__(self, values: Any, types: tuple[JavaType, ...]) -> None:
         super().__init__(values)
@@ -208,7 +208,7 @@ class Arguments(list[Any]):
 
 
 def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes:
-    """Write a list of arguments; `other` writes values without declared type. May raise `EncodeError`: wrong number or type."""
+    """Write a list of arguments. `other` writes values without a declared type."""
     if len(arguments) != len(arguments.types):
         names = ", ".join(kind.name for kind in arguments.types) or "none"
         raise EncodeError(f"{len(arguments)} arguments: the method takes {len(arguments.types)} ({names})")
@@ -223,7 +223,7 @@ def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes
 
 
 class _Declared:
-    """Writes values as their declared types. A value of another kind is written as its own, for the other side to judge."""
+    """Writes values as their declared types. A value of another type is written as its own, for the peer to judge."""
 
     def __init__(self, ids: Numbering, other: Write) -> None:
         self._ids = ids
@@ -290,7 +290,7 @@ class _Declared:
 
 
 def _scalar(value: Any, name: str) -> bytes | None:
-    """Write a single value; None if type or value is not single. May raise `EncodeError`: out of range."""
+    """Write a single value. Return None if the type or the value is not single."""
     marker = _PRIMITIVES[name][0] if name in _PRIMITIVES else name
     whole = isinstance(value, int) and not isinstance(value, bool)
     if marker in _WHOLE:
@@ -335,7 +335,7 @@ def _floating(value: float, marker: str, name: str) -> bytes:
 # -- values of any type ---
 
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
-"""Errai's server answers 500 if their ``^NumVal`` is missing."""
+"""Errai's server answers 500 if these types lack their ``^NumVal``."""
 
 _UNHASHABLE: Final = tuple(form.partition(b',"^ObjectID"')[0] for form in (LIST, SET, MAP))
 
@@ -366,7 +366,7 @@ class ValueWriter:
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
-        """Write a value as JSON. May raise `EncodeError`, with the path of the part that cannot be written."""
+        """Write a value as JSON. The `EncodeError` has the path of the part that cannot be written."""
         try:
             write = self._by_type.get(type(value))
             return self._other(value, ids) if write is None else write(value, ids)
@@ -394,7 +394,7 @@ class ValueWriter:
         return LIST % (given, items)
 
     def _tuple(self, value: Any, ids: Numbering) -> bytes:
-        """Write a tuple. Python has a single empty tuple; in Java each is a list of its own."""
+        """Write a tuple. Python has a single empty tuple, but in Java each is a list of its own."""
         return self._list(value, ids) if value else LIST % (ids.one(), b"")
 
     def _frozen_set(self, value: Any, ids: Numbering) -> bytes:
@@ -447,7 +447,7 @@ class ValueWriter:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _form_of(self, value: Any, ids: Numbering) -> Any:
-        """Convert an object to its JSON form: members as a map or list, a UUID as text."""
+        """Convert an object to its JSON form: members to a map or list, a UUID to a string."""
         if isinstance(value, msgspec.Struct):
             made = form_of_struct(value)
         elif attrs.has(type(value)) or hasattr(type(value), "__dataclass_fields__"):
@@ -474,7 +474,7 @@ class ValueWriter:
             raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
 
     def _exception(self, error: BaseException, ids: Numbering) -> bytes:
-        """Write a RuntimeException with class and text but no stack, as Errai does for one that is not portable."""
+        """Write a RuntimeException with class and text but no stack trace, as Errai does unless a class is portable."""
         known = ids.seen.get(id(error))
         if known is not None:
             return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
@@ -565,7 +565,7 @@ class ValueWriter:
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:
-    """Write a field with a static Java type. May raise `EncodeError`: another type."""
+    """Write a field that has a static Java type."""
     if type(value) is str:
         return quoted(value)
     if value is None:

@@ -1,7 +1,8 @@
-"""Writes the JSON objects of messages by concatenating bytes, and groups them in payloads.
+"""Writes messages as JSON objects by joining bytes, and groups them in payloads.
 
-An error has ErrorMessage, AdditionalDetails and Throwable for each peer, and code, reason and detail for a polybus. Throwable
-is a RuntimeException, which each Errai client knows, without a stack, and reveals no more than on other protocols.
+An error has ErrorMessage, AdditionalDetails and Throwable for any peer, and code, reason and detail for a polybus. The
+Throwable is a RuntimeException, which every Errai client knows. It has no stack trace and reveals no more than an error on
+other protocols.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .names import (
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:
-    """Parts of a failed call or end, each after a comma. May raise `EncodeError`: the detail cannot be encoded."""
+    """Write the parts of an error or a failed end, each after a comma."""
     code = Code.UNKNOWN if message.code is None else message.code
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -87,7 +88,7 @@ class MessageWriter:
         }
 
     def write(self, message: Message, id: Any, bus: str = SERVER_BUS, ours: bool = True) -> bytes:
-        """Write a message; empty for a local publication. The `id` of an answer is its destination: (ReplyTo, ErrorTo)."""
+        """Write a message, or nothing for a local publication. The `id` of an answer is its destination: (ReplyTo, ErrorTo)."""
         kind = message.kind
         if kind is _REQUEST:
             return self._request(message, id, ours)
@@ -107,7 +108,7 @@ class MessageWriter:
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _addressed(self, message: Message, id: Any) -> tuple[SubjectParts, bytes]:
-        """Write subject and reply subjects of a request. A received id already contains them."""
+        """Write the subject and the reply subjects of a request. The id of a received request already contains them."""
         names = self._names(message.subject)
         if type(id) is str:
             key = quoted(id)[1:-1]
@@ -131,7 +132,7 @@ class MessageWriter:
         return b"".join((start, names.body, raw, tail))
 
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
-        """Write the destination of an answer: the asker's, or the subject of a received answer's id."""
+        """Write the destination of an answer: the caller's, or the subject in the id of a received answer."""
         if type(id) is str:
             return _addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
@@ -193,7 +194,7 @@ class MessageWriter:
     # -- management and errors -------------------------------------------------------------------------------------------
 
     def command(self, bus: str, parts: Any) -> bytes:
-        """Write a command to the other bus; parts are text, or lists of text."""
+        """Write a command to the other bus. Its parts are strings or lists of strings."""
         written, encode = [b'{"ToSubject":' + quoted(bus)], encoder_of(self._values)
         for name, value in parts.items():
             if name != "ToSubject":
@@ -258,7 +259,7 @@ def joined(documents: Sequence[bytes]) -> bytes:
 
 
 def payloads_of(documents: Sequence[bytes], limit: int, most: int) -> list[bytes]:
-    """Group documents in as few payloads as `limit` bytes and `most` messages allow."""
+    """Group documents in as few payloads as possible, with at most `limit` bytes and `most` messages each."""
     payloads: list[list[bytes]] = []
     size = 0
     for document in documents:

@@ -1,4 +1,4 @@
-"""Options of the protocol `up`."""
+"""Options of the `up` protocol."""
 
 from __future__ import annotations
 
@@ -47,32 +47,30 @@ class Up(EntityOptions):
     """Current uProtocol (UMessage), with its options.
 
     Args:
-        entity: Address of this side, including its authority: ``//device1/10AB/3``.
-        peer: Address of the other side, used for notifications and for requests to names that have only a number. By default
-            it is taken from the first message of the other side.
-        names: Maps each subject to a resource number (a method below 0x8000, otherwise a topic), to a list with one of each,
-            or to a whole address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` reads
-            the services of a proto file. A subject with a slash needs no entry.
-        ttl: Lifetime of publications and notifications in seconds. By default they do not expire. A request is valid until
-            its deadline.
-        priorities: Maps subject patterns to ``CS0`` ... ``CS6``; the first match counts. The default is ``CS4`` for requests,
-            which cannot have less, and ``CS1`` for publications.
-        token: Token to send with each request: a string, or a function that returns a string, or None for no token. It is
-            never logged.
+        entity: Address of this side, with its authority: ``//device1/10AB/3``.
+        peer: Address of the other side, for notifications and for requests to names that are only a number. The default is the
+            source of its first message.
+        names: Resource number of each subject (a method below 0x8000, otherwise a topic), a list with one of each, or a whole
+            address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` the services of a
+            proto file. A subject with a slash needs no entry.
+        ttl: Seconds until publications and notifications expire, by default never. A request expires at its deadline.
+        priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match counts. The default is ``CS1`` for
+            publications, and ``CS4``, which is the minimum, for requests.
+        token: Token to send with each request: a string, or a function that returns one (or None to send no token). It is never
+            logged.
         permission_level: Permission level to send with each request.
-        strings: Encoding of text: ``json``, or plain ``text``.
+        strings: Encoding of strings: ``json``, or plain ``text``.
         dialect: Form of messages on Zenoh: ``spec`` as in the specification and in up-rust since 0.7, ``cpp-1.0`` as in up-cpp,
             or ``rust-0.6`` as in earlier versions of up-rust. Programs with different dialects do not receive each other's
             messages.
-        per_authority: Maximum number of active requests from one source authority; further requests fail with
-            RESOURCE_EXHAUSTED. The bus sees a whole fabric as one peer, so without this limit a single sender could use up the
-            peer's requests.
-        max_clock_skew: For messages with a ttl, how many seconds in the future the time in the id may be.
-        allowance: Seconds that a message may be older than its ttl, because clocks differ.
-        clock: Function that returns nanoseconds since 1970.
+        per_authority: Maximum number of active requests from one authority. Further requests fail with RESOURCE_EXHAUSTED. The
+            bus sees a whole fabric as one peer, so a single sender could otherwise use up all of that peer's requests.
+        max_clock_skew: Seconds by which a message with a ttl may be from the future.
+        allowance: Seconds by which a message may outlive its ttl, because clocks differ.
+        clock: Returns nanoseconds since 1970.
 
     Raises:
-        ValueError: A value is invalid.
+        ValueError: If a value is invalid.
     """
 
     name = "up"
@@ -88,7 +86,7 @@ class Up(EntityOptions):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from the defaults, except entity and peer: a client that connects has its own."""
+        """Return the options that differ from their defaults, except entity and peer, because a client has its own."""
         return {name: value for name, value in super().url_options.items() if name in _SHARED}
 
     @property
@@ -103,7 +101,7 @@ class Up(EntityOptions):
 
     @property
     def own(self) -> UUri:
-        """The address of this side for answers and notifications."""
+        """Address of this side, for answers and notifications."""
         return parse_entity(self.entity)
 
     @property
@@ -119,17 +117,17 @@ class Up(EntityOptions):
         return list(dissect(frame))
 
     def codec(self, limits: Limits = _LIMITS) -> UpCodec:
-        """Return the codec. Adapters with equal options and limits share one."""
+        """Return the codec, which adapters with equal options and limits share."""
         return _codec(self.strings == "text", self.priorities, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
-        """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
+        """Create the session of a connection, the same in both roles. `rng` generates the random part of ids."""
         return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 
 @frozen
 class UpFabric:
-    """The protocol on Zenoh: UMessages as samples in a dialect, and sessions with filters. Implements `plugins.Fabric`."""
+    """UMessages as samples on Zenoh, and sessions with filters. Implements `plugins.Fabric`."""
 
     adapter: Up
 
@@ -146,7 +144,7 @@ class UpFabric:
         return key.split("/", 2)[1] if "/" in key else ""
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:
-        """The message of a sample; None for another dialect with the same keys. May raise `RemoteProtocolError`."""
+        """Convert a sample to a frame, or return None for another dialect that uses the same keys."""
         try:
             return DIALECTS[self.adapter.dialect].frame(sample, limits.message)
         except ForeignDialect:

@@ -1,6 +1,6 @@
 """Converts between messages of the bus and serialised UMessages.
 
-The parts that many messages share, all except ids and payload, are checked once and cached by their bytes. Bodies are JSON for
+Many messages differ only in ids and payload, so everything else is checked once and cached by its bytes. Bodies are JSON for
 plain values, ``google.protobuf.Any`` for protobuf messages, raw bytes, and optionally plain text.
 """
 
@@ -51,7 +51,9 @@ from .wire import (
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON, ANY, OCTETS, TEXT)
 _READ: Mapping[int, BodyFormat] = {PayloadFormat.PROTOBUF_IN_ANY: ANY, PayloadFormat.JSON: JSON, PayloadFormat.TEXT: TEXT}
-"""Other formats are bytes, with the format in ``message.attributes``: a bare protobuf message does not carry its type."""
+"""Other formats are read as bytes, with the format in ``message.attributes``, because a bare protobuf message does not carry
+its type.
+"""
 _WRITTEN: Final = {id(OCTETS): int(PayloadFormat.RAW), **{id(format): int(number) for number, format in _READ.items()}}
 _JSON: Final = int(PayloadFormat.JSON)
 _decode: Final = msgspec.json.Decoder().decode
@@ -67,7 +69,7 @@ def format_for(value: Any, texts: bool) -> BodyFormat:
 
 
 def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
-    """The payload of a message and its wire format. May raise `EncodeError`."""
+    """Return the payload of a message and its format on the wire."""
     raw, format = message.raw, message.format
     if raw is not None and raw is message.checked and format is JSON:
         return raw, _JSON
@@ -81,7 +83,7 @@ def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
 
 
 def given_body(raw: bytes, message: Message) -> tuple[bytes, int]:
-    """As `written_body`, without checks, for bytes in a format of this wire."""
+    """Like `written_body`, but without checks, for bytes in a format of this wire."""
     if message.format is OCTETS and message.extras is not None:  # relayed bytes in an application's format
         return raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)
     return raw, _WRITTEN[id(message.format)]
@@ -92,7 +94,7 @@ def format_of(number: int) -> BodyFormat:
 
 
 def check_payload(payload: bytes, format: BodyFormat) -> None:
-    """Check an incoming payload that is not JSON. May raise `RemoteProtocolError`: not in its declared format."""
+    """Check that an incoming payload, if it is not JSON, has its declared format."""
     if format is ANY and not check_any(payload):
         raise _no("google.protobuf.Any", "bad_protobuf")
     if format is TEXT:
@@ -103,7 +105,7 @@ def check_payload(payload: bytes, format: BodyFormat) -> None:
 
 
 def read_json(payload: bytes, depth: int) -> Any:
-    """Read an incoming JSON payload. May raise `RemoteProtocolError`: malformed, or too deep."""
+    """Decode an incoming JSON payload."""
     try:
         if len(payload) > 2 * depth or not payload.isascii():
             check_json(payload, depth)
@@ -160,7 +162,7 @@ def shape_of(given: Attributes) -> MessageShape:
 
 
 class UpReturnAddress(tuple[bytes, MessageShape]):
-    """The id of a request in wire form, with its attributes, so that the answer finds its way back."""
+    """The id of a request in wire form, with the attributes that its answer needs."""
 
     __slots__ = ()
 
@@ -174,7 +176,7 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
 
     @property
     def account(self) -> bytes:
-        """The id with its sender, so that a guessed id cannot take another sender's request."""
+        """The id with its sender, so that a guessed id does not match another sender's request."""
         return self[0] + self[1].sender
 
     def __str__(self) -> str:
@@ -261,7 +263,7 @@ class UpReader:
         self._known: dict[tuple[bytes, bytes], MessageShape] = {}
 
     def read(self, frame: bytes) -> UpMessage:
-        """Read the one message of a frame. May raise `RemoteProtocolError`: malformed, or against a rule."""
+        """Read the message of a frame."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -362,7 +364,7 @@ def _check(given: Attributes) -> None:
 
 
 def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError:
-    """Add to a payload's error the request to answer, or the request that this answer was for."""
+    """Add to a payload's error the request to answer, or the request that the message answers."""
     if message.kind is Kind.REQUEST:
         error.answer_id = message.id
     elif message.kind is Kind.RESPONSE:
@@ -371,7 +373,7 @@ def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError
 
 
 def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:
-    """Read an error answer; its payload is used if it is a UStatus, bare or in an ``Any``."""
+    """Read an error answer. Its payload is used if it is a UStatus, bare or in an ``Any``."""
     given = message.shape.given
     facts: dict[str, Any] = {"text": "", "reason": None, "detail": None}
     if payload is not None:
@@ -404,8 +406,8 @@ MAX_TTL: Final = 2**32 - 1
 
 @frozen(eq=False, kw_only=True)
 class UpCodec:
-    """Converts between frames and messages. After reading, `Message.attributes` has all attributes, and the subject is an
-    address.
+    """Converts between frames and messages. A message that was read has all attributes in `Message.attributes`, and an address
+    as its subject.
     """
 
     limits: Limits = field(factory=Limits)
@@ -421,7 +423,7 @@ class UpCodec:
         object.__setattr__(self, "read", UpReader(self.limits).read)
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes unchanged, protobuf messages in an ``Any``, anything else as JSON."""
+        """Bytes are sent unchanged, protobuf messages in an ``Any``, anything else as JSON."""
         return format_for(value, self.texts)
 
     def urgency(self, message: Message) -> int:
@@ -442,7 +444,7 @@ class UpCodec:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message. Ids, source and sink are in `Message.attributes`, as `decode` returns them."""
+        """Write the frame of one message. Ids, source and sink are in `Message.attributes`, as `decode` returns them."""
         if len(messages) != 1:
             raise Unsupported(f"a frame of up is one message, not {len(messages)}")
         (message,) = messages
@@ -468,7 +470,7 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """The frame of attributes and a body. Bytes in a format of this wire are not checked: tools test readers with them."""
+        """Write attributes and a body. Bytes in a format of this wire are not checked, because tools test readers with them."""
         if message.kind is Kind.ERROR:
             given.commstatus = int(message.code or Code.UNKNOWN)
             payload: bytes | None = status_of(message)

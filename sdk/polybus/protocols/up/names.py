@@ -1,7 +1,7 @@
-"""Maps subjects of the bus to addresses and back. It uses a table of names from code, a file, or a proto file (see `services`).
+"""Maps the bus's subjects to addresses and back, with a table of names from code, a file, or a proto file (see `services`).
 
-A number alone is a resource. In a request to the peer, it is a resource of the peer. In publications, notifications and
-requests to this side, it is a resource of this entity. A subject with a ``/`` is an address.
+A bare number is a resource of the peer in a request to it. Anywhere else it is a resource of this entity. A subject with a
+``/`` is an address.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
 def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
-    """Read the table of names in a TOML file, for ``Up(names=...)``.
+    """Read the table for ``Up(names=...)`` in a TOML file.
 
-    Each line assigns a name a number, an address, or a list of a method and a topic: ``"door.opened" = 0x80CD``, ``UpdateDoor =
+    Each line maps a name to a number, an address, or a list of a method and a topic: ``"door.opened" = 0x80CD``, ``UpdateDoor =
     "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
     Args:
@@ -36,7 +36,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
         file: Name of the file, for error texts.
 
     Raises:
-        ValueError: The table is invalid. The error text names the file and line.
+        ValueError: If the table is invalid. The text names the file and line.
     """
     text = checked_text(text)
     try:
@@ -55,7 +55,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
 
 
 def checked_text(text: str) -> str:
-    """Return the text of a file without a byte order mark. Raises `ValueError` if it is the name of a file instead."""
+    """Return a file's text without byte order mark. Raises `ValueError` if it is the name of a file instead."""
     if text.endswith((".toml", ".proto")) and "\n" not in text:
         raise ValueError(f"up: {text!r} is the name of a file, and its text is expected: Path({text!r}).read_text()")
     return text.removeprefix("\ufeff")
@@ -68,7 +68,7 @@ def _line_of(name: str, text: str) -> str:
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
-    """Check the table of an option. Raises `ValueError` if a name or number is invalid or a duplicate."""
+    """Check the table of names."""
     pairs = pairs_in(names)
     if pairs is None:
         text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
@@ -81,7 +81,7 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
 
 
 def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
-    """Check the places of one name and add them to `taken`. Raises `ValueError` if one is invalid or already taken."""
+    """Check the places of one name and add them to `taken`."""
     if type(name) is not str or not name or "/" in name:
         raise ValueError(f"{name!r} is not a name: a name is a string without a slash")
     if isinstance(given, Mapping):
@@ -120,9 +120,9 @@ def _shown(place: Place) -> str:
 
 
 class UpNames:
-    """The names of one connection: a table, the address of this side, and that of the other side, once known.
+    """The names of one connection: the table, the address of this side, and that of the other side once it is known.
 
-    On a fabric there is no single other side. Elsewhere this side's address is used until it is known.
+    Until then, this side's address is used. On a fabric there is no single other side.
     """
 
     __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "spellings")
@@ -139,11 +139,11 @@ class UpNames:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
         self.spellings: Memo[str, tuple[str, tuple[str, ...]]] = Memo(self._spellings, _REMEMBERED)
-        """The subject of an address, and its other spellings."""
+        """Subject of an address, and its other spellings."""
 
     @property
     def other(self) -> UUri:
-        """Address of the other side. May raise `Unsupported`: unknown, on a fabric."""
+        """Address of the other side. Raises `Unsupported` on a fabric if it is unknown."""
         if self.peer is None and self._on_fabric:
             raise Unsupported("up: a fabric has no single peer: set Up(peer=...), or use an address as subject")
         return self.entity if self.peer is None else self.peer
@@ -153,7 +153,7 @@ class UpNames:
         return self._topics.keys()
 
     def sources(self, name: str) -> tuple[UUri, ...]:
-        """Source addresses of publications with this name as subject. May raise `Unsupported`: no topic."""
+        """Return the source addresses of publications with this name as subject."""
         place = _place_of(name, "topic", self._topics, self._methods)
         if not isinstance(place, int):
             return (place,)
@@ -164,19 +164,19 @@ class UpNames:
         self.spellings.clear()
 
     def method(self, subject: str | int) -> UUri:
-        """Address for a request. May raise `Unsupported`: no address; `LocalProtocolError`."""
+        """Return the address for a request."""
         return self._whole(_found(subject, "method", self._methods, self._topics, lambda: self.other))
 
     def topic(self, subject: str | int) -> UUri:
-        """Source address of a publication. May raise `Unsupported`: no address; `LocalProtocolError`."""
+        """Return the source address of a publication."""
         return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
 
     def _whole(self, uri: UUri) -> UUri:
-        """Add this host's authority on a fabric, because receivers would take an address without one for their own host's."""
+        """Add this host's authority on a fabric, because a receiver would complete the address with its own."""
         return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
 
     def destination(self, to: str | None) -> UUri:
-        """Address for a notification: the given entity, or the other side. May raise `LocalProtocolError`: not an entity."""
+        """Return the address for a notification: the given entity, or the other side."""
         return self.other.with_resource(0) if to is None else _entity(to)
 
     def _spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
@@ -242,7 +242,7 @@ def _address(subject: str, kind: str) -> UUri:
 
 
 def _entity(text: str) -> UUri:
-    """The entity of an address with or without resource, so that a message's source works as a destination."""
+    """Return the entity of an address with or without resource, so that a message's source works as a destination."""
     try:
         uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
     except UUriError as error:

@@ -8,9 +8,9 @@
 
 A key is ``up/`` and the segments of source and sink: five per address, with type and instance apart, or four with the entity as
 one. Keys of 11 and 9 segments never match. The other two dialects share keys, so each receives the other's samples and refuses
-their attachment. A sample and a frame, one serialised UMessage, convert into each other; the message is not interpreted. An
-address without authority is on the sender's host, which the key names (up-l1/zenoh.adoc, URI Mapping). The frame gets that
-name, because a receiver would take the address for its own.
+their attachment. Samples and frames (serialised UMessages) convert into each other without interpreting the message. An address
+without authority is on the sender's host, which is in the key (up-l1/zenoh.adoc, URI Mapping). The frame gets that name,
+because a receiver would take the address for its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
 
 
 def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
-    """The five segments of an address or pattern, or four with the whole entity, which then may cover more: match again."""
+    """Return the segments of an address or pattern: five, or four with the whole entity, which may cover more than the
+    pattern.
+    """
     type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
     instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
     version = "*" if uri.version == ANY_VERSION else f"{uri.version:X}"
@@ -45,7 +47,7 @@ def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
 
 
 def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = False) -> str:
-    """The key of a message, or the expression of a filter. May raise `ValueError`: no name of this host."""
+    """Return the key of a message, or the expression of a filter."""
     if host in ("", ANY_AUTHORITY):
         raise ValueError(f"{host!r} does not name this host: keys need its name in place of an empty authority")
     start = f"up/{segments_of(source, host, whole_entity=whole_entity)}"
@@ -56,13 +58,13 @@ def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = F
 
 _VERSION: Final = b"\x01"
 _PAIRS: Final = b"\x02\x00\x01\x01\x00"
-"""Zenoh's serialisation of two pairs of text and bytes: both texts are empty, the first bytes are the version."""
+"""Two pairs of string and bytes in Zenoh's serialisation. Both strings are empty, and the first bytes are the version."""
 MAX_ATTACHMENT: Final = 64 * 1024  # Maximum bytes of an attachment; two addresses and three texts need far less
 MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16  # Maximum bytes of its attributes, in any dialect
 
 
 def check_attributes(frame: bytes) -> None:
-    """Check an outgoing frame for a sample. May raise `TooLarge`: receivers would refuse its attachment."""
+    """Check that receivers will accept the attachment of an outgoing frame."""
     size = len(split_message(frame)[0] or b"")
     if size > MAX_ATTRIBUTES:
         text = f"attributes of {size} bytes: on a fabric there is room for {MAX_ATTRIBUTES}"
@@ -70,7 +72,7 @@ def check_attributes(frame: bytes) -> None:
 
 
 class ForeignDialect(ValueError):
-    """A sample in another dialect with the same keys."""
+    """A sample in another dialect that uses the same keys."""
 
 
 @frozen
@@ -82,11 +84,11 @@ class Dialect:
     serialized: bool = False  # True if attachment and payload use Zenoh's serialisation
 
     def filter(self, source: UUri, sink: UUri | None, host: str) -> str:
-        """The key expression of a filter, which may match more than asked: match again."""
+        """Return the key expression of a filter, which may match more than the filter."""
         return key_of(source, sink, host, whole_entity=self.whole_entity)
 
     def sample(self, frame: bytes, host: str) -> Sample:
-        """Convert a frame to a sample. May raise `ValueError`: malformed, or without source."""
+        """Convert a frame to a sample."""
         attributes, payload = split_message(frame)
         found = read_attributes(attributes or b"")
         if found.source is None:
@@ -102,7 +104,7 @@ class Dialect:
     def frame(self, sample: Sample, limit: int) -> bytes:
         """Convert a sample to a frame. Its key must match its attributes, because a fabric's access rules apply to keys.
 
-        Raises `ForeignDialect` for another dialect with the same keys, and `ValueError` with the reason for an invalid sample.
+        Raises `ForeignDialect` for another dialect that uses the same keys, and `ValueError` for an invalid sample.
         """
         attachment, payload = sample.attachment, sample.payload
         size = 0 if attachment is None else len(attachment)
@@ -136,7 +138,7 @@ class Dialect:
         return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
 
     def _placed(self, key: str, source: UUri | None, sink: UUri | None) -> tuple[UUri, UUri | None]:
-        """The addresses with their hosts. May raise `ValueError`: they contradict the key."""
+        """Return the addresses with their hosts, which must match the key."""
         if source is None:
             raise ValueError("a message without source")
         source = _with_host(source, key, 1)
@@ -147,7 +149,7 @@ class Dialect:
 
 
 def _with_host(uri: UUri, key: str, place: int) -> UUri:
-    """Complete an address with the host from a key. May raise `ValueError`: invalid host."""
+    """Complete an address with the host from a key."""
     if uri.authority:
         return uri
     segments = key.split("/", place + 1)
@@ -201,7 +203,6 @@ class Filters:
         self._heard: tuple[str, ...] = ()
 
     def add(self, pattern: str | int) -> None:
-        """Add a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
         self._wanted[pattern] = tuple(self._expression(source, None) for source in self._sources(pattern))
         self.declare()
 
@@ -234,7 +235,7 @@ class Filters:
 
 
 def _sources_of_addresses(pattern: str) -> UUri:
-    """The narrowest filter for the addresses that a pattern of the bus matches."""
+    """Return the narrowest filter for the addresses that a pattern of the bus matches."""
     tokens = canonical(pattern).split("/")
     parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
     if parts[-1] == ">":

@@ -1,8 +1,8 @@
 """Reads the names and numbers of services from proto files (eclipse-uprotocol/up-spec, up-core-api/uprotocol/uoptions.proto).
 
-A service has an id, a version, methods with ids below 8000, and topics with ids of 8000 and above (hexadecimal). They are read
-from the text of a proto file or from the output of protoc. The parser reads only the options of services and methods, whose
-values are constants or messages in text format. It skips the rest of the language (protobuf.dev, proto3 and editions).
+A service has an id, a version, methods with ids below 8000, and topics with ids of 8000 and above (hexadecimal). They are in
+the text of a proto file or in what protoc generates. The parser reads only the options of services and methods, which are
+constants or messages in text format, and skips the rest of the language (protobuf.dev, proto3 and editions).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Option:
 
 @frozen
 class Declared:
-    """A service, or a method without `methods`."""
+    """A service, or a method, which has no `methods`."""
 
     name: str
     options: list[Option]
@@ -77,14 +77,14 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Reader:
-    """Reads tokens one by one; a token without text marks the end of the file."""
+    """Reads tokens one by one. A token without text marks the end of the file."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._next = next(self._tokens)
 
     def services(self) -> Iterator[Declared]:
-        """Read the services, and skip all else at the top level."""
+        """Yield the services, and skip everything else at the top level."""
         while self._next.text:
             token = self._take()
             if token.text == "service" and not token.quoted:
@@ -149,7 +149,7 @@ class _Reader:
         return found
 
     def _option(self, line: int) -> list[Option]:
-        """Read an option; an empty list unless it concerns services of uProtocol."""
+        """Read an option. The list is empty unless the option is one of uProtocol's."""
         name = ""
         while self._next.text != "=":
             name += self._take().text
@@ -252,8 +252,8 @@ class Service:
         name: The ``service_name`` or, if there is none, the name in the proto file.
         id: Type of the service's entities, a 16-bit number.
         version: Major version of the service.
-        methods: Maps the names of methods to their numbers, from 1 to 7FFF.
-        topics: Maps the names of publications and notifications to their numbers, from 8000 to FFFE.
+        methods: Numbers of the methods by name, from 1 to 7FFF.
+        topics: Numbers of publications and notifications by name, from 8000 to FFFE.
     """
 
     name: str
@@ -270,21 +270,21 @@ class Service:
             instance: Instance number on that host.
 
         Raises:
-            ValueError: The authority or the instance is invalid.
+            ValueError: If the authority or the instance is invalid.
         """
         return self._at(authority, instance, 0).entity_text
 
     def names(self, authority: str | None = None, *, instance: int = 0, prefix: str = "") -> dict[str, Any]:
-        """Return a table with the names of the service's methods and topics, for ``Up(names=...)``.
+        """Return the names of the methods and topics, as a table for ``Up(names=...)``.
 
         Args:
-            authority: Host that offers the service. The table then contains whole addresses. Without it, the table contains
-                only numbers, which refer to this entity or to the peer.
+            authority: Host that offers the service, for a table of whole addresses. Without it the table has only numbers,
+                which refer to this entity or to the peer.
             instance: Instance number on that host.
             prefix: Prefix to add to each name, such as ``body.`` for ``body.UpdateDoor``.
 
         Raises:
-            ValueError: The authority or the instance is invalid.
+            ValueError: If the authority or the instance is invalid.
         """
         table: dict[str, Any] = {}
         for name, number in (*self.methods.items(), *self.topics.items()):
@@ -311,7 +311,7 @@ def services_in(text: str, *, file: str = "services") -> list[Service]:
         file: Name of the file, for error texts.
 
     Raises:
-        ValueError: The file is invalid, or an option is missing, invalid or duplicate. The error text names the file and line.
+        ValueError: If the file is invalid, or an option is missing, invalid or duplicate. The text names the file and line.
     """
 
     def place(line: int) -> str:
@@ -330,10 +330,10 @@ def service_of(descriptor: ServiceDescriptor) -> Service:
     For example: ``service_of(body_pb2.DESCRIPTOR.services_by_name["BodyAccess"])``.
 
     Args:
-        descriptor: Descriptor of the service. The program does not need to know its options.
+        descriptor: Descriptor of the service. The program need not know its options.
 
     Raises:
-        ValueError: An option is missing, invalid or duplicate. The error text names the file.
+        ValueError: If an option is missing, invalid or duplicate. The text names the file.
     """
     options = [
         Option(name, _topic(part) if name in _TOPICS and isinstance(part, bytes) else _plain(part), 0)
@@ -362,7 +362,7 @@ def _topic(part: bytes) -> dict[str, Any]:
 
 
 def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
-    """Check a declared service. May raise `ValueError`, which names the place."""
+    """Check a declared service. Errors name the place."""
 
     def wrong(line: int, text: str) -> ValueError:
         return ValueError(f"up: {place(line)}: {text}")

@@ -1,4 +1,4 @@
-"""One connection, without I/O and without a handshake: ids, times, names, and pending requests."""
+"""One connection without I/O or a handshake: ids, times, names, and pending requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Accounts:
         self._counts: dict[str, int] = {}
 
     def is_known(self, request: bytes) -> bool:
-        """True if a request, by `UpReturnAddress.account`, is active or was answered recently."""
+        """Check if a request (by `UpReturnAddress.account`) is active or was answered recently."""
         return request in self._under_way or request in self._settled or request in self._older
 
     def admit(self, request: bytes, authority: str) -> bool:
@@ -93,7 +93,7 @@ _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
 
 
 class UpSession(EntitySession):
-    """One end of a connection; both ends behave alike. With `filters` it is one on a fabric.
+    """One end of a connection, or of a fabric if there are `filters`. Both ends behave alike.
 
     The key of a request is its message id in wire form. `Message.id` of an incoming request is its `UpReturnAddress`.
     """
@@ -160,7 +160,7 @@ class UpSession(EntitySession):
         return False
 
     def _check_answer(self, message: UpMessage, shape: MessageShape) -> bool:
-        """True if an answer is accepted. If it has expired, the request waits on, until its own deadline."""
+        """Return True to accept an answer. If it has expired, its request waits until its own deadline."""
         key, source = message.reqid, shape.source
         sink = self._asked.get(key)
         if sink is None:
@@ -278,7 +278,7 @@ def _new_token(make: Callable[[], Any]) -> bytes:
 
 
 def _trace(headers: Mapping[str, str]) -> bytes:
-    """The trace context. May raise `Unsupported`: other headers do not fit."""
+    """Write the trace context. No other header fits."""
     others = [name for name in headers if name.lower() != _TRACE]
     if others:
         raise Unsupported(f"up: a UMessage carries only the header {_TRACE}, not {others[0]!r}")

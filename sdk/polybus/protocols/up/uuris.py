@@ -33,7 +33,7 @@ _FORM: Final = "an address has the form //device1/10AB/3/80CD: an authority, and
 
 
 class UUriError(ValueError):
-    """The text or numbers are not an address of UMessage."""
+    """The string or the numbers are not an address of UMessage."""
 
 
 @frozen
@@ -68,7 +68,7 @@ class UUri:
 
     @property
     def entity_text(self) -> str:
-        """The address without its resource: ``//device1/10AB/3``. Equal for equal entities."""
+        """The address without its resource: ``//device1/10AB/3``. Equal entities have the same."""
         host = f"//{self.authority}" if self.authority else ""
         return f"{host}/{self.entity:X}/{self.version:X}"
 
@@ -81,7 +81,7 @@ class UUri:
 
 @lru_cache(maxsize=1024)
 def parse_uuri(text: str) -> UUri:
-    """Parse an address. May raise `UUriError`, with the reason."""
+    """Parse an address. Raises `UUriError` if it is invalid."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise UUriError(f"{text[:100]!r} is not an address: {_FORM}")
@@ -91,7 +91,7 @@ def parse_uuri(text: str) -> UUri:
 
 
 def parse_entity(text: str) -> UUri:
-    """Parse an entity, an address without resource. May raise `UUriError`: invalid, or a pattern."""
+    """Parse an entity, which is an address without a resource and not a pattern."""
     try:
         entity = parse_uuri(f"{text}/0")
     except UUriError as error:
@@ -102,14 +102,14 @@ def parse_entity(text: str) -> UUri:
 
 
 def no_entity(text: str, error: UUriError) -> str:
-    """Reason why a text is not an entity: its form, or its authority, as in the error."""
+    """Explain why a string is not an entity: because of its form or, as in the error, of its authority."""
     why = error if _TEXT.fullmatch(f"{text}/0") else "an entity has the form //device1/10AB/3"
     return f"{text[:100]!r} is not an entity: {why}"
 
 
 @lru_cache(maxsize=1024)
 def check_authority(authority: str) -> None:
-    """Check the name of a host, which may be empty or a wildcard. May raise `UUriError`, with the reason."""
+    """Check the name of a host, which may be empty or a wildcard."""
     if len(authority) > LONGEST_AUTHORITY:
         raise UUriError(f"an authority of {len(authority)} characters: the limit is {LONGEST_AUTHORITY}: {authority[:40]!r}")
     if not authority or authority == ANY_AUTHORITY or _NAME.fullmatch(authority):

@@ -1,11 +1,12 @@
 """The attributes of a message, the rules for them, and their protobuf encoding, without the protobuf package.
 
-The rules are those of eclipse-uprotocol/up-spec, basics/uattributes.adoc. Messages are checked when sent and when received.
+The rules are those of eclipse-uprotocol/up-spec, basics/uattributes.adoc. Messages are checked when they are sent and when they
+are received.
 
-UMessage, UAttributes, UUri and UUID of ``uprotocol.v1`` are written with their fields in the order of the numbers and without
-defaults. All forms that proto3 allows are read, and unknown fields are skipped. An id is 16 bytes, in order. On the wire it is
-two fixed64 with reversed bytes: ``09`` with time, version and counter, ``11`` with variant and random part. Sessions make,
-compare and store ids in that form of 18 bytes.
+UMessage, UAttributes, UUri and UUID of ``uprotocol.v1`` are written with fields in the order of their numbers and without
+defaults. All forms that proto3 allows are read, and unknown fields are skipped. An id is 16 bytes. On the wire it is two
+fixed64 with reversed bytes: ``09`` with time, version and counter, ``11`` with variant and random part. Sessions make, compare
+and store ids in that form of 18 bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class PayloadFormat(IntEnum):
 
 
 TYPE_NAMES: Final[Mapping[int, str]] = {1: "up-pub.v1", 2: "up-req.v1", 3: "up-res.v1", 4: "up-not.v1"}
-"""Names as in the bindings to CloudEvents and MQTT."""
+"""Names from the bindings to CloudEvents and MQTT."""
 USUAL_PRIORITY: Final = 2  # CS1, also the meaning of 0. The number on the wire is the class's number plus one.
 REQUEST_PRIORITY: Final = 5
 LAST_PRIORITY: Final = 7
@@ -56,7 +57,7 @@ FORMAT_NAMES: Final = tuple(format.name.lower() for format in PayloadFormat)
 
 
 class Attributes(Struct, gc=False):
-    """The attributes of one message. Ids are 16 bytes. Empty, None and 0 mean absent."""
+    """The attributes of one message, with ids of 16 bytes. Empty, None and 0 mean absent."""
 
     id: bytes = b""
     type: int = 0
@@ -90,7 +91,7 @@ class Attributes(Struct, gc=False):
 
 
 def priority_name(priority: int) -> str:
-    """The class of a wire priority: ``CS1`` for 0 and 2."""
+    """Return the class of a wire priority: ``CS1`` for 0 and 2."""
     return f"CS{(priority or USUAL_PRIORITY) - 1}"
 
 
@@ -100,14 +101,14 @@ def uuid_text(id: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Parse an id with hyphens. May raise `ValueError`."""
+    """Parse an id with hyphens."""
     if id_version(text) != 7:
         raise ValueError(f"{text[:60]!r} is not a UUID of version 7: one has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return bytes.fromhex(text.replace("-", ""))
 
 
 def is_v7(id: bytes) -> bool:
-    """True if an id is a UUID of version 7 (RFC 9562)."""
+    """Check for a UUID of version 7 (RFC 9562)."""
     return len(id) == 16 and id[6] >> 4 == 7 and id[8] >> 6 == 2
 
 
@@ -123,7 +124,7 @@ _TOKEN: Final = b"\x52"
 
 
 def shown(frame: bytes) -> bytes:
-    """The beginning of a frame, for people; empty if it may contain a token, which is never shown."""
+    """Return the beginning of a frame for display, or nothing if it may contain a token."""
     return b"" if _TOKEN in frame else frame[:200]
 
 
@@ -132,8 +133,6 @@ PROFILE: Final = "1.6-alpha.7"  # The release of these rules; later ones require
 
 @frozen
 class MessageRule:
-    """One rule."""
-
     name: str  # Name for programs and logs: ``publish.source``
     types: frozenset[MessageType]  # Message types that it applies to
     kept: Callable[[Attributes], bool]  # Returns True for attributes that keep the rule
@@ -153,7 +152,7 @@ def _is_entity(uri: UUri | None) -> bool:
 
 
 def _is_stream_sink(uri: UUri | None) -> bool:
-    """True for no sink, and for a streamer's: an authority with only wildcards."""
+    """Accept no sink, or a streamer's: an authority with only wildcards."""
     return uri is None or (
         bool(uri.authority) and uri.authority != "*" and (uri.entity, uri.version, uri.resource) == (0xFFFF_FFFF, 0xFF, 0xFFFF)
     )
@@ -219,7 +218,7 @@ _SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
 def _violation_of_head(
     type: int, source: UUri | None, sink: UUri | None, priority: int, lives: bool, format: int
 ) -> MessageRule | None:
-    """`first_violation` without the ids, which is cached because many messages share the rest."""
+    """Like `first_violation`, but without the ids. Cached, because many messages share the rest."""
     ttl = 1 if lives else None
     given = Attributes(_SOME_ID, type, source, sink, priority, ttl, reqid=_SOME_ID, payload_format=format)
     return next(violations(given), None)
@@ -233,10 +232,10 @@ _VARIANT: Final = 2 << 62
 
 
 class WireIds:
-    """Makes unique, ordered ids of version 7 (RFC 9562), even if the clock is set back.
+    """Generates unique, ordered ids of version 7 (RFC 9562), even if the clock is set back.
 
-    After 4,096 ids within a millisecond, or a clock that was set back, the time in the ids runs ahead of the clock until the
-    clock catches up. Not thread-safe.
+    After 4,096 ids in one millisecond, or after the clock was set back, ids contain times ahead of the clock until it catches
+    up. Not thread-safe.
     """
 
     __slots__ = ("_clock", "_next", "_limit", "suffix")
@@ -279,7 +278,7 @@ def write_uuid(id: bytes) -> bytes:
 
 
 def read_uuid(data: bytes) -> bytes:
-    """The id of a message UUID. May raise `ValueError`."""
+    """Return the id in a UUID message."""
     if len(data) == 18 and data[0] == 9 and data[9] == 17:
         return data[8:0:-1] + data[17:9:-1]
     if len(data) > _LONGEST_UUID:
@@ -303,7 +302,7 @@ def write_uuri(uri: UUri) -> bytes:
 
 
 def read_uuri(data: bytes) -> UUri:
-    """The address of a message UUri. May raise `ValueError`: malformed, or against a rule of addresses."""
+    """Return the address in a UUri message, which may break a rule of addresses."""
     if len(data) > _LONGEST_UUri:  # keeps the cache small
         raise UUriError(f"an address of {len(data)} bytes: an authority has at most {LONGEST_AUTHORITY} characters")
     return _read_uuri(data)
@@ -362,7 +361,7 @@ def varint_field(tag: int, number: int) -> bytes:
 
 
 def read_attributes(data: bytes) -> Attributes:
-    """Read UAttributes; checks only the encoding. May raise `ValueError`."""
+    """Read UAttributes, checking only the encoding."""
     found = Attributes()
     at, end, count = 0, len(data), 0
     try:
@@ -390,7 +389,7 @@ def read_attributes(data: bytes) -> Attributes:
 
 
 def _after(data: bytes, at: int) -> int:
-    """Position after a field of any number and kind. May raise `ValueError`, `IndexError`: malformed."""
+    """Return the position after a field of any number and kind."""
     tag, at = read_varint(data, at)
     if tag >> 3 in _FIELDS:
         raise ValueError(f"{_FIELDS[tag >> 3]} is of another type")
@@ -441,7 +440,7 @@ def write_message(attributes: bytes, payload: bytes | None) -> bytes:
 
 
 def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
-    """Attributes and payload of a UMessage, unread. May raise `ValueError`."""
+    """Return the attributes and the payload of a UMessage, unread."""
     attributes: bytes | None = None
     payload: bytes | None = None
     for number, part in read_fields(frame):

@@ -1,4 +1,4 @@
-"""Options of the protocol `uprotocol`, and the codec: a reader and a writer of events, chosen by these options."""
+"""Options of the `uprotocol` protocol, and the codec with the reader and writer that they choose."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
-    """Converts between events and messages. After reading, `Message.attributes` has all attributes, and the subject is an
-    address.
+    """Converts between events and messages. A message that was read has all attributes in `Message.attributes`, and an address
+    as its subject.
     """
 
     reader: JsonEventReader | ProtoReader
@@ -60,11 +60,11 @@ class UProtocolCodec:
 
     @property
     def item_formats(self) -> tuple[BodyFormat, ...]:
-        """Formats of items: with JSON events, a JSON document is sent as such."""
+        """Formats of items. JSON events carry a JSON document as it is."""
         return (*FORMATS, JSON) if self.writes == "text" else FORMATS
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes unchanged, anything else in a ``google.protobuf.Any``."""
+        """Bytes are sent unchanged, anything else in a ``google.protobuf.Any``."""
         return ANY if type(value) is dict or not isinstance(value, (bytes, bytearray, memoryview)) else OCTETS
 
     def urgency(self, message: Message) -> int:
@@ -80,7 +80,7 @@ class UProtocolCodec:
             raise
 
     def read_batch(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """The messages of a batch, with an error in place of a malformed one. May raise `RemoteProtocolError`: not a batch."""
+        """Return the messages of a batch, with errors in place of malformed ones."""
         found: list[Message | RemoteProtocolError] = []
         for event in self.reader.split(frame):
             try:
@@ -90,7 +90,7 @@ class UProtocolCodec:
         return found
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The event of one message, or a batch of several. Ids, source and sink are in `Message.attributes`."""
+        """Write the event of one message, or a batch of several. Ids, source and sink are in `Message.attributes`."""
         frames = [self._encode(message) for message in messages]
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
 
@@ -142,7 +142,7 @@ class UProtocolCodec:
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
-        """May raise `LocalProtocolError`: the attributes break a rule of the document."""
+        """Raise `LocalProtocolError` if the attributes break a rule of the document."""
         name = attributes.get("type", "")
         kind = TYPES.get(name, "extension" if name.startswith("polybus.") else "")
         if kind == "publish" and attributes.get("sink") is not None:
@@ -174,35 +174,33 @@ class UProtocol(EntityOptions):
 
     Args:
         entity: Address of this side: ``//VCU.VIN/body.access/1``.
-        peer: Address of the other side, used for requests to plain subjects. By default it is taken from the first message of
-            the other side.
+        peer: Address of the other side, for requests to plain subjects. The default is the source of its first message.
         format: ``json`` (text) or ``protobuf`` (binary).
-        mode: How strictly messages are read; they are always written strictly. ``document`` accepts the forms that appear in
-            the document's examples: ids of any UUID version, base64 in ``data``, data without ``Any``, ``permission_level``,
-            and addresses without an authority. ``lenient`` also accepts the forms that the SDKs of the same period wrote: text
-            as a hash, addresses that break the grammar, and any time. ``strict`` refuses all of these. Tolerated violations
-            are listed in ``message.attributes["polybus-lenient"]``.
+        mode: How strictly to read messages, which are always written strictly. ``document`` accepts the forms in the document's
+            own examples: ids of any UUID version, base64 in ``data``, data without ``Any``, ``permission_level``, and addresses
+            without an authority. ``lenient`` also accepts what SDKs of that time wrote: text as a hash, addresses that break
+            the grammar, and any time. ``strict`` refuses all of these. ``message.attributes["polybus-lenient"]`` lists
+            tolerated violations.
         profile: Form of protobuf messages: ``strict`` as in the document, or readable by ``up-python-1.5``.
         content: Content mode over HTTP: ``structured``, ``binary``, or ``batch``, which combines waiting messages that need no
             answer.
         notification: Type of notifications: ``pub.v1`` with a sink, as in all SDKs, or ``notif.v1``.
         schema: ``dataschema`` of bodies that are bytes.
-        ttl: Lifetime of publications and notifications in seconds. By default they do not expire. A request is valid until
-            its deadline.
-        priorities: Maps subject patterns to ``CS0`` ... ``CS6``; the first match counts. The default is ``CS4`` for requests,
-            which cannot have less, and ``CS1`` for publications.
-        token: Token to send with each request: a string, or a function that returns a string, or None for no token. It is
-            never logged.
+        ttl: Seconds until publications and notifications expire, by default never. A request expires at its deadline.
+        priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match counts. The default is ``CS1`` for
+            publications, and ``CS4``, which is the minimum, for requests.
+        token: Token to send with each request: a string, or a function that returns one (or None to send no token). It is never
+            logged.
         permission_level: Permission level to send with each request (``plevel``).
         sign: ``sign(data)`` returns the ``hash`` of outgoing data.
-        verify: ``verify(data, hash)`` returns True if incoming data is genuine. The message is refused if `verify` returns
-            False or raises an exception, or if the message has no hash.
-        max_clock_skew: For messages with a ttl, how many seconds in the future the time in the id may be.
-        allowance: Seconds that a message may be older than its ttl, because clocks differ.
-        clock: Function that returns nanoseconds since 1970.
+        verify: ``verify(data, hash)`` returns True if incoming data is genuine. Otherwise the message is refused, and also if
+            it has no hash or `verify` raises an exception.
+        max_clock_skew: Seconds by which a message with a ttl may be from the future.
+        allowance: Seconds by which a message may outlive its ttl, because clocks differ.
+        clock: Returns nanoseconds since 1970.
 
     Raises:
-        ValueError: A value is invalid.
+        ValueError: If a value is invalid.
     """
 
     name = "uprotocol"
@@ -227,15 +225,15 @@ class UProtocol(EntityOptions):
         return UProtocolNames(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
-        """Return the fields of a protobuf event for `polybus inspect`; empty for JSON."""
+        """Return the fields of a protobuf event for display, or none for JSON. See `plugins.Dissector`."""
         return list(dissect(frame)) if self.format == "protobuf" else []
 
     def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
-        """Return the codec. Equal adapters with equal limits share one."""
+        """Return the codec, which equal adapters with equal limits share."""
         return _codec(self, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UProtocolSession:
-        """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
+        """Create the session of a connection, the same in both roles. `rng` generates the random part of ids."""
         return UProtocolSession(_codec(self, limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 

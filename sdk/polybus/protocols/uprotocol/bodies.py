@@ -1,4 +1,4 @@
-"""Bodies: ``google.protobuf.Any``, in which uProtocol packs protobuf messages (document, 3 Formats, Table 6), and bytes.
+"""Bodies: ``google.protobuf.Any``, which contains protobuf messages (document, 3 Formats, Table 6), and bytes.
 
 A handler's error is a ``google.rpc.Status`` in an ``Any`` (document, 4.4; up-l2 dispatchers).
 """
@@ -21,7 +21,7 @@ FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
 def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
-    """The body of a message in a format of this wire. May raise `EncodeError`."""
+    """Return the body of a message in a format of this wire."""
     format = message.format
     if message.raw is not None and format in FORMATS:
         return message.encoded(FORMATS), format
@@ -37,12 +37,12 @@ STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.google
 
 
 def write_status(message: Message) -> bytes:
-    """Write the Status of an error or failed end in an ``Any``. May raise `EncodeError`: the detail cannot be encoded."""
+    """Write the Status of an error or a failed end in an ``Any``."""
     return pack(_STATUS, status_of(message))
 
 
 def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
-    """Code and facts of a Status in an ``Any``; None for other data. May raise `ValueError`: malformed Status."""
+    """Return the code and facts of a Status in an ``Any``, or None for other data."""
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
     url, inner = unpack(data)
@@ -56,7 +56,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 @lru_cache(256)
 def format_of(content_type: str | None) -> BodyFormat:
-    """The body format of a content type. Both protobuf media types, before and after June 2023, mean ``Any``."""
+    """Return the body format of a content type. Both protobuf media types, before and after June 2023, mean ``Any``."""
     media = "" if content_type is None else content_type.partition(";")[0].strip().lower()
     if media in ("", PROTOBUF, "application/x-protobuf"):
         return ANY
@@ -66,7 +66,7 @@ def format_of(content_type: str | None) -> BodyFormat:
 
 
 def from_base64(text: Any, name: str = "data_base64") -> bytes:
-    """Decode ``data_base64``, or the named attribute. May raise `RemoteProtocolError`: not base64."""
+    """Decode ``data_base64`` or another attribute."""
     try:
         if not isinstance(text, str):
             raise ValueError("not text")
@@ -76,7 +76,7 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
 
 
 def hash_of(text: str, leniency: Leniency) -> bytes:
-    """Decode a base64 ``hash`` of JSON or a header. May raise `RemoteProtocolError`: not base64."""
+    """Decode the base64 ``hash`` of a JSON event or a header."""
     try:
         return from_base64(text, "hash")
     except RemoteProtocolError:
@@ -86,7 +86,7 @@ def hash_of(text: str, leniency: Leniency) -> bytes:
 
 
 def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
-    """The bytes of ``data`` in a JSON event. May raise `RemoteProtocolError`: they belong in ``data_base64``."""
+    """Return the bytes of ``data`` in a JSON event, unless they belong in ``data_base64``."""
     if format is JSON:
         return msgspec.json.encode(value)
     if format is TEXT and isinstance(value, str):
@@ -97,12 +97,12 @@ def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
 
 
 def is_misplaced(value: Any, format: BodyFormat) -> bool:
-    """True for base64 in ``data``, as in the document's examples; its Table 6 requires ``data_base64``."""
+    """Check for base64 in ``data``, as in the document's examples. Its Table 6 requires ``data_base64``."""
     return format is ANY and isinstance(value, str)
 
 
 def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
-    """Check incoming data declared as JSON or text. May raise `RemoteProtocolError`: malformed."""
+    """Check incoming data that is declared as JSON or text."""
     try:
         if format is JSON:
             check_json(data, depth)

@@ -1,7 +1,7 @@
-"""Converts messages to objects of the ``cloudevents`` package and back, only at the border, as that object alters attributes.
+"""Converts messages to objects of the ``cloudevents`` package and back, only at the border, because they alter attributes.
 
-Attributes are kept as they are: no time is invented, and a number stays a number. A hash is base64 there, because the package
-cannot write bytes, and numbers that it read from headers are text.
+Otherwise attributes stay as they are: no time is invented, and a number stays a number. A hash becomes base64, because the
+package cannot write bytes, and the numbers that the package reads from headers are strings.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
     Missing parts are generated: an id with the current time, addresses of `entity`, and ``time`` from the id.
 
     Raises:
-        EncodeError: The body cannot be encoded.
-        LocalProtocolError: The message breaks a rule of uProtocol, for example a request without ttl, or of the package.
-        Unsupported: No event for this kind of message.
+        EncodeError: If the body cannot be encoded.
+        LocalProtocolError: If the message breaks a rule of uProtocol (for example a request without a ttl) or of the package.
+        Unsupported: If there is no event for this kind of message.
     """
     from cloudevents.core.exceptions import CloudEventValidationError
     from cloudevents.core.v1.event import CloudEvent
@@ -70,7 +70,7 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
 def attributes_of(
     message: Message, codec: UProtocolCodec, entity: str = DEFAULT_ENTITY
 ) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-    """All attributes and the data of an event, checked. Raises as `to_cloudevent`."""
+    """Return the attributes and the data of an event after checking them. Raises as `to_cloudevent`."""
     attributes, raw, format = codec.parts(_addressed(message, UProtocolNames(entity, None, _LIMITS.subject)))
     if raw is not None:
         attributes.setdefault("datacontenttype", PROTOBUF if format is ANY else OCTET_STREAM)
@@ -111,8 +111,8 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
     Addresses of `entity` become plain subjects, the reverse of `to_cloudevent`.
 
     Raises:
-        RemoteProtocolError: Not an event of uProtocol; the error names the rule.
-        LocalProtocolError: Unknown mode.
+        RemoteProtocolError: If it is not an event of uProtocol. The text names the rule.
+        LocalProtocolError: If the mode is unknown.
     """
     if mode not in MODES:
         raise LocalProtocolError(f"mode={mode!r}: one of {', '.join(MODES)}", protocol="uprotocol")
@@ -131,7 +131,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
 
 
 def named(message: Message, entity: str) -> Message:
-    """The message with a plain subject, if its address belongs to the entity."""
+    """Give a message a plain subject if its address belongs to the entity."""
     if isinstance(message.subject, str) and "/" in message.subject:
         found = UProtocolNames(entity, None, _LIMITS.subject).subject(message.subject)
         if "/" not in found:
@@ -140,7 +140,7 @@ def named(message: Message, entity: str) -> Message:
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, leniency: Leniency) -> Message:
-    """The message of attributes and data. May raise `RemoteProtocolError`: not an event of uProtocol."""
+    """Create the message of attributes and data."""
     content = attributes.get("datacontenttype")
     format = format_of(content if isinstance(content, str) else None)
     if raw is not None:
@@ -158,7 +158,7 @@ def _plain(name: str, value: Any, leniency: Leniency) -> Any:
 
 
 def typed(name: str, text: str, leniency: Leniency) -> Any:
-    """Convert a text attribute to the document's type. May raise `RemoteProtocolError`: invalid hash."""
+    """Convert a string attribute to the document's type."""
     if name in _NUMBERS and text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_INTEGER:
         return int(text)
     return hash_of(text, leniency) if name == "hash" else text

@@ -1,17 +1,17 @@
-"""Events: the struct of a usual one, a message backed by it, and what turns attributes into messages, for both formats.
+"""Events: the struct of a usual one, the message that it backs, and the conversion of attributes to messages, for both formats.
 
-Readers handle the clear and cheap cases; only ``examined`` uses the table of rules and refuses events.
+Readers handle the clear and cheap cases. Only ``examined`` uses the table of rules and refuses events.
 
-uProtocol lacks subscriptions, cancelling, streams, channels and headers. Each is a CloudEvent with its own type, sent only to a
-peer known to be polybus. ``reqid`` is the id of the request or channel, ``subject`` (an attribute of CloudEvents) the pattern
-of a subscription; an ``open`` has the sink of a request.
+uProtocol lacks subscriptions, cancelling, streams, channels and headers. Each is a CloudEvent with a type of its own, sent only
+to a peer that is known to be polybus. ``reqid`` is the id of the request or channel, and ``subject`` (an attribute of
+CloudEvents) the pattern of a subscription. An ``open`` has the sink of a request.
 
-Attribute names have only letters and digits, so one attribute holds all headers. ``traceparent`` and ``tracestate`` are
-attributes of their own, as in the distributed tracing extension of CloudEvents.
+Attribute names have only letters and digits, so a single attribute contains all headers, except ``traceparent`` and
+``tracestate``, which are attributes of their own (distributed tracing extension of CloudEvents).
 
-Items of bytes and JSON documents, as tunnels send them, have only the attributes that CloudEvents requires. ``id`` is the id of
-the open, a slash and a unique number; ``reqid``, content type and schema are absent. In JSON events a document is in ``data``,
-bytes are in ``data_base64``; in the protobuf format both are ``binary_data``.
+Items that are bytes or JSON documents, as in tunnels, have only the attributes that CloudEvents requires. ``id`` is the id of
+the open, a slash and a unique number. There is no ``reqid``, content type or schema. In JSON events a document is in ``data``
+and bytes are in ``data_base64``. In the protobuf format both are in ``binary_data``.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 
 def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits) -> Message:
-    """Read an extension's message. May raise `RemoteProtocolError`: missing or wrong member."""
+    """Read the message of a polybus extension."""
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
@@ -175,7 +175,7 @@ def _read_end(reqid: str, raw: bytes | None) -> Message:
 
 
 def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None]:
-    """Attributes except id, source and sink, and data that are not a body. May raise `EncodeError` for an error's detail."""
+    """Return the attributes except id, source and sink, and the data if it is not a body."""
     kind, given = message.kind, message.attributes
     attributes: dict[str, Any] = {"type": NAMES[kind]}
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
@@ -199,7 +199,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | None:
-    """The headers of an event, or None. May raise `RemoteProtocolError`: ``invalid_headers``."""
+    """Return the headers of an event, or None."""
     headers: dict[str, str] = {}
     text = attributes.pop(HEADERS, None)
     if text is not None:
@@ -215,7 +215,7 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
 
 
 def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
-    """Headers as attributes. May raise `LocalProtocolError`: not valid on this wire."""
+    """Convert headers to attributes."""
     WIRE_RULES.check_local_headers(headers, limit)
     attributes: dict[str, str] = {}
     if is_traceparent(headers.get(TRACEPARENT, "")):
@@ -228,7 +228,7 @@ def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
 
 ITEM: Final = "polybus.item.v1"
 item_id: Final = re.compile(f"({USUAL_ID})/[0-9a-f]{{1,16}}").fullmatch
-"""Matches an item's id; its first group is the id of the open."""
+"""Matches an item's id. The first group is the id of the open."""
 
 
 class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -254,7 +254,7 @@ def _made_item(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMes
 
 
 def read_json_item(frame: bytes) -> EventMessage | None:
-    """The item of a checked JSON event; None if not in the short form."""
+    """Read the item in a checked JSON event. Return None if the event does not have the short form."""
     try:
         item = _item(frame)
     except (ValueError, RecursionError):
@@ -266,7 +266,7 @@ def read_json_item(frame: bytes) -> EventMessage | None:
 
 
 def read_proto_item(attributes: dict[str, object], raw: bytes | None) -> EventMessage | None:
-    """The item of a protobuf event; None if not in the short form."""
+    """Read the item in a protobuf event. Return None if the event does not have the short form."""
     if raw is None or attributes.keys() != {"id", "source", "type"}:
         return None
     return _made_item(str(attributes["id"]), str(attributes["source"]), raw, OCTETS)
@@ -279,7 +279,7 @@ _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request"
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.attribute in ("source", "sink"))
 known_schema: Final = lru_cache(256)(is_uri_reference)
-"""True if a schema is a valid URI reference; cached, because there are few."""
+"""Check for a valid URI reference. Cached, because there are few schemas."""
 _UPRIORITY: Final = "UPRIORITY_"
 OLD_LEVEL: Final = "permission_level"
 MISPLACED_DATA: Final = "data.member"  # Name in `TOLERATED` for base64 in the member ``data``
@@ -287,7 +287,7 @@ BARE_DATA: Final = "data.any"  # Name in `TOLERATED` for protobuf data without `
 
 
 class ReturnAddress(str):
-    """A request's id with the request: its answer uses addresses, priority and ttl."""
+    """The id of a request, with its event. The answer uses the event's addresses, priority and ttl."""
 
     __slots__ = ("event",)
 
@@ -301,29 +301,29 @@ def return_address(event: UsualEvent) -> ReturnAddress:
 
 
 def shown(frame: bytes) -> bytes:
-    """The beginning of a frame, for people; empty if it may contain a token, which is never shown."""
+    """Return the beginning of a frame for display, or nothing if it may contain a token."""
     return b"" if b"token" in frame or b"\\u00" in frame else frame[:200]
 
 
 class Envelope:
-    """Reads attributes, strictly or leniently. Only entities in `local` may lack an authority; None: all may."""
+    """Reads attributes, strictly or leniently. Only entities in `local` may lack an authority, or all if it is None."""
 
     def __init__(self, limits: Limits, leniency: Leniency, local: frozenset[str] | None) -> None:
         self._limits = limits
         self.leniency: Final = leniency
         self._local = local
         self.addresses: dict[tuple[str, str, str | None], Kind] = {}
-        """Kinds by consistent type, source and sink. Bounded."""
+        """Kinds by type, source and sink, if these are consistent. Bounded."""
 
     def usual(self, event: UsualEvent) -> Kind | None:
-        """The kind of an event with consistent attributes; None if it needs a full check."""
+        """Return the kind of an event with consistent attributes, or None if it needs a full check."""
         kind = self.addresses.get((event.type, event.source, event.sink)) or self.look(event.type, event.source, event.sink)
         if kind is _REQUEST and not (event.ttl and event.priority is not None and event.priority >= "CS4"):
             return None
         return kind
 
     def look(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """The kind for a consistent type, source and sink, then cached; otherwise None."""
+        """Return and cache the kind for a consistent type, source and sink. Otherwise return None."""
         kind = TYPES.get(type)
         if kind is None:
             return None  # also for polybus extensions, which are rare and checked in full
@@ -340,7 +340,7 @@ class Envelope:
     # -- everything else -------------------------------------------------------------------------------------------------
 
     def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
-        """Check and convert an event. May raise `RemoteProtocolError`: a `Violation`, or data that do not match their type."""
+        """Check and convert an event. Raises `Violation` for a broken rule."""
         given = attributes.pop(TOLERATED, None)
         if given is not None and not isinstance(given, list):
             attributes[TOLERATED] = given  # a foreign value, refused later as an invalid name
@@ -447,12 +447,12 @@ def normalise(attributes: dict[str, Any], leniency: Leniency) -> list[str]:
 
 
 def is_packed(data: bytes) -> bool:
-    """True for an ``Any`` with a type, as all have. Another message's bytes may decode as an ``Any`` without one."""
+    """Check for an ``Any`` with a type. Another message's bytes may decode as an ``Any`` without one."""
     return check_any(data) and (not data or b"/" in data[2 : 2 + data[1]])
 
 
 def bare_status(raw: bytes, schema: Any) -> tuple[bytes, BodyFormat] | None:
-    """Pack a bare Status, as in the document's examples, which give its type in the schema; None for other data."""
+    """Pack a bare Status, as in the document's examples, which name the type in the schema. Return None for other data."""
     name = schema.removeprefix("/") if isinstance(schema, str) else ""
     return (pack(name, raw), ANY) if name in STATUSES else None
 

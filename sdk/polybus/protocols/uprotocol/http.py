@@ -1,7 +1,7 @@
 """The HTTP binding of CloudEvents 1.0.2 as functions without I/O, for transports and web frameworks.
 
-``structured`` writes a whole event to the body. ``binary`` writes the attributes of an event to ``ce-`` headers and its data to
-the body. ``batch`` writes several whole events to the body.
+In ``structured`` mode the body is a whole event, and in ``batch`` mode several. In ``binary`` mode the attributes of an event
+are ``ce-`` headers and the body is its data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 @frozen
 class HttpContent:
-    """The headers (with lower-case names) and the body of a request or response."""
+    """Headers (with lower-case names) and body of a request or response."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -44,7 +44,7 @@ class HttpContent:
 
 @frozen
 class Form:
-    """The form of the events in an HTTP message."""
+    """The form of events in an HTTP message."""
 
     mode: Mode = "structured"
     format: Format = "json"  # The format of whole events
@@ -67,12 +67,12 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
 
     Args:
         messages: One message, or several with ``mode="batch"``.
-        adapter: Defines the entity, the format and the profile. The default format is JSON.
+        adapter: The entity, format and profile. The default format is JSON.
         mode: The content mode.
 
     Raises:
-        ValueError: There is no message, or there are several but the mode is not ``batch``.
-        EncodeError, LocalProtocolError, Unsupported: A message cannot be written as a valid uProtocol event.
+        ValueError: If there is no message, or there are several and the mode is not ``batch``.
+        EncodeError, LocalProtocolError, Unsupported: If a message cannot be written as a valid event.
     """
     adapter = adapter if adapter is not None else UProtocol()
     codec = adapter.codec()
@@ -87,17 +87,17 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
 def from_http(
     headers: Mapping[str, str], body: bytes, *, mode: str = "document", entity: str = DEFAULT_ENTITY
 ) -> Sequence[Message | RemoteProtocolError]:
-    """Read the messages in an HTTP message. If a message of a batch is refused, the error is returned in its place.
+    """Read the messages in an HTTP message. In a batch, an error takes the place of a malformed message.
 
     Args:
-        headers: The headers. Their names may be in upper or lower case.
+        headers: The headers, with names in upper or lower case.
         body: The whole body.
-        mode: How strictly messages are read, as in `UProtocol`.
-        entity: Entity whose addresses become plain subjects, which reverses `to_http`.
+        mode: How strictly to read messages, as in `UProtocol`.
+        entity: Entity whose addresses become plain subjects, the reverse of `to_http`.
 
     Raises:
-        RemoteProtocolError: There is no event, or it is malformed.
-        ValueError: The mode or the entity is invalid.
+        RemoteProtocolError: If there is no event, or the event is malformed.
+        ValueError: If the mode or the entity is invalid.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     leniency, form = Leniency.of(mode), form_of(lower)
@@ -112,7 +112,7 @@ def from_http(
 
 
 def form_of(headers: Mapping[str, str]) -> Form:
-    """Form of the events in an HTTP message, by its headers (lower-case names). May raise `RemoteProtocolError`: no event."""
+    """Return the form of the events in an HTTP message with these headers (lower-case names)."""
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media) or (Form("binary") if _PREFIX + "specversion" in headers else None)
     if form is not None:
@@ -121,7 +121,7 @@ def form_of(headers: Mapping[str, str]) -> Form:
 
 
 def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:
-    """The events of an HTTP message as frames of a connection with this adapter. Those in its own format are not parsed."""
+    """Return the events of an HTTP message as frames of a connection. Those in the adapter's own format are not parsed."""
     form, leniency = form_of(headers), Leniency.of(adapter.mode)
     if form.mode == "binary":
         attributes, raw = _from_binary(headers, body, leniency)
@@ -135,7 +135,7 @@ def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limit
 
 
 def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Limits = _LIMITS) -> HttpContent:
-    """Convert frames of a connection to HTTP content; several only in batch mode. May raise `RemoteProtocolError`."""
+    """Convert frames of a connection to HTTP content. Only batch mode allows several."""
     codec = adapter.codec(limits)
     if form.mode == "binary":
         attributes, raw, format = codec.reader.parts(frames[0])
@@ -157,7 +157,7 @@ def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, leni
 def _written(
     message: Message, attributes: dict[str, Any], raw: bytes | None, leniency: Leniency, codec: UProtocolCodec
 ) -> bytes:
-    """Rewrite an event in another form. Writers do not check, so `message` shows that it was read successfully."""
+    """Write an event in another form. Writers do not check, but `message` shows that the event was read successfully."""
     attributes.pop(TOLERATED, None)
     old_level = attributes.get(OLD_LEVEL)
     normalise(attributes, leniency)
@@ -190,7 +190,7 @@ def _binary(attributes: Mapping[str, Any], raw: bytes | None) -> HttpContent:
 
 
 def _text(value: Any) -> str:
-    """The canonical string of a value (CloudEvents 1.0.2, type system)."""
+    """Return the canonical string of a value (CloudEvents 1.0.2, type system)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -199,7 +199,7 @@ def _text(value: Any) -> str:
 
 
 def _header_text(header: str, value: str) -> str:
-    """Decode a header value (3.1.3.2): a quoted string, then percent escapes. Incomplete ones are kept as text."""
+    """Decode a header value (3.1.3.2): a quoted string, then percent escapes. Incomplete ones are kept as they are."""
     if _QUOTED.fullmatch(value):
         value = _ESCAPED.sub(r"\1", value[1:-1])
     try:

@@ -1,7 +1,7 @@
 """The JSON format of CloudEvents 1.0.2, with data as the document requires (3 Formats, Table 6).
 
-Usual events are decoded into a typed struct, base64 included. Any other event is read again by a slower path, which accepts it
-or names the broken rule. Writing concatenates bytes and decodes nothing.
+A usual event is decoded into a typed struct, base64 included. Any other event takes a slower path, which accepts it or names
+the broken rule. The writer joins bytes and decodes nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JsonEventReader:
         self._max_frame = limits.message
 
     def read(self, frame: bytes) -> EventMessage:
-        """Read the one message of an event. May raise `RemoteProtocolError`: malformed, or against a rule."""
+        """Read the message of an event."""
         if len(frame) <= self._max_frame:
             # All members are plain values, so nothing can be nested; the decoder checks the text.
             try:
@@ -101,14 +101,14 @@ class JsonEventReader:
         return self._read_slowly(frame)
 
     def _kind_of(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """The kind of a message by its addresses; None if they need a full check."""
+        """Return the kind of a message by its addresses, or None if they need a full check."""
         kind = self._envelope.addresses.get((type, source, sink)) or self._envelope.look(type, source, sink)
         if kind is not None:
             remember(self._recent, sink, (source, type, kind), _RECENT)
         return kind
 
     def split(self, frame: bytes) -> list[bytes]:
-        """The events of a JSON array, unread. May raise `RemoteProtocolError`: not an array."""
+        """Split a JSON array into events, without reading them."""
         try:
             self._check(frame)
             parts = _batch(frame)
@@ -140,11 +140,11 @@ class JsonEventReader:
             raise refused from error
 
     def answers(self, frame: bytes) -> str | None:
-        """Id of the request that one of this side's events answers; ignores data. May raise `ValueError`: not JSON."""
+        """Return the id of the request that an event of this side answers, without decoding the data."""
         return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Attributes and data, unchecked. May raise `RemoteProtocolError`; `ValueError`: not JSON."""
+        """Return the attributes and the data without checking them. Raises `ValueError` if the frame is not JSON."""
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}", "bad_json")
@@ -184,12 +184,12 @@ class JsonEventWriter:
     def __init__(self, schema: str) -> None:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
         self.head: Final = lru_cache(1024)(_head)
-        """``head(type, source, sink, priority, more)``: the part that many events share."""
+        """``head(type, source, sink, priority, more)`` writes the part that many events share."""
 
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
-        """Write one event. Texts need only JSON's own escapes, `id` and `reqid` none."""
+        """Write one event. `id` and `reqid` need no escapes."""
         if ttl and extra is None and raw is not None and format is ANY:  # the most frequent case
             if reqid is not None:
                 start = b'%b%b","ttl":%d,"reqid":"%b"' % (head, id.encode(), ttl, reqid.encode())
@@ -213,7 +213,7 @@ class JsonEventWriter:
 
     @staticmethod
     def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """Write an item of bytes or a JSON document; see `extensions`."""
+        """Write an item of bytes or of a JSON document."""
         if format is JSON:
             return b'%b%b","data":%b}' % (head, id.encode(), raw)
         return b'%b%b","data_base64":"%b"}' % (head, id.encode(), _base64(raw, newline=False))
@@ -226,7 +226,7 @@ class JsonEventWriter:
 
 @lru_cache(1024)
 def _middle(ttl: int) -> bytes:
-    """Part between id and data. Cached: most programs have few deadlines, though a relayed one differs each time."""
+    """Write the part between id and data. Cached, because most programs use few deadlines."""
     return b'","ttl":%d%b' % (ttl, _ANY_DATA)
 
 

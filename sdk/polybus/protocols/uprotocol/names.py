@@ -11,8 +11,8 @@ short form, as up-python 1.5 writes it.
 
 Scheme and authority are case-insensitive, the rest is not. A ``*`` anywhere makes a pattern.
 
-A request for the subject ``user.get`` goes to ``<entity of the peer>/rpc.user.get``, a publication of ``news.today`` has the
-source ``<own entity>/news.today#Message``. A subject with a ``/`` is an address.
+A request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``. A publication of ``news.today`` comes from ``<own
+entity>/news.today#Message``. A subject with a ``/`` is an address.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NUMBER_BITS: Final = 16
 
 
 class UriError(ValueError):
-    """The text is not an address of uProtocol."""
+    """The string is not an address of uProtocol."""
 
 
 @frozen
@@ -68,12 +68,12 @@ class Uri:
 
     @property
     def entity(self) -> str:
-        """Authority, name and version: ``//vcu.vin/body.access/1`` or ``/body.access/1``. Equal for equal entities."""
+        """Authority, name and version: ``//vcu.vin/body.access/1`` or ``/body.access/1``. Equal entities have the same."""
         return f"{'//' if self.authority else ''}{self.authority}/{self.ue}/{self.version}"
 
     @property
     def key(self) -> str:
-        """The whole address in canonical form, equal for equal addresses."""
+        """The whole address in canonical form. Equal addresses have the same."""
         message = f"#{self.message}" if self.message else ""
         return f"{self.entity}/{self.name}{message}"
 
@@ -84,7 +84,7 @@ class Uri:
 
     @property
     def number(self) -> int:
-        """Number in the last segment of a short form, or -1."""
+        """Number in the last segment of a short form, otherwise -1."""
         return int(self.resource) if self.short and self.resource else -1
 
     @property
@@ -114,7 +114,7 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
-    """Parse an address. May raise `UriError`, with the place of the fault."""
+    """Parse an address."""
     uri = read_uri(text)
     if uri.strange:
         raise UriError(uri.strange)
@@ -123,7 +123,7 @@ def parse_uri(text: str) -> Uri:
 
 @lru_cache(maxsize=1024)
 def read_uri(text: str) -> Uri:
-    """Parse an address, also one that an SDK writes against the grammar. May raise `UriError`, with the place of the fault."""
+    """Parse an address, even one that an SDK writes against the grammar."""
     form = _FORM.fullmatch(text)
     if not text or form is None:
         raise UriError(f"{_shown(text)} is not an address: an address begins with up:, // or / and has no query")
@@ -161,7 +161,7 @@ def read_uri(text: str) -> Uri:
 
 
 def _authority(text: str, authority: str) -> tuple[str, str]:
-    """An authority in lower case, and its host. May raise `UriError`."""
+    """Return the authority in lower case, and its host."""
     if not authority:
         raise UriError(f"{_shown(text)} is marked as remote and has no authority")
     lower = authority.lower()
@@ -189,7 +189,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_name(subject: str, dots: int = _DOTS) -> str:
-    """Encode a subject as the last segment of an address, with escapes also for dots after the second or beside no name."""
+    """Encode a subject as the last segment of an address, with escapes for dots after the second or next to an empty name."""
     tokens = subject.split(".")
     name = quote(tokens[0], safe=_SAFE)
     for place, (before, token) in enumerate(zip(tokens, tokens[1:], strict=False), 1):
@@ -199,7 +199,7 @@ def encode_name(subject: str, dots: int = _DOTS) -> str:
 
 
 def decode_name(name: str) -> str | None:
-    """Decode a segment; None if it is not a subject: not UTF-8, or with a ``/`` or control characters."""
+    """Decode a segment. Return None if it is not UTF-8, or has a ``/`` or control characters."""
     try:
         subject = unquote(name, errors="strict")
     except UnicodeDecodeError:
@@ -208,10 +208,7 @@ def decode_name(name: str) -> str | None:
 
 
 class UProtocolNames:
-    """The addresses of one connection.
-
-    Until the peer's address is known, this side's is used, which a polybus peer accepts.
-    """
+    """The addresses of one connection. This side's address is used until the peer's is known, which a polybus peer accepts."""
 
     __slots__ = ("_limit", "_ours", "_peer", "entity", "peer", "subjects")
 
@@ -224,7 +221,7 @@ class UProtocolNames:
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
         self.subjects: Memo[str, str] = Memo(self._subject, 1024)
-        """Subjects of incoming addresses: a name for this side's and the peer's, otherwise the canonical address."""
+        """Subjects of incoming addresses: a name for an address of either side, otherwise the canonical address."""
 
     def learn(self, uri: str) -> None:
         self.peer = entity_of(uri) or None
@@ -232,7 +229,7 @@ class UProtocolNames:
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
-        """Address for a request. May raise `LocalProtocolError`; `ReservedSubject`: it is for answers."""
+        """Return the address for a request."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_method, "method: rpc.<name> of an entity with its version")
@@ -241,7 +238,7 @@ class UProtocolNames:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
-        """Source address of a publication. May raise `LocalProtocolError`: not a topic, or too long."""
+        """Return the source address of a publication."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_topic, "topic: it has a resource and a #Message")
@@ -279,7 +276,7 @@ def entity_of(uri: str) -> str:
 
 
 def entity_key(entity: str) -> str:
-    """An entity in canonical form. May raise `ValueError`."""
+    """Return an entity in canonical form. Raises `ValueError` if it is invalid."""
     try:
         uri = parse_uri(entity)
     except UriError as error:
@@ -290,14 +287,14 @@ def entity_key(entity: str) -> str:
 
 
 def subject_text(subject: str | int) -> str:
-    """Check a subject. May raise `Unsupported`: a number."""
+    """Check that a subject is not a number."""
     if isinstance(subject, int):
         raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject
 
 
 def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
-    """Check a subject that is an address. May raise `LocalProtocolError`: not of the wanted kind."""
+    """Check that a subject is an address of the wanted kind."""
     try:
         uri = parse_uri(text)
     except UriError as error:

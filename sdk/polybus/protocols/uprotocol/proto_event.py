@@ -1,7 +1,7 @@
 """The protobuf format of CloudEvents 1.0.2 (``io.cloudevents.v1.CloudEvent``), with data as the document requires.
 
-The usual case is read without the generated class, with repeated attributes cached by their bytes; other events use that class
-and the table of rules. Events are written without it, so that shared parts are encoded once; a test compares both.
+Usual events are read without the generated class, with repeated attributes cached by their bytes. Other events use the class
+and the table of rules. Events are written without the class, so that shared parts are encoded once; a test compares both.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _DESCRIPTOR: Final = (  # cloudevents.proto in this folder, compiled by protoc; 
 
 @cache
 def cloud_event_classes() -> tuple[type[Any], type[Any]]:
-    """Return ``CloudEvent`` and ``CloudEventBatch``, perhaps of another package that has registered these names.
+    """Return ``CloudEvent`` and ``CloudEventBatch``, perhaps from another package that has registered these names.
 
-    They are made of a descriptor, because code that protoc generates only runs with two generations of protobuf.
+    They are built from a descriptor, because code that protoc generates works with only two generations of protobuf.
     """
     from google.protobuf import any_pb2, descriptor_pool, timestamp_pb2  # noqa: F401  # which it imports
 
@@ -81,7 +81,7 @@ _SIZES: Final = 6
 
 
 class ProtoReader:
-    """Reads protobuf events, with repeated fields cached by their bytes."""
+    """Reads protobuf events. Repeated fields are cached by their bytes."""
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
         self._limits = limits
@@ -95,7 +95,7 @@ class ProtoReader:
         self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads share this reader
 
     def read(self, frame: bytes) -> EventMessage:
-        """Read the one message of an event. May raise `RemoteProtocolError`: malformed, or against a rule."""
+        """Read the message of an event."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -115,7 +115,7 @@ class ProtoReader:
             raise refused from error
 
     def split(self, frame: bytes) -> list[bytes]:
-        """The events of a ``CloudEventBatch``, unread. May raise `RemoteProtocolError`: not a batch."""
+        """Split a ``CloudEventBatch`` into events, without reading them."""
         if len(frame) > self._max_frame:
             raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
         try:
@@ -136,7 +136,7 @@ class ProtoReader:
         return remember(self._texts, part, text, _KNOWN) if len(part) <= self._limits.subject else text
 
     def _attribute(self, part: bytes) -> tuple[str, Any]:
-        """Name and value of an entry; unique ids are not cached. May raise `ValueError`: unusual."""
+        """Return the name and value of an entry, or raise `ValueError` if it is unusual. Unique ids are not cached."""
         if part.startswith(_REQID) and len(part) == len(_REQID) + 36:
             return "reqid", str(part[len(_REQID) :], "ascii")
         name_end = part[1] + 2
@@ -158,11 +158,11 @@ class ProtoReader:
         return (name, found) if name == "token" else remember(self._known, part, (name, found), _KNOWN)
 
     def answers(self, frame: bytes) -> str | None:
-        """Id of the request that one of this side's events answers. May raise `RemoteProtocolError` or `ValueError`."""
+        """Return the id of the request that an event of this side answers."""
         return self.parts(frame)[0].get("reqid")
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Attributes and data of an event, unchecked. May raise `RemoteProtocolError`: malformed."""
+        """Return the attributes and the data of an event without checking them."""
         from google.protobuf.message import DecodeError
 
         try:
@@ -189,9 +189,9 @@ class ProtoReader:
     # -- the usual case --------------------------------------------------------------------------------------------------
 
     def _quick(self, frame: bytes) -> EventMessage | None:
-        """Read a usual event; None, ValueError or IndexError for any other.
+        """Read a usual event. Any other returns None or raises `ValueError` or `IndexError`.
 
-        The bytes between the id and the reqid or data repeat in many events and are cached as one block.
+        The bytes between the id and the reqid or data repeat in many events, so they are cached as one block.
         """
         for size in self._sizes:
             begin = frame[_BLOCK : _BLOCK + size]
@@ -295,7 +295,7 @@ class ProtoReader:
         return self._message(kind, event, raw, format)
 
     def _remember(self, frame: bytes, block: int, kind: Kind, event: UsualEvent, raw: bytes | None, format: BodyFormat) -> None:
-        """Cache the bytes between the id and the reqid or data, unless more follows: it would be read into other events."""
+        """Cache the bytes between the id and the reqid or data. If more followed, it would be read into other events."""
         size, rest = block - _BLOCK, block
         if frame.startswith(_REQID_FIELD, rest):
             rest += len(_REQID_FIELD) + 36
@@ -344,7 +344,9 @@ _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 
 class ProtoWriter:
-    """Writes protobuf events, or as up-python 1.5 does: `binary_data` even if empty, and addresses as ``ce_string``."""
+    """Writes protobuf events, or events as in up-python 1.5: `binary_data` even if it is empty, and addresses as
+    ``ce_string``.
+    """
 
     def __init__(self, schema: str, old: bool) -> None:
         self._old = old
@@ -354,7 +356,7 @@ class ProtoWriter:
         # ``ce_integer`` is signed with 32 bits, the document's ttl unsigned.
         self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", min(ttl, MAX_INTEGER)))
         self.head: Final = lru_cache(1024)(self._head)
-        """``head(type, source, sink, priority, more)``: the part that many events share."""
+        """``head(type, source, sink, priority, more)`` writes the part that many events share."""
 
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
@@ -379,7 +381,7 @@ class ProtoWriter:
 
     @staticmethod
     def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """Write an item as bytes, in any format; see `extensions`."""
+        """Write an item as bytes, whatever its format."""
         return b"".join((_ID_TAG, length(name := id.encode()), name, head, _BINARY_TAG, length(raw), raw))
 
     @staticmethod
@@ -409,7 +411,7 @@ class ProtoWriter:
 
 
 def _timestamp(text: str) -> bytes | None:
-    """A ``google.protobuf.Timestamp`` (CloudEvents 1.0.2, protobuf format, 2.1); None for an invalid time."""
+    """Write a ``google.protobuf.Timestamp`` (CloudEvents 1.0.2, protobuf format, 2.1), or return None for an invalid time."""
     from google.protobuf.timestamp_pb2 import Timestamp
 
     moment = Timestamp()

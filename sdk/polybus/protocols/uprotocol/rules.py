@@ -1,7 +1,7 @@
-"""The document's rules for message attributes with their clauses, in one table for reading and writing.
+"""The document's rules for attributes, with their clauses, in one table for reading and writing.
 
-Readers test the usual case inline and use this table for everything else, so only this table refuses messages. A rule names the
-`Leniency` at which readers tolerate a violation, which the message then records. Each rule tests one attribute.
+Readers handle the usual case inline and use this table for everything else, so that only the table refuses messages. A rule
+names the `Leniency` at which readers tolerate a violation, which the message then records. Each rule tests one attribute.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TYPES: Final[Mapping[str, str]] = {
     "req.v1": REQUEST,
     "res.v1": RESPONSE,
 }
-"""Table 2, and later names of notifications. `pub.v1` with a sink is a notification, too."""
+"""Table 2, and later names of notifications. A `pub.v1` with a sink is also a notification."""
 _URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2})+")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
 _NAME: Final = re.compile(r"[a-z0-9]+")
@@ -44,7 +44,7 @@ _NO_TEXT: Final = re.compile(
     + "".join(map(chr, (plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))))
     + "]"
 )
-"""Characters that a CloudEvents 1.0.2 String must not have: controls, surrogates and noncharacters."""
+"""Characters that a String of CloudEvents 1.0.2 must not have: controls, surrogates and noncharacters."""
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
@@ -180,7 +180,7 @@ def has_schema(facts: Facts, name: str, value: Any) -> str | None:
 
 
 def is_uri_reference(text: str) -> bool:
-    """True if all characters are valid in a URI reference (RFC 3986, section 4.1)."""
+    """Check that all characters are valid in a URI reference (RFC 3986, section 4.1)."""
     return _URI_TEXT.fullmatch(text) is not None
 
 
@@ -231,11 +231,11 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
 
 
 TOLERATED: Final = "polybus-lenient"
-"""Member of `Message.attributes` with the names of broken but tolerated rules. Not a valid attribute name of an event."""
+"""Member of `Message.attributes` that lists broken but tolerated rules. An event's attribute cannot have this name."""
 
 
 class Leniency(IntEnum):
-    """Strictness of a reader, by ``mode=``."""
+    """Strictness of a reader, as set by ``mode=``."""
 
     STRICT = 0
     DOCUMENT = 1  # Tolerate violations in the document's own examples
@@ -243,7 +243,6 @@ class Leniency(IntEnum):
 
     @classmethod
     def of(cls, mode: str) -> Leniency:
-        """The value of an option. May raise `ValueError`."""
         found = cls.__members__.get(mode.upper())
         if found is None:
             raise ValueError(f"mode={mode!r}: one of {', '.join(name.lower() for name in cls.__members__)}")
@@ -252,8 +251,6 @@ class Leniency(IntEnum):
 
 @frozen
 class Rule:
-    """One rule."""
-
     name: str  # Name for programs and logs: ``ttl.required``
     clause: str  # Clause of the document
     # Given message, name and value of the attribute, returns a text for a violation, or None
@@ -263,12 +260,12 @@ class Rule:
     attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
 
     def counts(self, leniency: Leniency) -> bool:
-        """True if a reader with this leniency refuses a violation."""
+        """Return True if a reader with this leniency refuses a violation."""
         return self.tolerated is None or leniency < self.tolerated
 
 
 class Violation(RemoteProtocolError):
-    """A message breaks a rule of the document, given by `rule`."""
+    """A message breaks a rule of the document, which is in `rule`."""
 
     def __init__(self, rule: Rule, seen: str, *, answer_id: Any = None, reply_id: Any = None) -> None:
         text = f"{seen} (rule {rule.name}; document, {rule.clause})"
@@ -350,4 +347,4 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", named),
     Rule("attributes.values", "CloudEvents 1.0.2, type system", valued),
 )
-"""Tables 1 to 5 of the document, with the rules that its copy lost."""
+"""Tables 1 to 5 of the document, with the rules that its copy has lost."""

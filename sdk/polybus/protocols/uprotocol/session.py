@@ -1,4 +1,4 @@
-"""One uProtocol connection, without I/O and without a handshake: ids, times, addresses, and pending requests."""
+"""One uProtocol connection without I/O or a handshake: ids, times, addresses, and pending requests."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Ki
 _OPEN: Final = Kind.OPEN
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
-"""The answer to a hello does not expire: otherwise two polybus peers with clocks a second apart could not connect."""
+"""The answer to a hello does not expire. Otherwise two polybus peers with clocks a second apart could not connect."""
 
 
 class UProtocolSession(EntitySession):
-    """One end of a connection; both ends behave alike.
+    """One end of a connection. Both ends behave alike.
 
     The key of a request is the id of its event. `Message.id` of an incoming request is its `ReturnAddress`.
     """
@@ -122,7 +122,7 @@ class UProtocolSession(EntitySession):
         return True
 
     def _check_answer(self, message: EventMessage) -> bool:
-        """True if an answer is accepted. If it has expired, the request waits on, until its own deadline."""
+        """Return True to accept an answer. If it has expired, its request waits until its own deadline."""
         key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:
@@ -139,7 +139,7 @@ class UProtocolSession(EntitySession):
         return True
 
     def _made(self, id: str) -> int | None:
-        """Milliseconds in an id; None for versions without a time, which never expire."""
+        """Return the milliseconds in an id, or None if it contains no time and never expires."""
         if id[:15] == self._seen:  # ids of one sender and millisecond share their beginning
             return self._seen_ms
         made = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)
@@ -287,7 +287,7 @@ class UProtocolSession(EntitySession):
 
 
 def _given(option: str, value: Any, kind: type) -> Any:
-    """Check the result of an application's function. May raise `LocalProtocolError`: wrong type."""
+    """Check the type that an application's function has returned."""
     if not isinstance(value, kind):
         text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: it may be a token
         raise LocalProtocolError(text, protocol="uprotocol")
