@@ -1,7 +1,7 @@
 """Contracts. A contract is a `typing.Protocol` class with methods that one program implements and others call.
 
 ``bus.client(Users, "user")`` returns an object with the methods of the contract. ``bus.implement(Users, UsersInDatabase(db),
-"user")`` handles calls to them. `method` and `notify` add details that the signature of a method cannot express.
+"user")`` handles calls to them. `method` and `notify` add details that a signature cannot express.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Marks(Struct, frozen=True):
     """The data that the decorators store on a method.
 
     Attributes:
-        name: Last part of the subject if it differs from the name of the method.
+        name: Last part of the subject, if it differs from the name of the method.
         timeout: Timeout in seconds.
         notification: True if the method has no answer.
-        method: True if the method has the decorator `method`.
+        method: True if the method is decorated with `method`.
     """
 
     name: str | int | None = None
@@ -55,8 +55,8 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
         timeout: Seconds until `DeadlineExceeded`. The default is 30; a stream has no timeout by default.
 
     Raises:
-        TypeError: The decorated object is not a function or is decorated twice, or `name` or `timeout` has the wrong type.
-        ValueError: The timeout is not possible.
+        TypeError: If the decorated object is not a function or is decorated twice, or `name` or `timeout` has the wrong type.
+        ValueError: If the timeout is not a possible time.
     """
     if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
         why = ": write @method() with its parentheses, or leave it out" if callable(name) else ""
@@ -75,7 +75,7 @@ def notify(function: F) -> F:
     """Declare that a contract's method has no answer. Calls are sent as with `Bus.notify`.
 
     Raises:
-        TypeError: The decorated object is not a function, or is decorated twice.
+        TypeError: If the decorated object is not a function, or is decorated twice.
     """
     if Marks.of(function).notification:
         raise TypeError(f"{function.__name__} has @notify twice: leave one out")

@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 class ItemStream(AsyncGenerator[T, None]):
-    """The result of a stream of a contract: ``async for user in users.watch(query): ...``
+    """The result of a contract's stream: ``async for user in users.watch(query): ...``
 
-    The stream opens at the first iteration. It ends after its last item, after an error, when you call `aclose` (``async with
-    aclosing(users.watch(query)) as found``), or, if you leave it early, when it is garbage-collected. In the last two cases
+    The stream opens on the first iteration. It ends after its last item, on an error, when you call `aclose` (``async with
+    aclosing(users.watch(query)) as found``), or when it is garbage-collected after you leave it early. In the last two cases
     the handler on the other side is stopped.
     """
 
@@ -79,7 +79,7 @@ class ItemStream(AsyncGenerator[T, None]):
         error: BaseException | object = None,
         trace: TracebackType | None = None,
     ) -> T:
-        """Leave the stream, and raise the given error."""
+        """Leave the stream and raise the given error."""
         await self.aclose()
         raise error if isinstance(error, BaseException) else kind
 
@@ -125,7 +125,7 @@ def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
     """Create a client that sends its calls with a bus, a peer or a user.
 
     Raises:
-        TypeError: The class is not a contract, or is a contract for threads.
+        TypeError: If the class is not a contract, or is a contract for threads.
     """
     read = ContractPlan.of(contract)
     if read.blocking:
@@ -142,7 +142,7 @@ def blocking_client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
     """Create a client that sends its calls with the blocking twin.
 
     Raises:
-        TypeError: The class is not a contract, or is a contract with async methods.
+        TypeError: If the class is not a contract, or is a contract with async methods.
     """
     read = ContractPlan.of(contract)
     if not read.blocking:

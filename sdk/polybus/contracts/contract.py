@@ -1,4 +1,4 @@
-"""Reads a contract from a Protocol class, and turns the methods of an object that implements it into handlers."""
+"""Reads a contract from a Protocol class, and turns the methods of an implementation into handlers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ContractMethod:
         attribute: Name without the name of the class.
         signature: Signature without ``self``.
         takes: Type of the body, or None if there is no body.
-        returns: Type of the answer, or of an item of a stream.
+        returns: Type of the answer, or of a stream's items.
         style: Kind of call.
         tail: Part of the subject after the prefix. An integer or a URI is a whole subject.
-        timeout: Timeout in seconds if the contract sets one.
+        timeout: Timeout in seconds, if the contract sets one.
         text: The docstring.
         function: The function in the class.
     """
@@ -76,7 +76,7 @@ class ContractMethod:
         """Return the subject of the method under a prefix.
 
         Raises:
-            TypeError: The prefix and the method's name do not form a valid subject.
+            TypeError: If the prefix and the method's name do not form a valid subject.
         """
         tail, whole = self.tail, isinstance(self.tail, int) or self.tail.startswith(("/", "up:/"))
         if whole and prefix:
@@ -98,7 +98,7 @@ class ContractPlan:
 
     Attributes:
         name: Name of the class.
-        blocking: True if its methods are plain functions, for threads.
+        blocking: True if the methods are plain functions, for threads.
         methods: In order of definition.
         text: Docstring.
     """
@@ -113,8 +113,8 @@ class ContractPlan:
         """Read a Protocol class (cached).
 
         Raises:
-            TypeError: The class cannot be used as a contract. The error text names the class and the method, and says what
-                to write.
+            TypeError: If the class cannot be used as a contract. The text names the class and the method, and says what to
+                write.
         """
         if not is_protocol(contract):
             own = isinstance(contract, type) and contract.__module__ != "builtins"
@@ -124,10 +124,10 @@ class ContractPlan:
         return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, ContractMethod]:
-        """Return a mapping from subjects to methods.
+        """Return the methods by subject.
 
         Raises:
-            TypeError: The prefix is not a string or does not form valid subjects, or two methods have the same subject.
+            TypeError: If the prefix is not a string or does not form valid subjects, or if two methods have the same subject.
         """
         if not isinstance(prefix, str):
             raise TypeError(
@@ -145,7 +145,7 @@ class ContractPlan:
 
 
 def is_protocol(contract: Any) -> bool:
-    """Return True for a Protocol class, including a generic one with type arguments."""
+    """Check for a Protocol class, including a generic one with type arguments."""
     kind = get_origin(contract) or contract
     return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
 
@@ -333,7 +333,7 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
     """Return handlers for a contract's methods.
 
     Raises:
-        TypeError: The class is not a contract, or the implementation does not match it. The error text names the class and the
+        TypeError: If the class is not a contract, or the implementation does not match it. The text names the class and the
             method, and says what to write.
     """
     if is_protocol(implementation) and not is_protocol(contract):
@@ -407,7 +407,7 @@ def _check_style(method: ContractMethod, signature: Signature, blocking: bool, w
 
 
 def _wanted(contract: ContractPlan, method: ContractMethod) -> str:
-    """Return, for error texts, the signature that an implementation of a method needs."""
+    """Return the signature that an implementation needs, for error texts."""
     yields = method.style == "stream"
     written = "async def" if yields or not contract.blocking else "def"
     parameters = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]

@@ -17,8 +17,19 @@ from ...plugins import FrameField, Role
 from .._protobuf import ANY
 from .._shared import choice
 from .._uprotocol import EntityOptions, SubjectLevels, urgency_of
-from .bodies import FORMATS, write_status, written_body
-from .events import ITEM, NAMES, Envelope, EventMessage, ReturnAddress, extension_attributes, item_id, write_headers
+from .events import (
+    FORMATS,
+    ITEM,
+    NAMES,
+    Envelope,
+    EventMessage,
+    ReturnAddress,
+    extension_attributes,
+    item_id,
+    write_headers,
+    write_status,
+    written_body,
+)
 from .json_event import JsonEventReader, JsonEventWriter
 from .names import UProtocolNames, entity_key
 from .proto_event import ProtoReader, ProtoWriter, dissect

@@ -20,8 +20,7 @@ from ...message import Kind, Message
 from .._protobuf import ANY
 from .._uprotocol import IdFactory, id_time_ms
 from .adapter import DEFAULT_ENTITY, MODES, UProtocol, UProtocolCodec
-from .bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
-from .events import Envelope
+from .events import OCTET_STREAM, PROTOBUF, Envelope, format_of, from_text, hash_of
 from .names import UProtocolNames
 from .rules import MAX_INTEGER, Leniency, refuse
 

@@ -2,6 +2,9 @@
 
 Readers handle the clear and cheap cases. Only ``examined`` uses the table of rules and refuses events.
 
+A body is bytes or a ``google.protobuf.Any``, which contains a protobuf message (document, 3 Formats, Table 6). A handler's
+error is a ``google.rpc.Status`` in an ``Any`` (document, 4.4; up-l2 dispatchers).
+
 uProtocol lacks subscriptions, cancelling, streams, channels and headers. Each is a CloudEvent with a type of its own, sent only
 to a peer that is known to be polybus. ``reqid`` is the id of the request or channel, and ``subject`` (an attribute of
 CloudEvents) the pattern of a subscription. An ``open`` has the sink of a request.
@@ -16,6 +19,7 @@ and bytes are in ``data_base64``. In the protobuf format both are in ``binary_da
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -24,16 +28,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from ...body import JSON, OCTETS, BodyFormat
-from ...errors import Code, RemoteProtocolError
+from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
+from ...errors import BusError, Code, RemoteProtocolError
 from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import MISSING, Kind, Message
 from ...subjects import canonical
-from .._protobuf import ANY, check_any, code_of, pack
+from .._protobuf import ANY, check_any, code_of, facts_of, pack, status_of, type_name, unpack
 from .._shared import fault_in_subject, opening_facts, remember
 from .._uprotocol import LazyMessage, id_version
-from .bodies import STATUSES, read_status, write_status
 from .names import UriError, read_uri
 from .rules import (
     HEADERS,
@@ -49,6 +52,103 @@ from .rules import (
     refuse,
     violations,
 )
+
+FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
+
+
+def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
+    """Return the body of a message in a format of this wire."""
+    format = message.format
+    if message.raw is not None and format in FORMATS:
+        return message.encoded(FORMATS), format
+    if not message.has_body:
+        return None, ANY
+    chosen = OCTETS if isinstance(message.body, (bytes, bytearray, memoryview)) else ANY
+    return message.encoded(FORMATS, lambda value: chosen), chosen
+
+
+_STATUS: Final = "google.rpc.Status"
+STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")  # The document's type, and the SDKs' type with the same fields
+STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in STATUSES)
+
+
+def write_status(message: Message) -> bytes:
+    """Write the Status of an error or a failed end in an ``Any``."""
+    return pack(_STATUS, status_of(message))
+
+
+def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
+    """Return the code and facts of a Status in an ``Any``, or None for other data."""
+    if data is None or not data[2:].startswith(STATUS_URLS):
+        return None
+    url, inner = unpack(data)
+    return facts_of(inner) if type_name(url) in STATUSES else None
+
+
+PROTOBUF: Final = "application/protobuf"
+OCTET_STREAM: Final = "application/octet-stream"
+_decode: Final = msgspec.json.Decoder().decode
+
+
+@lru_cache(256)
+def format_of(content_type: str | None) -> BodyFormat:
+    """Return the body format of a content type. Both protobuf media types, before and after June 2023, mean ``Any``."""
+    media = "" if content_type is None else content_type.partition(";")[0].strip().lower()
+    if media in ("", PROTOBUF, "application/x-protobuf"):
+        return ANY
+    if media == "application/json" or media.endswith("+json"):
+        return JSON
+    return TEXT if media.startswith("text/") else OCTETS
+
+
+def from_base64(text: Any, name: str = "data_base64") -> bytes:
+    """Decode ``data_base64`` or another attribute."""
+    try:
+        if not isinstance(text, str):
+            raise ValueError("not text")
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except ValueError as error:  # UnicodeEncodeError and binascii.Error are ValueErrors
+        raise refuse(f"{name} is not base64: {error} (document, 3 Formats, Table 6)", "bad_encoding") from error
+
+
+def hash_of(text: str, leniency: Leniency) -> bytes:
+    """Decode the base64 ``hash`` of a JSON event or a header."""
+    try:
+        return from_base64(text, "hash")
+    except RemoteProtocolError:
+        if leniency is Leniency.LENIENT:  # up-python and up-java write any text, which may look like base64
+            return text.encode()
+        raise
+
+
+def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
+    """Return the bytes of ``data`` in a JSON event, unless they belong in ``data_base64``."""
+    if format is JSON:
+        return msgspec.json.encode(value)
+    if format is TEXT and isinstance(value, str):
+        return value.encode()
+    if is_misplaced(value, format) and leniency:
+        return from_base64(value, "data")
+    raise refuse("data in the member data: protobuf and binary data stand in data_base64 (document, 3 Formats, Table 6)")
+
+
+def is_misplaced(value: Any, format: BodyFormat) -> bool:
+    """Check for base64 in ``data``, as in the document's examples. Its Table 6 requires ``data_base64``."""
+    return format is ANY and isinstance(value, str)
+
+
+def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
+    """Check incoming data that is declared as JSON or text."""
+    try:
+        if format is JSON:
+            check_json(data, depth)
+            _decode(data)
+        elif format is TEXT:
+            str(data, "utf-8")
+    except (BusError, ValueError, RecursionError) as error:
+        raise refuse(f"the data are no {format.content_type}: {error}") from error
+    return data
+
 
 Extra: TypeAlias = Mapping[str, Any] | None
 
@@ -194,7 +294,7 @@ def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None
 
 TRACEPARENT: Final = "traceparent"
 _TRACING: Final = (TRACEPARENT, "tracestate")
-_decode: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_headers: Final = msgspec.json.Decoder(dict[str, str]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -204,7 +304,7 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
     text = attributes.pop(HEADERS, None)
     if text is not None:
         try:
-            headers = _decode(text)
+            headers = _decode_headers(text)
         except (ValueError, TypeError, RecursionError) as error:
             raise refuse(f"{HEADERS}: {error}", "invalid_headers") from error
     for name in _TRACING:

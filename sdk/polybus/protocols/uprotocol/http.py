@@ -18,9 +18,8 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from .adapter import DEFAULT_ENTITY, UProtocol, UProtocolCodec
-from .bodies import FORMATS, format_of, written_body
 from .cloudevent import attributes_of, message_of, named, typed
-from .events import OLD_LEVEL, normalise
+from .events import FORMATS, OLD_LEVEL, format_of, normalise, written_body
 from .rules import TOLERATED, Leniency, refuse
 
 Format: TypeAlias = Literal["json", "protobuf"]

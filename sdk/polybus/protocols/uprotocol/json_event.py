@@ -20,15 +20,23 @@ from ...message import Kind
 from .._protobuf import ANY, check_any
 from .._shared import remember
 from .._uprotocol import Pairs
-from .bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
 from .events import (
     BATCH,
     MISPLACED_DATA,
+    OCTET_STREAM,
+    PROTOBUF,
+    STATUS_URLS,
     Envelope,
     EventMessage,
     Extra,
     UsualEvent,
+    format_of,
+    from_base64,
+    from_json,
+    from_text,
+    hash_of,
     is_id,
+    is_misplaced,
     is_packed,
     known_schema,
     read_json_item,

@@ -19,14 +19,18 @@ from ...plugins.protobuf import field, length, read_fields, read_varint, varint,
 from .._protobuf import ANY, check_any, known_class
 from .._shared import plain_field, remember
 from .._uprotocol import LEVELS, Pairs
-from .bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
 from .events import (
     BATCH,
     ITEM,
+    OCTET_STREAM,
+    PROTOBUF,
+    STATUS_URLS,
     Envelope,
     EventMessage,
     Extra,
     UsualEvent,
+    format_of,
+    from_text,
     is_id,
     is_packed,
     known_schema,

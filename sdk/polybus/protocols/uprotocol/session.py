@@ -14,8 +14,16 @@ from ...plugins.hello import HELLO
 from .._protobuf import ANY
 from .._shared import remember, too_large
 from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority
-from .bodies import write_status, written_body
-from .events import NAMES, EventMessage, ReturnAddress, extension_attributes, return_address, write_headers
+from .events import (
+    NAMES,
+    EventMessage,
+    ReturnAddress,
+    extension_attributes,
+    return_address,
+    write_headers,
+    write_status,
+    written_body,
+)
 from .names import MESSAGE, RESPONSE, UProtocolNames, read_uri, subject_text
 from .rules import MAX_INTEGER, is_text, refuse
 
