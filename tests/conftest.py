@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS
+from tests.support import bounded
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
@@ -28,6 +30,15 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` on asyncio; `every_loop` and `virtual_time` of `tests.loops` ask for more."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Bound each asynchronous test, except in virtual time, where hours may pass, and with a `timeout` mark of its own."""
+    backend = pyfuncitem.funcargs.get("anyio_backend")
+    virtual = isinstance(backend, tuple) and not backend[1].keys() <= {"use_uvloop"}
+    if iscoroutinefunction(pyfuncitem.obj) and not virtual and pyfuncitem.get_closest_marker("timeout") is None:
+        pyfuncitem.obj = bounded(pyfuncitem.obj)
 
 
 def pytest_collection_finish() -> None:

@@ -24,7 +24,7 @@ BOUND = 60.0
 
 
 def bounded(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
-    """A test that fails when it hangs."""
+    """A test that fails when it hangs, and shows where."""
 
     @functools.wraps(test)
     async def within(*args: P.args, **kwargs: P.kwargs) -> None:

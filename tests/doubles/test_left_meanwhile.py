@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import anyio
-import pytest
 
 from polybus import Backoff, Bus
 from polybus.plugins import Closed, DialOptions, Transport
@@ -11,8 +10,6 @@ from tests.support import BOUND
 
 from .numbered import Numbered
 from .wires import End
-
-pytestmark = pytest.mark.anyio
 
 
 class SlowPlace:

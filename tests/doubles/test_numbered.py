@@ -17,12 +17,10 @@ from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
 from polybus.plugins.extensions import party_of
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 
 from .numbered import Numbered, NumberedCodec, Theirs
 from .wires import Broker
-
-pytestmark = pytest.mark.anyio
 
 CODEC = NumberedCodec(Limits(), False)
 
@@ -217,7 +215,6 @@ async def test_a_refusal_by_an_application_is_not_taken_for_one_by_the_broker() 
         assert server.stats().links == 1
 
 
-@bounded
 async def test_an_identity_that_expires_ends_its_peer_and_not_the_connection() -> None:
     def authenticate(handshake: Handshake) -> Identity:
         if handshake.address != "client 100":
@@ -241,7 +238,6 @@ async def test_an_identity_that_expires_ends_its_peer_and_not_the_connection() -
         assert await kept == "still here"
 
 
-@bounded
 async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:
     decide = anyio.Event()
 
@@ -273,7 +269,6 @@ async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:
         assert server._services.running.buffered == 0
 
 
-@bounded
 async def test_strangers_that_leave_take_what_they_said_with_them() -> None:
     async with behind_a_broker(server := Bus(authenticate=lambda handshake: anyio.sleep_forever())) as broker:
         for _ in range(3):
@@ -284,7 +279,6 @@ async def test_strangers_that_leave_take_what_they_said_with_them() -> None:
             assert server._services.running.buffered == 0
 
 
-@bounded
 async def test_authenticate_runs_so_many_times_at_once_and_for_so_long() -> None:
     asked: list[str] = []
 
@@ -304,7 +298,6 @@ async def test_authenticate_runs_so_many_times_at_once_and_for_so_long() -> None
         assert sorted(broker.sent_away) == [client.number for client in clients[:2]]
 
 
-@bounded
 async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_under_its_number() -> None:
     async with behind_a_broker(server := Bus()) as broker:
         old = RawClient(broker)
@@ -331,7 +324,6 @@ async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_unde
         assert (await new.next()).subject == "open"
 
 
-@bounded
 async def test_a_greedy_client_pays_for_a_full_outbox_and_the_others_get_everything() -> None:
     async with behind_a_broker(server := Bus(limits=Limits(outbox=20))) as broker:
         greedy, modest = RawClient(broker), RawClient(broker)
@@ -350,7 +342,6 @@ async def test_a_greedy_client_pays_for_a_full_outbox_and_the_others_get_everyth
         assert [(await greedy.next()).body for _ in range(15)] == list(range(45, 60))
 
 
-@bounded
 async def test_a_client_whose_answers_fill_the_outbox_is_sent_away_and_not_the_connection() -> None:
     async with behind_a_broker(server := Bus(limits=Limits(outbox=20))) as broker:
         greedy, modest = RawClient(broker), RawClient(broker)
@@ -368,7 +359,6 @@ async def test_a_client_whose_answers_fill_the_outbox_is_sent_away_and_not_the_c
         assert server.stats().links == 1
 
 
-@bounded
 async def test_places_go_round_among_clients_whose_requests_wait() -> None:
     server, order, go = Bus(limits=Limits(running=4, total_running=4)), list[str](), anyio.Event()
 

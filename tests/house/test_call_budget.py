@@ -34,7 +34,7 @@ from tests.support import eventually
 
 from .raw import raw_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 PACKAGE = str(Path(polybus.__file__).parent)
 BODY = {"id": 7}

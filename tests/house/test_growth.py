@@ -27,7 +27,7 @@ from tests.support import eventually
 
 from .raw import raw_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 PACKAGE = str(Path(polybus.__file__).parent)
 FEW, MANY = 10, 110

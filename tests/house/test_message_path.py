@@ -19,8 +19,6 @@ from polybus.speedups import ACTIVE
 
 from .sources import PACKAGE
 
-pytestmark = pytest.mark.anyio
-
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "message-path.md"
 
 

@@ -14,10 +14,10 @@ from nats.aio.msg import Msg
 from polybus import Backoff, Bus, connect
 from tests.integration.interop.nats_servers import NatsServer, nats_server
 from tests.integration.web.support import Program
-from tests.support import bounded, eventually, free_port
+from tests.support import eventually, free_port
 from tests.unit.cli.support import serve_process
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 SOON = Backoff(initial=0.01, maximum=0.1)
 
@@ -61,7 +61,6 @@ def nats_of_wheel() -> Iterator[NatsServer]:
         yield server
 
 
-@bounded
 async def test_a_server_that_is_killed_and_started_again_answers_the_same_client(tmp_path: Path) -> None:
     url = f"ubre+ws://127.0.0.1:{free_port()}/bus"
     with serve_process(tmp_path, url=url) as (_, process):
@@ -73,7 +72,6 @@ async def test_a_server_that_is_killed_and_started_again_answers_the_same_client
                 assert await bus.request("greet", "Ada", timeout=60) == "Hello, Ada"
 
 
-@bounded
 async def test_a_bus_in_a_fastapi_application_answers_and_ends_in_order(tmp_path: Path) -> None:
     program = tmp_path / "app.py"
     program.write_text(WEB)
@@ -87,7 +85,6 @@ async def test_a_bus_in_a_fastapi_application_answers_and_ends_in_order(tmp_path
         served.kill()
 
 
-@bounded
 async def test_four_workers_are_one_bus(tmp_path: Path) -> None:
     with serve_process(tmp_path, "--workers", "4", app=WORKER) as (url, process):
         seen: set[int] = set()
@@ -102,7 +99,6 @@ async def test_four_workers_are_one_bus(tmp_path: Path) -> None:
         assert await anyio.to_thread.run_sync(process.wait) == 0
 
 
-@bounded
 async def test_a_bus_and_nats_py_ask_and_hear_each_other(nats_of_wheel: NatsServer) -> None:
     ours, heard = Bus(), list[object]()
     ours.handle("sum")(sum_of)
@@ -131,7 +127,6 @@ async def sum_of(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@bounded
 async def test_two_processes_at_a_nats_server_are_one_bus(nats_of_wheel: NatsServer, tmp_path: Path) -> None:
     app = WORKER.replace('"auto"', repr(nats_of_wheel.url))
     with serve_process(tmp_path, app=app) as (_, process):

@@ -37,10 +37,8 @@ from polybus.plugins.extensions import party_of
 from polybus.secrets import without_secrets
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.answering import Gated
-
-pytestmark = pytest.mark.anyio
 
 WRONG: Any = "what type checkers would not let pass"
 bus_class: Any = Bus
@@ -133,7 +131,6 @@ async def test_a_publication_to_an_empty_list_reaches_nobody() -> None:
     assert heard == [3]
 
 
-@bounded
 async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_others_get_it() -> None:
     bus = Bus()
     async with bus.serve("ubre+memory://gone") as listener, connect(listener.url) as stays, stays.subscribe("x") as news:
@@ -305,7 +302,6 @@ def test_patterns_that_a_link_serves_and_prefixes_of_routers_are_checked() -> No
 # -- requests to this very bus -------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_notify_to_a_handler_of_the_same_bus_is_no_request() -> None:
     bus, seen = Bus(), []
 
@@ -333,7 +329,6 @@ async def test_notify_to_a_handler_of_the_same_bus_is_no_request() -> None:
         assert bus.stats().failed == 1
 
 
-@bounded
 async def test_requests_to_the_same_bus_count_as_running() -> None:
     bus = Bus()
     gated = Gated(bus)
@@ -346,7 +341,6 @@ async def test_requests_to_the_same_bus_count_as_running() -> None:
         assert (bus.stats().pending, bus.stats().running) == (0, 0)
 
 
-@bounded
 async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> None:
     bus, deadlines = Bus(), []
 
@@ -508,7 +502,6 @@ def test_a_limit_that_cannot_be_is_told_with_its_name(limit: dict[str, Any], err
         Limits(**limit)
 
 
-@bounded
 async def test_times_as_long_as_one_can_say_are_no_trouble_to_links() -> None:
     long = 1e300
     limits = Limits(ping_interval=long, ping_timeout=long, write_timeout=long, frame_timeout=long, connect_timeout=long)
@@ -543,7 +536,6 @@ def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: 
         Bus().subscribe("news", returns=returns)
 
 
-@bounded
 async def test_a_subscription_logs_what_it_skips_once_a_minute_and_how_often(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(bus := Bus()) as client, client.subscribe("news.*", returns=int) as news:
         for body in ("one", "two", "three", 4):

@@ -28,7 +28,6 @@ from typing_extensions import TypeAliasType
 from polybus import Bus, Conflict, Context, EncodeError, NotFound, Subject
 from polybus.protocols import Up
 
-pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 

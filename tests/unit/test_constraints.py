@@ -196,7 +196,6 @@ PLACES: dict[str, Callable[[Bus], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("own", [False, True], ids=["over a link", "to itself"])
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_constraint_holds_wherever_a_type_may_stand(place: str, own: bool) -> None:
@@ -207,7 +206,6 @@ async def test_a_constraint_holds_wherever_a_type_may_stand(place: str, own: boo
     assert RAN == []
 
 
-@pytest.mark.anyio
 async def test_a_publication_that_breaks_a_constraint_is_skipped() -> None:
     bus, heard = Bus(), list[Any]()
 

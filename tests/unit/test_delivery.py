@@ -9,8 +9,6 @@ from polybus.protocols import UProtocol
 from polybus.testing import pair
 from tests.support import BOUND
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_dead_letters_are_published_with_code_and_header_and_without_secrets() -> None:
     bus = Bus(authorize=lambda peer, verb, subject: subject != "secret")

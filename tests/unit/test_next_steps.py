@@ -12,9 +12,7 @@ from polybus import Bus, Limits, connect
 from polybus.plugins import Handshake, Identity
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, free_port
-
-pytestmark = pytest.mark.anyio
+from tests.support import free_port
 
 
 def shop() -> Bus:
@@ -69,7 +67,6 @@ def test_a_registration_or_a_url_that_cannot_be(mistake: Callable[[], Any], kind
         (lambda bus: bus.request("price", "soup", returns=str), "does returns= match the handler's return type?"),
     ],
 )
-@bounded
 async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], next_step: str) -> None:
     async with pair(shop(), client=Bus(limits=Limits(message=20_000))) as client:
         with pytest.raises(Exception, match=next_step):
@@ -85,7 +82,6 @@ async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], ne
         ("ubre+memory://nobody", r"in this event loop; is the server running\?"),
     ],
 )
-@bounded
 async def test_a_first_connect_to_where_nobody_is(url: str, says: str) -> None:
     await refused(connect(url.format(port=free_port())), ConnectionError, says)
 
@@ -95,7 +91,6 @@ def only_ann(handshake: Handshake) -> Identity | None:
 
 
 @pytest.mark.native
-@bounded
 async def test_a_server_that_refuses_what_is_brought() -> None:
     async with Bus(authenticate=only_ann).serve("ubre+ws://127.0.0.1:0/bus") as server:
         bob, ann = ({"authorization": f"Bearer {name}"} for name in ("bob", "ann"))

@@ -13,9 +13,7 @@ from polybus.plugins.extensions import party_of
 from polybus.subjects import check_pattern, check_subject, matches
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 EMPTY_TOKENS = ["a..b", ".a", "a.", ".", "..", "a.b..", "a..*"]
 
@@ -42,7 +40,6 @@ def test_other_names_are_allowed(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a.*", "*", ">", "a.>", "{name}", "//host/*/1", "a\x00", "a\nb", "a\x7f", "\ud800", "", "a" * 1025]
 )
-@bounded
 async def test_a_wildcard_or_a_control_character_in_a_published_subject_is_told(text: str) -> None:
     async with pair(Bus()) as client:
         for send in (client.publish_nowait, client.request, client.stream):
@@ -74,7 +71,6 @@ def test_a_name_with_an_empty_token_is_matched_by_itself_alone(subject: str, pat
     assert not index.match(subject)
 
 
-@bounded
 async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() -> None:
     bus, heard = Bus(), []
     bus.relay("ordinary.>")
@@ -96,7 +92,6 @@ async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() 
         await eventually(lambda: two.stats().received >= 1)
 
 
-@bounded
 async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: pytest.LogCaptureFixture) -> None:
     server, client, heard = Bus(), Bus(), list[Any]()
 
@@ -118,7 +113,6 @@ async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: p
     assert heard == ["to nobody who could take it"]
 
 
-@bounded
 async def test_an_item_that_does_not_fit_is_the_mistake_of_who_sent_it() -> None:
     bus = Bus()
 

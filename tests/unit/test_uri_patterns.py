@@ -16,9 +16,8 @@ from polybus.protocols import Ubre, UProtocol
 from polybus.subjects import canonical, check_pattern, glob_of, is_pattern, matches
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
 DOOR = "up://VCU.VIN/body.access/1/door.front_left#Door"
 
 
@@ -174,7 +173,6 @@ def with_doors() -> tuple[Bus, list[object]]:
     return bus, told
 
 
-@bounded
 async def test_a_bus_finds_its_own_handlers_in_any_spelling_as_its_peers_do() -> None:
     bus, told = with_doors()
     async with pair(bus) as client:
@@ -190,7 +188,6 @@ async def test_a_bus_finds_its_own_handlers_in_any_spelling_as_its_peers_do() ->
         await eventually(lambda: told == ["//v/door/1/rpc.Told"] * 6)
 
 
-@bounded
 async def test_a_bridge_finds_the_handlers_of_its_other_side_in_any_spelling() -> None:
     left, (right, told) = Bus(), with_doors()
     routes = [Route("door.>", "//V/door/1/rpc.{rest}", kinds={"request", "stream"})]
@@ -208,7 +205,6 @@ WIRES = [UProtocol, Ubre]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@bounded
 async def test_what_authorize_refuses_is_refused_in_every_spelling(wire: type[UProtocol | Ubre]) -> None:
     asked, nobody = list[tuple[str, str | int]](), "//other.x/e/1/rpc.Nobody"
 
@@ -236,7 +232,6 @@ async def test_what_authorize_refuses_is_refused_in_every_spelling(wire: type[UP
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@bounded
 async def test_authorize_is_asked_about_publications_in_one_spelling(wire: type[UProtocol | Ubre]) -> None:
     secret, allowed, last = (f"//other.x/e/1/{name}#M" for name in ("t.x", "t.y", "t.z"))
     asked, heard, done = list[tuple[str, str | int]](), list[str | int](), anyio.Event()

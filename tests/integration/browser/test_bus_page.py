@@ -19,8 +19,6 @@ from tests.integration.web.support import running
 from tests.support import eventually
 from tests.unit.asyncapi.shop import make_bus
 
-pytestmark = pytest.mark.anyio
-
 
 @frozen
 class GetUser:

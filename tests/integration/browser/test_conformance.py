@@ -7,8 +7,6 @@ from tests.integration.browser.site import Site, play
 from tests.integration.web.browser import BOUND, Tab
 from tests.unit.transports.postmessage.table import ROWS, Row
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 async def test_chromium_does_what_ours_do(tab: Tab, server: Site, row: Row) -> None:

@@ -11,8 +11,6 @@ from tests.integration.documentation.pages import ROOT, built_site
 from tests.integration.web.browser import Browser, Tab
 from tests.integration.web.support import running
 
-pytestmark = pytest.mark.anyio
-
 CODE = """[...document.querySelectorAll('article pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
 .map((code) => code.textContent.split('\\n').reduce((longest, line) => line.length > longest.length ? line : longest, ''))"""
 PAGE = "document.documentElement.scrollWidth - innerWidth"

@@ -7,8 +7,6 @@ import pytest
 from tests.integration.web.browser import Browser, Tab
 from tests.integration.web.support import example
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def page(chromium: Browser) -> AsyncIterator[Tab]:

@@ -1,12 +1,8 @@
 """The example of a page with widgets in frames of another site."""
 
-import pytest
-
 from tests.integration.web.browser import Browser
 from tests.integration.web.support import example
 from tests.support import eventually
-
-pytestmark = pytest.mark.anyio
 
 # What a frame of another process shows, the page cannot see: it is looked at from outside.
 WIDGETS = "document.querySelectorAll('iframe').length"

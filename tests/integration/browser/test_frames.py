@@ -11,8 +11,6 @@ from tests.integration.browser.site import Site, play
 from tests.integration.web.browser import BOUND, Tab
 from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
-
 # The page: npm `ubre`, and a frame that is served before it loads.
 HOST = """
 const { default: Ubre } = await import('/ubre/ubre.js');

@@ -3,13 +3,9 @@
 import re
 from typing import Any
 
-import pytest
-
 from tests.integration.browser.site import ROOT, Site
 from tests.integration.browser.test_frames import run
 from tests.integration.web.browser import Tab
-
-pytestmark = pytest.mark.anyio
 
 PAGE = (ROOT / "docs/how-to/frames.md").read_text()
 (MARKUP,) = re.findall(r"```html\n(.*?)```", PAGE, re.S)

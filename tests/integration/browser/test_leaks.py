@@ -2,14 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.integration.browser.site import Site
 from tests.integration.browser.test_frames import run
 from tests.integration.web.browser import Tab
 from tests.support import eventually
-
-pytestmark = pytest.mark.anyio
 
 
 async def look(tab: Tab, expression: str, **options: Any) -> Any:

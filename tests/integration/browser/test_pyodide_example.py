@@ -7,7 +7,7 @@ from tests.integration.browser.test_python import PATIENCE
 from tests.integration.web.browser import Browser
 from tests.integration.web.support import example
 
-pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(200)]
 
 
 async def test_a_page_and_python_in_a_frame_ask_and_tell_each_other(chromium: Browser, server: Site) -> None:

@@ -12,7 +12,7 @@ from tests.integration.browser.test_frames import CHILD, HOST
 from tests.integration.web.browser import Tab
 from tests.loops import FULL
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 
 PATIENCE = 90
 """Seconds: Pyodide loads in four on a quiet machine and in twenty on a busy one."""

@@ -10,8 +10,6 @@ import pytest
 from polybus.analysis.report.page import render
 from tests.integration.web.browser import Browser, Tab
 
-pytestmark = pytest.mark.anyio
-
 MS, SECOND = 1_000_000, 1_000_000_000
 BEGIN = 1_763_800_000 * SECOND
 LONG = "Donaudampfschifffahrtselektrizitaetenhauptbetriebswerkbauunterbeamtengesellschaft"

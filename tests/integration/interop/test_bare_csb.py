@@ -9,10 +9,7 @@ import pytest
 
 from polybus import Bus, Unsupported, connect
 from tests.refusal import refused
-from tests.support import bounded
 from tests.unit.broker.raw import Closed, RawPeer, raw_peer
-
-pytestmark = pytest.mark.anyio
 
 Answer = Callable[[RawPeer, str], Awaitable[None]]
 
@@ -45,7 +42,6 @@ async def bare_server(answer: Answer) -> AsyncIterator[tuple[str, list[str]]]:
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_what_a_bare_peer_cannot_carry_is_unsupported() -> None:
     async with bare_server(not_found) as (url, frames), connect(url) as bus:
         with pytest.raises(Unsupported, match="no publications"):
@@ -61,7 +57,6 @@ async def test_what_a_bare_peer_cannot_carry_is_unsupported() -> None:
         assert {frame[:4] + frame[8:16] for frame in frames} == {"1200ffff0000"}  # the hello, and nothing else
 
 
-@bounded
 async def test_what_is_relayed_to_a_bare_client_has_a_form_that_it_reads() -> None:
     bus = Bus()
     bus.relay("chat.>")

@@ -9,11 +9,8 @@ import pytest
 
 from polybus import Bus, DeadlineExceeded, Peer, RequestCancelled, Unsupported, connect
 from tests.refusal import refused
-from tests.support import bounded
 
 from .node_peer import NodePeer, node_client, node_server
-
-pytestmark = pytest.mark.anyio
 
 VERBS = {"subscribe", "unsubscribe", "publish", "request", "success", "fail"}
 """All that the package knows."""
@@ -40,7 +37,6 @@ async def sent_to(node: NodePeer) -> list[Any]:
     return frames
 
 
-@bounded
 async def test_a_pattern_is_unsupported_and_not_sent_and_an_exact_subscription_works_afterwards() -> None:
     async with met("server") as (node, bus, peer):
         for pattern in ("news.*", "news.>", ">", "news.{day}"):
@@ -54,7 +50,6 @@ async def test_a_pattern_is_unsupported_and_not_sent_and_an_exact_subscription_w
 
 
 @ROLES
-@bounded
 async def test_a_stream_and_a_channel_are_unsupported_and_the_hello_that_says_so_is_asked_once(role: str) -> None:
     async with met(role) as (node, bus, peer):
         for _ in range(3):
@@ -67,7 +62,6 @@ async def test_a_stream_and_a_channel_are_unsupported_and_the_hello_that_says_so
 
 
 @ROLES
-@bounded
 async def test_a_notification_is_a_request_whose_answer_is_dropped_and_a_request_carries_deadline_and_headers(
     role: str,
 ) -> None:
@@ -82,7 +76,6 @@ async def test_a_notification_is_a_request_whose_answer_is_dropped_and_a_request
 
 @ROLES
 @pytest.mark.parametrize("why", ["cancelled", "too late"])
-@bounded
 async def test_that_a_request_is_given_up_is_not_sent_and_the_late_answer_is_counted(role: str, why: str) -> None:
     async with met(role) as (node, bus, peer):
         if why == "cancelled":

@@ -28,8 +28,6 @@ from tests.unit.cluster.test_one_bus import (
     test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def engine(request: pytest.FixtureRequest) -> Iterator[NatsServer]:

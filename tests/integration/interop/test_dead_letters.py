@@ -21,8 +21,6 @@ from tests.support import BOUND, eventually, next_event
 
 from .test_rest_copies import jetstream
 
-pytestmark = pytest.mark.anyio
-
 WORK = Store("work", "work.>")
 SOON = Retry(attempts=2, backoff=(0.01,))
 _names = itertools.count()

@@ -46,8 +46,6 @@ from tests.unit.cluster.test_stored_subscriptions import (
     test_what_was_read_and_not_settled_when_the_block_is_left_comes_again_at_once,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("engine", ["debian"], indirect=True)
 async def test_names_are_found_however_many_a_server_gives_at_once(engine: NatsServer, name: str) -> None:

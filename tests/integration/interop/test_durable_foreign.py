@@ -2,21 +2,15 @@
 
 import json
 
-import pytest
-
 from polybus import Bus, Cluster, Store
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from .nats_py_peer import nats_py
 from .nats_servers import NatsServer
 
-pytestmark = pytest.mark.anyio
-
-
 STREAM = "shop-orders"
 
 
-@bounded
 async def test_nats_py_publishes_to_our_store_and_reads_it_by_a_consumer_of_its_own(keeping: NatsServer) -> None:
     bus = Bus(cluster=Cluster(f"{keeping.url}/shop", stores=[Store("orders", "orders.>")]))
     handled: list[dict[str, int]] = []

@@ -6,12 +6,10 @@ import pytest
 from attrs import frozen
 
 from polybus import Bus, Context, DeadlineExceeded, NoHandler, connect
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from .faststream_peer import NatsBroker, NatsMessage, faststream
 from .nats_servers import NatsServer
-
-pytestmark = pytest.mark.anyio
 
 BODIES: list[Any] = [{"a": [1, None, 1.5]}, [], ["ü"], 7, -1.5, True, False]
 """What FastStream writes as JSON, of what JSON has. Text is text/plain to it, and nothing is no bytes."""
@@ -23,7 +21,6 @@ class User:
     name: str
 
 
-@bounded
 async def test_our_request_reaches_their_handler_with_its_headers(server: NatsServer) -> None:
     seen: list[NatsMessage] = []
 
@@ -47,7 +44,6 @@ async def test_our_request_reaches_their_handler_with_its_headers(server: NatsSe
         assert 0 < int(seen[-1].headers["Polybus-Ttl"]) <= 30_000
 
 
-@bounded
 async def test_their_text_is_bytes_for_it_is_no_json_and_their_nothing_is_none(server: NatsServer) -> None:
     def declare(broker: NatsBroker) -> None:
         @broker.subscriber("greet")
@@ -64,7 +60,6 @@ async def test_their_text_is_bytes_for_it_is_no_json_and_their_nothing_is_none(s
         assert await bus.request("nothing") is None
 
 
-@bounded
 async def test_a_handler_of_theirs_that_fails_answers_nobody_so_our_deadline_ends_it(server: NatsServer) -> None:
     def declare(broker: NatsBroker) -> None:
         @broker.subscriber("fail")
@@ -84,7 +79,6 @@ async def test_a_handler_of_theirs_that_fails_answers_nobody_so_our_deadline_end
         assert bus.stats().pending == 0
 
 
-@bounded
 async def test_their_request_reaches_our_handler_with_its_headers(server: NatsServer) -> None:
     bus, headers = Bus(), list[Any]()
 
@@ -111,7 +105,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert headers[-1]["content-type"] == "application/json"
 
 
-@bounded
 async def test_publications_go_both_ways_with_their_headers(server: NatsServer) -> None:
     seen: list[tuple[Any, Any]] = []
 

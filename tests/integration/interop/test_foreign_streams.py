@@ -27,7 +27,7 @@ from polybus import (
 )
 from polybus.cluster.durable.administration import Administration
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually, free_port
+from tests.support import BOUND, eventually, free_port
 from tests.unit.cluster.test_foreign_streams import (
     test_a_dead_letter_is_kept_where_a_stream_for_them_is_named,
     test_a_durable_handler_reads_a_stream_of_others_from_its_beginning,
@@ -46,13 +46,9 @@ from .faststream_peer import NatsBroker, faststream
 from .nats_py_peer import nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = pytest.mark.anyio
-
-
 # -- foreign programs on the same stream -----------------------------------------------------------------------------------
 
 
-@bounded
 async def test_nats_py_and_this_bus_publish_to_one_stream_and_read_it(keeping: NatsServer) -> None:
     handled: list[tuple[int, int]] = []
     bus = Bus()
@@ -89,7 +85,6 @@ async def test_nats_py_and_this_bus_publish_to_one_stream_and_read_it(keeping: N
     assert sorted(handled) == [(1, 1), (2, 1), (3, 1), (3, 2)]
 
 
-@bounded
 async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(keeping: NatsServer) -> None:
     handled: list[int] = []
     bus = Bus()
@@ -112,7 +107,6 @@ async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(keeping: NatsS
             await eventually(lambda: handled == [2, 1])
 
 
-@bounded
 async def test_faststream_and_this_bus_share_a_stream(keeping: NatsServer) -> None:
     bus = Bus()
     handled: list[dict[str, int]] = []
@@ -139,7 +133,6 @@ async def test_faststream_and_this_bus_share_a_stream(keeping: NatsServer) -> No
 # -- outages and permissions -----------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_handlers_subscriptions_and_replays_go_on_behind_a_restart_of_the_server(keeping: NatsServer) -> None:
     handled: list[int] = []
     bus = Bus()
@@ -205,7 +198,6 @@ def as_user(server: NatsServer, who: str) -> str:
     return server.url.replace("://", f"://{who}:p@")
 
 
-@bounded
 async def test_what_a_user_may_not_do_at_a_stream_is_said_with_what_to_allow(
     restricted: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,7 +245,6 @@ async def make_streams(theirs: Peer) -> None:
         assert "error" not in await theirs.request(f"$JS.API.STREAM.CREATE.{stream}", members)
 
 
-@bounded
 async def test_dead_letters_want_two_rights_more_and_say_which_is_missing(
     restricted: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,7 +276,6 @@ async def test_dead_letters_want_two_rights_more_and_say_which_is_missing(
             assert (letter.subject, letter.body) == ("dead.orders.billing.orders.placed", 7)
 
 
-@bounded
 async def test_a_replay_wants_to_make_and_to_remove_its_consumer(restricted: NatsServer) -> None:
     async with Bus().connect(as_user(restricted, "owner")) as theirs:
         await make_streams(theirs)
@@ -308,7 +298,6 @@ async def consumers(theirs: Peer, count: int) -> bool:
     return bool(found["total"] == count)
 
 
-@bounded
 async def test_who_publishes_with_an_id_is_told_more_where_it_may_ask_more(restricted: NatsServer) -> None:
     async with Bus().connect(as_user(restricted, "owner")) as theirs:
         await make_streams(theirs)
@@ -325,7 +314,6 @@ async def test_who_publishes_with_an_id_is_told_more_where_it_may_ask_more(restr
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@bounded
 async def test_what_another_domain_keeps_is_read_and_published_to_behind_a_leaf_node(version: str, tmp_path: Path) -> None:
     port = free_port()
     hub_config = f'server_name: hub\njetstream {{ store_dir: "{tmp_path / "hub"}", domain: hub }}\n'
@@ -375,7 +363,6 @@ async def are_letters(administration: Administration, bodies: list[bytes]) -> bo
     return [letter.body async for letter in administration.letters()] == bodies
 
 
-@bounded
 async def test_an_account_without_jetstream_says_so(tmp_path: Path) -> None:
     config = f"""
         jetstream {{ store_dir: "{tmp_path}" }}

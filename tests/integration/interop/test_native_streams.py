@@ -6,15 +6,11 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from polybus import NoHandler, connect
-from tests.support import bounded
 
 from .nats_py_peer import nats_py
 from .nats_servers import NatsServer
 
-pytestmark = pytest.mark.anyio
 
-
-@bounded
 async def test_a_stream_of_others_is_published_to_by_requests_and_read_by_a_group(keeping: NatsServer) -> None:
     async with nats_py(keeping.address) as nats:
         jetstream = nats.client.jetstream()

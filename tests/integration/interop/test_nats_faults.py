@@ -20,8 +20,6 @@ from tests.support import eventually
 
 from .nats_servers import NatsServer, nats_cluster, nats_server
 
-pytestmark = pytest.mark.anyio
-
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "1"))
 """Of each fault. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
 BACKOFF = Backoff(initial=0.01, maximum=0.1)

@@ -8,12 +8,9 @@ import pytest
 
 from polybus import Bus, NoHandler, connect
 from tests.contract.nats_groups import GROUPS, Member, each_is_for_one_member_of_a_group
-from tests.support import bounded
 
 from .nats_py_peer import Msg, NatsPy, nats_py
 from .nats_servers import NatsServer
-
-pytestmark = pytest.mark.anyio
 
 
 async def _join(theirs: NatsPy) -> tuple[dict[str, Counter[str]], list[Msg]]:
@@ -32,7 +29,6 @@ async def _join(theirs: NatsPy) -> tuple[dict[str, Counter[str]], list[Msg]]:
 
 
 @pytest.mark.parametrize("members", ["own, polybus", "own, polybus, nats-py"])
-@bounded
 async def test_one_member_of_a_group_gets_each_publication_whoever_publishes(server: NatsServer, members: str) -> None:
     async with AsyncExitStack() as stack:
         ours = [Member(Bus(), "own"), *([Member(Bus(), "other")] if "polybus" in members else [])]
@@ -54,7 +50,6 @@ async def test_one_member_of_a_group_gets_each_publication_whoever_publishes(ser
         assert all(chosen[group][member.name] for group in GROUPS for member in ours)
 
 
-@bounded
 async def test_a_bus_that_asks_by_name_is_not_asked_itself(server: NatsServer) -> None:
     def named(name: str) -> Bus:
         bus = Bus()

@@ -1,15 +1,8 @@
 """Two real servers, one of which goes into lame duck mode under load: nothing fails, and nothing is missed."""
 
-import pytest
-
-from tests.support import bounded
-
 from .lame_duck import keep, two_servers
 
-pytestmark = pytest.mark.anyio
 
-
-@bounded
 async def test_no_request_fails_and_no_publication_is_missed_while_a_server_ends() -> None:
     with two_servers() as (first, second):
         ledger = await keep(first, second, seed=2)

@@ -17,12 +17,9 @@ from polybus import (
     Unavailable,
     connect,
 )
-from tests.support import bounded
 
 from .nats_py_peer import NatsPy, ServiceError
 from .nats_servers import NatsServer
-
-pytestmark = pytest.mark.anyio
 
 NUMBERS: list[tuple[int, type[Exception], Code]] = [
     (401, Unauthorized, Code.UNAUTHENTICATED),
@@ -35,7 +32,6 @@ NUMBERS: list[tuple[int, type[Exception], Code]] = [
 ]
 
 
-@bounded
 async def test_a_number_of_a_service_is_an_error_of_ours(server: NatsServer, theirs: NatsPy) -> None:
     async def fail(request: Any) -> None:
         raise ServiceError(request.data.decode(), "not today")
@@ -64,7 +60,6 @@ async def test_a_number_of_a_service_is_an_error_of_ours(server: NatsServer, the
             await bus.request("shop.broken")
 
 
-@bounded
 async def test_a_service_of_theirs_is_found_by_its_own_subjects_and_gone_when_it_stops(
     server: NatsServer, theirs: NatsPy
 ) -> None:

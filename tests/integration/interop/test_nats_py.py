@@ -6,16 +6,13 @@ import anyio
 import pytest
 
 from polybus import Bus, Code, Context, NoHandler, NotFound, TooLarge, connect
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.opentelemetry.spans import Traces
 
 from .nats_py_peer import Msg, NatsPy
 from .nats_servers import NatsServer, nats_server
 
-pytestmark = pytest.mark.anyio
 
-
-@bounded
 async def test_the_context_of_a_trace_goes_to_them_and_comes_from_them_as_a_header(server: NatsServer, theirs: NatsPy) -> None:
     traces, heard = Traces(), list[str]()
     bus = traces.bus()
@@ -43,7 +40,6 @@ async def test_the_context_of_a_trace_goes_to_them_and_comes_from_them_as_a_head
     assert handled.parent is not None and (handled.parent.span_id, handled.parent.is_remote) == (0xB7AD6B7169203331, True)
 
 
-@bounded
 async def test_their_request_reaches_our_handler_and_its_answer_is_json(server: NatsServer, theirs: NatsPy) -> None:
     bus = Bus()
 
@@ -61,7 +57,6 @@ async def test_their_request_reaches_our_handler_and_its_answer_is_json(server: 
         assert (await theirs.request("raw", b"\x00\xffabc")).data == b"cba\xff\x00"
 
 
-@bounded
 async def test_an_error_of_ours_is_one_of_the_service_convention_for_them(server: NatsServer, theirs: NatsPy) -> None:
     bus = Bus()
 
@@ -78,7 +73,6 @@ async def test_an_error_of_ours_is_one_of_the_service_convention_for_them(server
         assert answer.data == b'{"id":7}'
 
 
-@bounded
 async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs: NatsPy) -> None:
     bus, stopped = Bus(), anyio.Event()
 
@@ -96,7 +90,6 @@ async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs
         await stopped.wait()
 
 
-@bounded
 async def test_our_request_reaches_their_service(server: NatsServer, theirs: NatsPy) -> None:
     async def echo(message: Msg) -> None:
         await message.respond(message.data)
@@ -111,7 +104,6 @@ async def test_our_request_reaches_their_service(server: NatsServer, theirs: Nat
         assert 0 < int(seen[0].headers["Polybus-Ttl"]) <= 20_000
 
 
-@bounded
 async def test_a_payload_over_the_server_s_limit_is_too_large_before_it_is_sent(theirs: NatsPy) -> None:
     with nats_server("debian", "max_payload: 1000") as small:
         async with connect(small.url) as bus:
@@ -125,7 +117,6 @@ async def test_a_payload_over_the_server_s_limit_is_too_large_before_it_is_sent(
                 await bus.request("nobody", b"x" * 900)
 
 
-@bounded
 async def test_a_queue_group_is_shared_with_theirs(server: NatsServer, theirs: NatsPy) -> None:
     bus, ours = Bus(), list[int]()
 
@@ -146,7 +137,6 @@ async def test_a_queue_group_is_shared_with_theirs(server: NatsServer, theirs: N
         assert sorted([*ours, *(int(message.data) for message in seen)]) == list(range(200))
 
 
-@bounded
 async def test_publications_go_both_ways_with_their_headers(server: NatsServer, theirs: NatsPy) -> None:
     seen = await theirs.subscribe("news.>")
     async with connect(server.url) as bus, bus.subscribe("news.*") as news:

@@ -13,12 +13,10 @@ from polybus import Backoff, Bus, Cluster, ConnectFailed, Forbidden, Limits, NoH
 from polybus.events import DeadLettered, LinkDown, LinkRetrying, LinkUp
 from polybus.protocols import Nats
 from tests.refusal import refused
-from tests.support import bounded, next_event
+from tests.support import next_event
 
 from .nats_keys import Key, Operator
 from .nats_servers import VERSIONS, NatsServer, certified, nats_server
-
-pytestmark = pytest.mark.anyio
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 
@@ -42,7 +40,6 @@ async def _echo(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@bounded
 async def test_user_and_password_in_the_url(version: str) -> None:
     password = "p@ss/word"
     with nats_server(version, f'authorization {{ user: "ann", password: "{password}" }}') as server:
@@ -54,7 +51,6 @@ async def test_user_and_password_in_the_url(version: str) -> None:
             assert "wrong" not in str(caught.value)
 
 
-@bounded
 async def test_a_token_in_the_url() -> None:
     with nats_server("wheel", 'authorization { token: "s3cret" }') as server:
         await works(at(server, "s3cret@"))
@@ -62,7 +58,6 @@ async def test_a_token_in_the_url() -> None:
             await works(server.url)
 
 
-@bounded
 async def test_a_key_signs_the_nonce_of_the_server(tmp_path: Path) -> None:
     key, other = Key.of("U", 7), Key.of("U", 8)
     (tmp_path / "user.nk").write_text(key.seed + "\n")
@@ -73,7 +68,6 @@ async def test_a_key_signs_the_nonce_of_the_server(tmp_path: Path) -> None:
             await works(server.url, protocol=Nats(nkey=other.seed))
 
 
-@bounded
 async def test_a_credentials_file_has_the_jwt_of_an_operator(tmp_path: Path) -> None:
     operator, path = Operator(), tmp_path / "ann.creds"
     path.write_text(operator.creds)
@@ -87,7 +81,6 @@ def allowing(key: Key) -> str:
     return f"authorization {{ users: [ {{ nkey: {key.public} }} ] }}"
 
 
-@bounded
 async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(tmp_path: Path) -> None:
     before, after, path = Key.of("U", 7), Key.of("U", 8), tmp_path / "user.nk"
     path.write_text(before.seed)
@@ -115,7 +108,6 @@ async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(tmp_pat
                 await bus.request("echo")
 
 
-@bounded
 async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_path: Path) -> None:
     operator, path = Operator(), tmp_path / "ann.creds"
     with nats_server("wheel", operator.config) as server:
@@ -133,7 +125,6 @@ async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_pat
                 await bus.request("echo")
 
 
-@bounded
 async def test_a_key_for_a_server_without_keys_says_so() -> None:
     with nats_server("wheel") as server:
         with pytest.raises(Forbidden, match="sent none"):
@@ -151,7 +142,6 @@ PERMISSIONS = """authorization { users: [
 ] }"""
 
 
-@bounded
 async def test_what_the_server_does_not_allow_is_forbidden_and_the_link_lives() -> None:
     with nats_server("wheel", PERMISSIONS) as server:
         async with connect(at(server, "ann:a@")) as bus:
@@ -172,7 +162,6 @@ async def test_what_the_server_does_not_allow_is_forbidden_and_the_link_lives() 
             assert bus.stats().links == 1
 
 
-@bounded
 async def test_a_user_that_may_not_hear_answers_is_told_so() -> None:
     with nats_server("wheel", PERMISSIONS) as server:
         async with connect(at(server, "mute:a@")) as bus:
@@ -184,7 +173,6 @@ async def test_a_user_that_may_not_hear_answers_is_told_so() -> None:
                 await bus.request("echo")
 
 
-@bounded
 @pytest.mark.parametrize(("user", "what"), [("own", "Subscription"), ("reader", "Publish")])
 async def test_a_node_whose_user_may_not_use_the_subjects_of_the_cluster_is_not_entered(user: str, what: str) -> None:
     with nats_server("wheel", PERMISSIONS) as server:
@@ -192,7 +180,6 @@ async def test_a_node_whose_user_may_not_use_the_subjects_of_the_cluster_is_not_
         await refused(Bus(cluster=Cluster(at(server, f"{user}:a@"), name="shop")), Forbidden, match=remedy)
 
 
-@bounded
 async def test_a_handler_that_the_server_does_not_allow_is_told_as_a_dead_letter() -> None:
     bus = Bus()
     bus.handle("secret.echo")(_echo)
@@ -225,7 +212,6 @@ def trusting(authority_and_certificate: tuple[trustme.CA, str]) -> ssl.SSLContex
     return context
 
 
-@bounded
 async def test_tls_begins_after_info(certificate: str, trusting: ssl.SSLContext) -> None:
     with nats_server("wheel", f"tls {{ {certificate} }}") as server:
         url = f"nats+tls://localhost:{server.port}"
@@ -239,7 +225,6 @@ async def test_tls_begins_after_info(certificate: str, trusting: ssl.SSLContext)
             await works(f"nats+tls://localhost:{server.port}", tls=trusting)
 
 
-@bounded
 async def test_a_certificate_of_the_client_is_a_user(
     authority_and_certificate: tuple[trustme.CA, str], trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
@@ -252,7 +237,6 @@ async def test_a_certificate_of_the_client_is_a_user(
         await works(f"nats+tls://localhost:{server.port}", tls=trusting)
 
 
-@bounded
 async def test_tls_comes_first_where_the_server_says_so(certificate: str, trusting: ssl.SSLContext) -> None:
     with nats_server("wheel", f"tls {{ {certificate}, handshake_first: true }}") as server:
         await works(f"nats+tls://localhost:{server.port}?tls_first=true", tls=trusting)
@@ -262,7 +246,6 @@ async def test_tls_comes_first_where_the_server_says_so(certificate: str, trusti
                 raise AssertionError("connected")
 
 
-@bounded
 async def test_websockets_with_tls(certificate: str, trusting: ssl.SSLContext) -> None:
     config = f'websocket {{ listen: "127.0.0.1:-1", tls {{ {certificate} }} }}\nauthorization {{ token: "s3cret" }}'
     with nats_server("wheel", config) as server:
@@ -274,7 +257,6 @@ async def test_websockets_with_tls(certificate: str, trusting: ssl.SSLContext) -
 # -- ends --------------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_server_that_is_full_refuses_and_may_be_tried_again() -> None:
     with nats_server("wheel", "max_connections: 1") as server:
         async with connect(server.url):

@@ -11,11 +11,8 @@ from attrs import frozen
 from polybus import Bus, Disconnected, Limits, NoHandler, Peer, RemoteError, RequestError, Unsupported
 from polybus.errors import Code
 from tests.refusal import refused
-from tests.support import bounded
 
 from .node_peer import BODIES, NodePeer, Rejected, node_client
-
-pytestmark = pytest.mark.anyio
 
 
 @frozen
@@ -64,7 +61,6 @@ async def refusal(node: NodePeer, subject: str, body: Any = None) -> str:
     return str(caught.value.value)
 
 
-@bounded
 async def test_its_requests_are_answered_converted_or_refused_in_its_own_words() -> None:
     bus = plant()
     async with met(bus) as (node, _):
@@ -80,7 +76,6 @@ async def test_its_requests_are_answered_converted_or_refused_in_its_own_words()
         assert bus.stats().failed == 1
 
 
-@bounded
 async def test_it_gets_what_it_subscribed_to_in_order_until_it_unsubscribes() -> None:
     bus = plant()
     async with met(bus) as (node, _):
@@ -99,7 +94,6 @@ async def test_it_gets_what_it_subscribed_to_in_order_until_it_unsubscribes() ->
         assert publications[0] == '{"publish":"news.today","body":0}'
 
 
-@bounded
 async def test_the_server_gets_what_it_publishes() -> None:
     async with met(bus := plant()) as (node, peer), bus.subscribe("alarm.*") as alarms:
         # The package sends publications only for what the other end has subscribed to, and a server does not tell strangers
@@ -112,7 +106,6 @@ async def test_the_server_gets_what_it_publishes() -> None:
         assert (second.subject, second.body) == ("alarm.door", ["by hand"])
 
 
-@bounded
 async def test_the_server_subscribes_to_one_client_which_then_sends_what_it_publishes() -> None:
     bus = plant()
     async with met(bus) as (node, peer), bus.subscribe("alarm.pump") as everybodys:
@@ -133,7 +126,6 @@ async def test_the_server_subscribes_to_one_client_which_then_sends_what_it_publ
         assert bus.stats().received == received + 1  # the request
 
 
-@bounded
 async def test_the_server_asks_it_and_gets_its_errors_until_it_is_gone() -> None:
     bus = plant()
     async with met(bus) as (node, peer), peer.subscribe("alarm") as alarms:

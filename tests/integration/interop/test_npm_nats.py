@@ -7,12 +7,10 @@ import anyio
 import pytest
 
 from polybus import Bus, Context, NoHandler, connect
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from .nats_servers import NatsServer
 from .node_peer import BODIES, NodePeer, node_nats
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -21,7 +19,6 @@ async def node(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NodePeer
         yield peer
 
 
-@bounded
 async def test_our_request_reaches_their_subscriber_with_its_headers(server: NatsServer, node: NodePeer) -> None:
     await node.tell("subscribe", subject="echo", queue="q", answer="echo")
     async with connect(server.url) as bus:
@@ -35,7 +32,6 @@ async def test_our_request_reaches_their_subscriber_with_its_headers(server: Nat
         assert 0 < int(seen["headers"]["Polybus-Ttl"][0]) <= 30_000
 
 
-@bounded
 async def test_their_request_reaches_our_handler_with_its_headers(server: NatsServer, node: NodePeer) -> None:
     bus, headers = Bus(), list[Any]()
 
@@ -55,7 +51,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert (headers[-1]["X-Kind"], headers[-1]["x-two"]) == ("flash", "a, b")
 
 
-@bounded
 async def test_publications_go_both_ways_with_their_headers(server: NatsServer, node: NodePeer) -> None:
     await node.tell("subscribe", subject="news.>")
     async with connect(server.url) as bus, bus.subscribe("theirs.*") as theirs:
@@ -71,7 +66,6 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer, 
         ]  # fmt: skip
 
 
-@bounded
 async def test_a_client_of_theirs_that_drains_answers_what_it_has_and_leaves_the_rest_to_ours(
     server: NatsServer, node: NodePeer
 ) -> None:
@@ -96,7 +90,6 @@ async def test_a_client_of_theirs_that_drains_answers_what_it_has_and_leaves_the
             await client.request("work", 1)
 
 
-@bounded
 async def test_a_bus_of_ours_that_drains_loses_no_request_of_theirs(server: NatsServer, node: NodePeer) -> None:
     handled: list[int] = []
 

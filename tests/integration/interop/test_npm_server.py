@@ -10,11 +10,9 @@ import pytest
 from polybus import Backoff, Bus, NoHandler, RemoteError, RequestError, connect
 from polybus.errors import Code
 from polybus.events import LinkUp
-from tests.support import bounded, next_event
+from tests.support import next_event
 
 from .node_peer import BODIES, NodePeer, Rejected, node_server
-
-pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
@@ -36,7 +34,6 @@ REASONS: list[tuple[Any, str, Any]] = [
 """What a promise is rejected with; text and detail of our error."""
 
 
-@bounded
 async def test_our_requests_are_answered_and_whatever_a_promise_is_rejected_with_is_a_remote_error() -> None:
     async with met() as (_, bus):
         for handler in ("echo", "later"):
@@ -55,7 +52,6 @@ async def test_our_requests_are_answered_and_whatever_a_promise_is_rejected_with
             await bus.request("nobody.here")
 
 
-@bounded
 async def test_a_subscription_gets_what_the_server_publishes_in_order_until_it_is_left() -> None:
     async with met() as (node, bus):
         async with bus.subscribe("news.today", queue=200) as news:
@@ -72,7 +68,6 @@ async def test_a_subscription_gets_what_the_server_publishes_in_order_until_it_i
         assert bus.stats().received == received + 1
 
 
-@bounded
 async def test_one_server_of_two_is_subscribed_to_and_the_other_is_not_asked() -> None:
     async with Bus() as bus, met(bus) as (node, _), node_server("ws8") as other, bus.connect(other.url):
         peer = next(peer for peer in bus.peers if f":{node.port}" in peer.address)
@@ -98,7 +93,6 @@ async def test_one_server_of_two_is_subscribed_to_and_the_other_is_not_asked() -
         ]
 
 
-@bounded
 async def test_a_server_that_comes_back_is_asked_again_for_what_is_subscribed_to() -> None:
     async with met() as (node, bus), bus.peers[0].subscribe("news") as news, bus.subscribe("more") as more:
         events = bus.events()
@@ -117,7 +111,6 @@ async def test_a_server_that_comes_back_is_asked_again_for_what_is_subscribed_to
         assert bus.stats().reconnects == 2
 
 
-@bounded
 async def test_the_server_gets_what_we_publish_until_it_unsubscribes() -> None:
     async with met() as (node, bus):
         await node.tell("subscribe", topic="alarm.pump")
@@ -135,7 +128,6 @@ async def test_the_server_gets_what_we_publish_until_it_unsubscribes() -> None:
         assert (await node.event("published"))["body"] == 6
 
 
-@bounded
 async def test_the_server_asks_us_a_thousand_times_at_once_and_gets_our_errors() -> None:
     bus = Bus()
 

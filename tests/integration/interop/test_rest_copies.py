@@ -19,11 +19,9 @@ from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError, config_of
 from polybus.cluster.durable.stores import Stores, copy_of
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 
 from .nats_servers import VERSIONS, NatsServer, nats_cluster, nats_server
-
-pytestmark = pytest.mark.anyio
 
 LARGE, MUCH = 100_000, Limits().message
 _names = itertools.count()
@@ -47,7 +45,6 @@ def three(tmp_path: Path) -> Iterator[list[NatsServer]]:
         yield servers
 
 
-@bounded
 async def test_two_workers_that_copy_one_publication_at_once_have_it_both(engine: NatsServer) -> None:
     name = f"rest{next(_names)}"
     shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
@@ -87,7 +84,6 @@ class Faster(JetStream):
         return await super().ask(word, members)
 
 
-@bounded
 async def test_a_worker_that_another_one_has_overtaken_leaves_its_copy_there(engine: NatsServer) -> None:
     name = f"rest{next(_names)}"
     shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
@@ -112,7 +108,6 @@ def worker_at(name: str, url: str, handled: list[tuple[int, str]], room: int = 6
     return worker
 
 
-@bounded
 async def test_with_two_workers_an_ordered_handler_goes_on_and_nothing_is_lost(engine: NatsServer) -> None:
     name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
     shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
@@ -157,7 +152,6 @@ async def _found_together(url: str) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-@bounded
 async def test_with_three_servers_letters_and_copies_survive_the_loss_of_one(three: list[NatsServer]) -> None:
     name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
     url = three[0].url
@@ -186,7 +180,6 @@ async def test_with_three_servers_letters_and_copies_survive_the_loss_of_one(thr
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("denied", ["STREAM.CREATE.shop-work-rest-1", "STREAM.UPDATE.shop-work-rest-1"])
-@bounded
 async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
     version: str, denied: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,9 +13,7 @@ from polybus._util.pattern_index import SubjectIndex
 from polybus.events import LinkDown
 from tests.integration.interop.node_peer import node_client, node_server
 from tests.integration.processes.raw import RawPeer, raw_peer, raw_server
-from tests.support import bounded, eventually, next_event
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually, next_event
 
 URL = "ubre+tcp://127.0.0.1:0"
 SOON = Backoff(initial=0.01)
@@ -45,7 +43,6 @@ async def met(bus: Bus, count: int) -> AsyncIterator[list[tuple[RawPeer, Peer]]]
 
 
 @pytest.mark.parametrize("ws", ["ws7", "ws8"])
-@bounded
 async def test_the_version_of_ws_under_the_other_end_makes_no_difference(ws: str) -> None:
     async with plant().serve("ubre+ws://127.0.0.1:0/bus") as listener, node_client(ws, listener.url) as node:
         assert await node.tell("request", subject="ping") == "pong"
@@ -53,7 +50,6 @@ async def test_the_version_of_ws_under_the_other_end_makes_no_difference(ws: str
         assert await bus.request("echo", "pong") == "pong"
 
 
-@bounded
 async def test_a_request_in_flight_fails_when_the_connection_ends_and_is_not_sent_again() -> None:
     async with raw_server() as (url, clients), connect(url, backoff=SOON) as bus:
         raw = await clients.receive()
@@ -72,7 +68,6 @@ async def test_a_request_in_flight_fails_when_the_connection_ends_and_is_not_sen
         assert bus.stats().pending == 0
 
 
-@bounded
 async def test_an_answer_counts_only_from_the_peer_that_was_asked_and_with_the_id_that_it_was_given() -> None:
     bus = plant()
     async with met(bus, 2) as [(honest, asked), (forger, _)]:
@@ -93,7 +88,6 @@ async def test_an_answer_counts_only_from_the_peer_that_was_asked_and_with_the_i
         assert await reply == "yes"
 
 
-@bounded
 async def test_the_peer_that_was_asked_answers_once_and_cannot_answer_what_it_was_not_asked() -> None:
     bus = plant()
     async with met(bus, 1) as [(raw, peer)]:
@@ -110,7 +104,6 @@ async def test_the_peer_that_was_asked_answers_once_and_cannot_answer_what_it_wa
         assert await first == 1
 
 
-@bounded
 async def test_a_request_with_an_id_that_is_in_flight_is_refused_and_the_first_one_gets_its_own_answer() -> None:
     bus = plant()
     gates = {"first": anyio.Event(), "second": anyio.Event()}
@@ -135,7 +128,6 @@ async def test_a_request_with_an_id_that_is_in_flight_is_refused_and_the_first_o
         assert await raw.ask("slow", "second", id="x") == {"success": "x", "body": "second"}
 
 
-@bounded
 async def test_an_answer_to_a_connection_that_is_gone_is_not_made_and_nothing_strange_is_sent_to_the_next() -> None:
     bus = plant()
     started, stopped = anyio.Event(), anyio.Event()
@@ -162,7 +154,6 @@ async def test_an_answer_to_a_connection_that_is_gone_is_not_made_and_nothing_st
         assert (stats.running, stats.failed) == (0, 0)
 
 
-@bounded
 async def test_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subjects_and_went() -> None:
     bus = plant(limits=Limits(subscriptions=2000))
     async with bus.serve(URL) as listener:
@@ -224,7 +215,6 @@ STRANGE: list[Any] = [
 
 
 @pytest.mark.parametrize("debug", [False, True])
-@bounded
 async def test_whatever_a_handler_raises_or_returns_is_answered(debug: bool) -> None:
     bus = plant(debug=debug)
 
@@ -243,7 +233,6 @@ async def test_whatever_a_handler_raises_or_returns_is_answered(debug: bool) -> 
         assert bus.stats().running == 0
 
 
-@bounded
 async def test_nothing_more_is_heard_of_a_peer_that_was_sent_away() -> None:
     bus = plant()
     async with met(bus, 2) as [(raw, peer), (other, _)], bus.subscribe("news") as news:
@@ -260,7 +249,6 @@ async def test_nothing_more_is_heard_of_a_peer_that_was_sent_away() -> None:
         assert [p.id for p in bus.peers] != [peer.id]
 
 
-@bounded
 async def test_a_peer_that_a_publication_cannot_be_written_to_does_not_keep_it_from_the_others() -> None:
     bus = plant()
     async with (
@@ -286,7 +274,6 @@ async def test_a_peer_that_a_publication_cannot_be_written_to_does_not_keep_it_f
         assert (await anext(unheard)).body == b"bytes"
 
 
-@bounded
 async def test_a_hook_that_fails_for_one_peer_does_not_keep_a_publication_from_the_others() -> None:
     unwanted: list[str] = []
 

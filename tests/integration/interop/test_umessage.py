@@ -25,7 +25,7 @@ from polybus.protocols.up.wire import (
     write_attributes,
     write_message,
 )
-from tests.support import BOUND, bounded
+from tests.support import BOUND
 
 from .up_python_peer import UpPython, python_of, up_python
 
@@ -102,9 +102,7 @@ def test_a_thousand_messages_of_ours_are_valid_to_up_python_with_equal_attribute
 OURS = Up(entity="//ours/10AB/3", peer="//theirs/CD/4", names={"double": 0xB, "capitals": 0x7, "heard": 0x8001, "said": 0x8002})
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("transport", ["tcp", "zenoh"])
-@bounded
 async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transport: str) -> None:
     python = python_of(FOLDER)
     bus, told_us, rounds = Bus(), list[Any](), COUNT

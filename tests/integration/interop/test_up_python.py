@@ -82,7 +82,6 @@ def test_what_we_write_is_valid_to_up_python_with_all_attributes(theirs: UpPytho
         assert read["attributes"][name] == value, name
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("format", FORMATS)
 async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPython, format: Any) -> None:
     bus = Bus()
@@ -146,7 +145,6 @@ async def joined(
         group.cancel_scope.cancel()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, format: Any) -> None:
     tokens = 0
@@ -164,7 +162,6 @@ async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, form
     assert tokens == 4
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("format", FORMATS)
 async def test_what_a_service_of_up_python_refuses_is_an_error_and_its_nothing_is_none(theirs: UpPython, format: Any) -> None:
     async with joined(theirs, format, lambda frame: "nothing" if b"Warm" in frame else "status") as bus:
@@ -174,7 +171,6 @@ async def test_what_a_service_of_up_python_refuses_is_an_error_and_its_nothing_i
         assert await bus.request("Warm") is None
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("format", FORMATS)
 async def test_an_echo_service_of_up_python_is_no_polybus(theirs: UpPython, format: Any) -> None:
     heard: list[bytes] = []

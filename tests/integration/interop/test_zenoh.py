@@ -29,13 +29,11 @@ from polybus.protocols import Up
 from polybus.protocols.up.uuris import parse_uuri
 from polybus.protocols.up.wire import Attributes, WireIds, read_uuid, write_attributes, write_message
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually, free_port
+from tests.support import BOUND, eventually, free_port
 from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS
 
 from .nats_servers import certified
 from .zenoh_peer import zenoh_peer
-
-pytestmark = pytest.mark.anyio
 
 CAR, PHONE, SEAT = "//device1/10AB/3", "//device2/CD/4", "//device3/1/1"
 NAMES = {"door.opened": f"{CAR}/80CD", "UpdateDoor": f"{CAR}/B", "sit": f"{SEAT}/7", "told": 0x8002}
@@ -76,7 +74,6 @@ async def answered(bus: Bus) -> bool:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@bounded
 async def test_buses_ask_publish_and_notify_over_zenoh_in_each_dialect(dialect: str) -> None:
     car, told = car_bus(), list[str]()
 
@@ -102,7 +99,6 @@ async def test_buses_ask_publish_and_notify_over_zenoh_in_each_dialect(dialect: 
             assert (bus.stats().malformed, bus.stats().dropped) == (0, 0)
 
 
-@bounded
 async def test_two_routers_are_one_fabric_and_peers_need_none() -> None:
     async with (
         car_bus().serve(HERE, protocol=up(CAR)) as one,
@@ -117,7 +113,6 @@ async def test_two_routers_are_one_fabric_and_peers_need_none() -> None:
         assert await phone.request("UpdateDoor", 2, timeout=10) == 4
 
 
-@bounded
 async def test_a_client_comes_back_with_its_subscriptions_when_its_router_does() -> None:
     port = free_port()
     url = f"up+zenoh://127.0.0.1:{port}"
@@ -140,7 +135,6 @@ async def test_a_client_comes_back_with_its_subscriptions_when_its_router_does()
         await linked.__aexit__(None, None, None)
 
 
-@bounded
 async def test_a_connection_that_is_cut_ends_what_waits_for_answers() -> None:
     car, asked = Bus(), anyio.Event()
 
@@ -161,7 +155,6 @@ async def test_a_connection_that_is_cut_ends_what_waits_for_answers() -> None:
 # -- who may ---------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_the_fabric_is_let_in_once_as_one_peer() -> None:
     asked = list[str]()
 
@@ -183,12 +176,10 @@ async def test_the_fabric_is_let_in_once_as_one_peer() -> None:
 # -- failures ----------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_nobody_at_the_address_is_a_failed_connect() -> None:
     await refused(connect(f"up+zenoh://127.0.0.1:{free_port()}"), ConnectFailed, match=r"Unable to connect")
 
 
-@bounded
 async def test_who_does_not_answer_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -199,13 +190,11 @@ async def test_who_does_not_answer_is_given_up_in_time() -> None:
         assert scope.cancelled_caught
 
 
-@bounded
 async def test_an_address_that_is_taken_is_an_error_of_the_system() -> None:
     async with Bus().serve(HERE) as listener:
         await refused(Bus().serve(listener.url), OSError, match="cannot listen on zenoh://127")
 
 
-@bounded
 async def test_other_protocols_tls_contexts_and_headers_have_no_form_here() -> None:
     await refused(Bus().serve("ubre+zenoh://127.0.0.1:0"), Unsupported, match="ubre has no form over zenoh")
     async with Bus().serve(HERE) as listener:
@@ -213,7 +202,6 @@ async def test_other_protocols_tls_contexts_and_headers_have_no_form_here() -> N
         await refused(connect(listener.url, tls=ssl.create_default_context()), LocalProtocolError, match=r"\?link=tls&ca=FILE")
 
 
-@bounded
 async def test_zenoh_does_tls_by_files(tmp_path: Path) -> None:
     certified(tmp_path, "localhost")
     port = free_port()
@@ -230,7 +218,6 @@ async def test_zenoh_does_tls_by_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "attributes", "body", "key", "attachment", "payload", "level"), ROWS)
-@bounded
 async def test_recorded_samples_of_each_dialect_are_heard(
     name: str, attributes: str, body: str, key: str, attachment: str, payload: str, level: int
 ) -> None:
@@ -266,7 +253,6 @@ def message_of(**attributes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@bounded
 async def test_bad_samples_are_dropped_and_counted_and_end_nothing(dialect: str) -> None:
     fabric = up(CAR, dialect=dialect).fabric
     good = fabric.sample(message_of())
@@ -297,7 +283,6 @@ async def test_bad_samples_are_dropped_and_counted_and_end_nothing(dialect: str)
             assert phone.stats().received == 1
 
 
-@bounded
 async def test_a_sample_whose_key_has_wildcards_is_refused_and_counted_once_by_however_many_filters_it_comes() -> None:
     good = up(CAR).fabric.sample(message_of())
     phone = Bus()
@@ -315,7 +300,6 @@ async def test_a_sample_whose_key_has_wildcards_is_refused_and_counted_once_by_h
             assert phone.stats().received == 1
 
 
-@bounded
 async def test_what_this_side_writes_has_the_bytes_of_the_specification() -> None:
     car = Bus()
     async with car.serve(HERE, protocol=up("//device1/10AB/3", priorities={"door.*": "CS2"}, ttl=5.0)) as listener:

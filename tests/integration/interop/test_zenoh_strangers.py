@@ -13,15 +13,12 @@ from polybus import Bus, Limits, Message, connect
 from polybus.capture import Capture, decode
 from polybus.events import FrameRefused
 from polybus.protocols.up.uuris import parse_uuri
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 
 from .test_zenoh import CAR, DIALECTS, HERE, PHONE, SEAT, bare, car_bus, message_of, up
 from .zenoh_peer import zenoh_peer
 
-pytestmark = pytest.mark.anyio
 
-
-@bounded
 async def test_of_two_programs_with_one_entity_both_are_asked_and_the_second_answer_is_late() -> None:
     asked, released, twin = list[str](), anyio.Event(), Bus()
 
@@ -51,7 +48,6 @@ async def test_of_two_programs_with_one_entity_both_are_asked_and_the_second_ans
         assert phone.stats().malformed == 0
 
 
-@bounded
 async def test_answers_to_another_program_with_the_same_entity_are_refused_and_say_why() -> None:
     one, other = Bus(), Bus()
     async with (
@@ -69,7 +65,6 @@ async def test_answers_to_another_program_with_the_same_entity_are_refused_and_s
         assert (one.stats().links, other.stats().links, one.stats().late, other.stats().late) == (1, 1, 0, 0)
 
 
-@bounded
 async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address_of_the_question() -> None:
     car, phone, told = Bus(), Bus(), list[Any]()
 
@@ -83,7 +78,6 @@ async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address
         await eventually(lambda: told == [5])
 
 
-@bounded
 async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes_on() -> None:
     phone = Bus(limits=Limits(message=10_000))
     good = up(CAR).fabric.sample(message_of())
@@ -97,7 +91,6 @@ async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@bounded
 async def test_a_bus_on_a_fabric_is_recorded_in_both_directions_without_its_tokens(dialect: str, tmp_path: Path) -> None:
     car = car_bus()
     asking = up(PHONE, dialect=dialect, token="s3cret-token")
@@ -129,7 +122,6 @@ async def test_a_bus_on_a_fabric_is_recorded_in_both_directions_without_its_toke
         ]
 
 
-@bounded
 async def test_no_socket_of_a_fabric_on_loopback_is_anywhere_else() -> None:
     before = {(one.laddr, one.raddr) for one in psutil.Process().net_connections("inet")}
     async with (

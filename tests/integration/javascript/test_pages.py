@@ -25,8 +25,6 @@ from tests.integration.web.browser import Browser, Tab, browser
 from tests.integration.web.support import running
 from tests.support import BOUND, eventually, free_port
 
-pytestmark = pytest.mark.anyio
-
 ROOT = Path(__file__).resolve().parents[3]
 NODE = ROOT / "tests/integration/interop/node"
 SCRIPT = ROOT / "sdk/polybus/javascript/polybus.js"

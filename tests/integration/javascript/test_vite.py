@@ -5,7 +5,6 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import pytest
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 
@@ -17,8 +16,6 @@ from tests.integration.web.support import echoing, running
 from tests.support import BOUND
 
 from .packages import NODE, ROOT, run
-
-pytestmark = pytest.mark.anyio
 
 CONFIG = "export default { build: { modulePreload: { polyfill: false } } }"
 """The polyfill needs a `document`, which Node does not have."""

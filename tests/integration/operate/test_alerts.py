@@ -18,7 +18,7 @@ from tests.support import BOUND, eventually, free_port
 
 from .tools import FILES, ROOT, prometheus
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 QUICKER = 30
 """All times of the rules are divided by this."""

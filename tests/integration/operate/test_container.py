@@ -22,9 +22,7 @@ import polybus
 from polybus import connect
 from polybus.cli.app import run
 from tests.integration.web.browser import missing
-from tests.support import BOUND, bounded, eventually, free_port
-
-pytestmark = pytest.mark.anyio
+from tests.support import BOUND, eventually, free_port
 
 MOUNTS = """
 set -eu
@@ -100,7 +98,6 @@ def poll_children(outer: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("options", [(), ("--minimal",)], ids=["fastapi", "minimal"])
-@bounded
 async def test_the_image_serves_without_rights_and_answers_before_it_ends(options: tuple[str, ...], tmp_path: Path) -> None:
     app, log = tmp_path / "shop", tmp_path / "log"
     assert run(["new", str(app), *options]) == 0
@@ -126,7 +123,6 @@ async def test_the_image_serves_without_rights_and_answers_before_it_ends(option
     assert "Traceback" not in log.read_text()
 
 
-@bounded
 async def test_the_image_listens_at_all_addresses(tmp_path: Path) -> None:
     app, log = tmp_path / "shop", tmp_path / "log"
     assert run(["new", str(app)]) == 0

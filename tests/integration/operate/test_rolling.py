@@ -23,7 +23,7 @@ from tests.support import BOUND, eventually, free_port
 
 from .tools import FILES
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 HOST = "shop.example"
 

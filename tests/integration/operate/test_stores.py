@@ -11,7 +11,7 @@ from polybus.prometheus import scrape
 from tests.integration.interop.nats_servers import nats_cluster
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 
 
 async def test_metrics_show_that_the_server_of_a_store_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

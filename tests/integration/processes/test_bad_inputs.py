@@ -17,8 +17,6 @@ from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_o
 from .raw import RawPeer
 from .raw_websocket import RawWebSocket, raw_websocket, websocket_frame
 
-pytestmark = pytest.mark.anyio
-
 LIMITS = {"frame_timeout": BOUND, "handshake_timeout": BOUND, "write_timeout": BOUND, "bad_messages": 100_000}
 """Of servers that wait for whoever is slow, on a busy machine too."""
 URLS = {

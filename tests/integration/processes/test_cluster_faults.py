@@ -24,8 +24,6 @@ from tests.loops import ASYNCIO, FULL, PARAMS, TRIO
 from .cluster_world import FINE, Member, World, engines, heard_at, world_at
 from .processes import BOUND, eventually
 
-pytestmark = pytest.mark.anyio
-
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "20" if FULL else "1"))
 """Of each fault, half of them on each loop. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)

@@ -18,8 +18,6 @@ from tests.support import free_port
 
 from .processes import BOUND, MIB, Process, eventually, running
 
-pytestmark = pytest.mark.anyio
-
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 """Of each victim. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
 BACKOFF = Backoff(initial=0.02, maximum=0.2)

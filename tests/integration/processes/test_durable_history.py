@@ -26,8 +26,6 @@ from tests.loops import ASYNCIO, FULL, PARAMS, TRIO
 from .cluster_world import CONFIG, SILENCE
 from .processes import Process, eventually
 
-pytestmark = pytest.mark.anyio
-
 PUBLICATIONS = int(os.environ.get("POLYBUS_HISTORY", "50000" if FULL else "3000"))
 """POLYBUS_HISTORY=100000 POLYBUS_HISTORY_KILLS=200 is for those who have the time."""
 KILLS = int(os.environ.get("POLYBUS_HISTORY_KILLS", "100" if FULL else "6"))

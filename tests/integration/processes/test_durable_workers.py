@@ -13,8 +13,6 @@ from tests.integration.interop.nats_servers import nats_server
 
 from .processes import Process, eventually
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_was_stored_outlives_the_server_and_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,6 @@ from polybus.events import BusEvent, LinkDown
 
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
 
-pytestmark = pytest.mark.anyio
-
 
 async def settled(bus: Bus, server: Process, peers: int) -> dict[str, Any]:
     """What the server has counted when so many peers are left."""

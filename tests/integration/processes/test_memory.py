@@ -18,8 +18,6 @@ from polybus import Bus, connect
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
 from .raw import raw_peer, stalled
 
-pytestmark = pytest.mark.anyio
-
 SERIES = 200
 """Publications that the server makes in one go; between two series its memory is looked at."""
 

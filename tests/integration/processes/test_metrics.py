@@ -27,7 +27,6 @@ from .processes import BOUND, Process, eventually, loop_of, running
 from .test_workers import server_is_there  # noqa: F401  # for all tests here
 
 RECEIVED = "polybus_messages_received_total"
-pytestmark = pytest.mark.anyio
 
 
 async def scraped(port: int) -> dict[str, Metric]:

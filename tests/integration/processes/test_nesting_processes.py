@@ -13,8 +13,6 @@ from tests.support import free_port
 
 from .processes import BOUND, MIB, eventually, running
 
-pytestmark = pytest.mark.anyio
-
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 BACKOFF = Backoff(initial=0.02, maximum=0.2)
 # The protocol outside, and the one inside.

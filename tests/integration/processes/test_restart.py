@@ -14,8 +14,6 @@ from tests.support import free_port
 
 from .processes import BOUND, Process, asyncio_and_trio, control, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
 
-pytestmark = pytest.mark.anyio
-
 SOON = Backoff(initial=0.02, maximum=0.2)
 
 

@@ -15,15 +15,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-import pytest
 from attrs import define, field
 
 from polybus import Bus, BusError, Message, connect
 
 from .processes import Process, eventually
 from .ring_gateway import SOON
-
-pytestmark = pytest.mark.anyio
 
 KILLS = int(os.environ.get("POLYBUS_RING_FAULTS", "8"))
 """POLYBUS_RING_FAULTS=50 is for those who have the time."""

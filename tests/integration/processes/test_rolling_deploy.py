@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
-import pytest
 from attrs import define, field
 
 from polybus import Bus, Disconnected, Message, Unavailable, connect
@@ -20,8 +19,6 @@ from tests.integration.processes.test_workers import ANY_PORT, SOON, Crew, crew,
 ASKERS = 8
 PUBLISHERS = 4
 HEARERS = 12
-
-pytestmark = pytest.mark.anyio
 
 
 @define(eq=False)

@@ -24,7 +24,6 @@ from .test_restart import probe
 
 SOON = Backoff(initial=0.02, maximum=0.2)
 QUICK = {"close_timeout": 0.2}
-pytestmark = pytest.mark.anyio
 
 
 async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signal_ends_it(anyio_backend: Any) -> None:

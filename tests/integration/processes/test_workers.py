@@ -36,9 +36,6 @@ DOWN = re.compile(r"the link to the engine of the cluster is down since .* s: ."
 ENGINE = re.compile(r"^engine, pid (\d+): (.+)$", re.M)
 
 
-pytestmark = pytest.mark.anyio
-
-
 @pytest.fixture(scope="module", autouse=True)
 def server_is_there() -> None:
     try:

@@ -9,11 +9,9 @@ import pytest
 from polybus import Bus, DeadlineExceeded, connect
 from polybus.protocols import Up
 from tests.integration.processes.processes import loop_of, running
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 
 from .zenoh_role import TOPIC
-
-pytestmark = pytest.mark.anyio
 
 HERE = "up+zenoh://127.0.0.1:0"
 US, THEM = "//device1/1/1", "//device2/1/1"
@@ -26,7 +24,6 @@ US, THEM = "//device1/1/1", "//device2/1/1"
         *(("connect", then) for then in ("cancel", "crash", "interrupt")),
     ],
 )
-@bounded
 async def test_a_program_ends_while_samples_still_come(role: str, then: str, anyio_backend: Any) -> None:
     bus = Bus()
 
@@ -63,7 +60,6 @@ async def _ends(process: Any, number: signal.Signals | None) -> None:
     assert "Fatal" not in process.log()
 
 
-@bounded
 async def test_a_subscriber_that_stands_still_holds_nobody_back_and_loss_is_counted(anyio_backend: Any) -> None:
     bus, answering = Bus(), Bus()
     body = bytes(100_000)

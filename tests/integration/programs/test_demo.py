@@ -97,7 +97,6 @@ def test_every_scene_fits_a_narrow_terminal() -> None:
     assert "Disconnected" in printed and "1,234 ms" in printed
 
 
-@pytest.mark.anyio
 async def test_letters_of_a_program_cannot_move_the_terminal() -> None:
     send, receive = anyio.create_memory_object_stream[bytes](1)
     async with send, receive:
@@ -107,7 +106,6 @@ async def test_letters_of_a_program_cannot_move_the_terminal() -> None:
     assert line.startswith("Tank ") and not re.search(r"[\x00-\x1f\x7f-\x9f]", line)
 
 
-@pytest.mark.anyio
 async def test_a_process_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     with anyio.fail_after(BOUND):
         async with Cast(tmp_path, lambda line: None, url="nonsense://127.0.0.1:0") as cast:

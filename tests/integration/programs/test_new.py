@@ -17,9 +17,7 @@ from tests.integration.documentation.test_programs import TYPES_KNOWN
 from tests.integration.interop.nats_servers import nats_server
 from tests.integration.web.browser import browser
 from tests.integration.web.support import Program, program
-from tests.support import BOUND, HAS_IPV6, bounded, eventually, free_port
-
-pytestmark = pytest.mark.anyio
+from tests.support import BOUND, HAS_IPV6, eventually, free_port
 
 ORDER = {"article": "soup", "pieces": 2}
 
@@ -68,7 +66,6 @@ def test_it_is_typed(kind: str, request: pytest.FixtureRequest) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@bounded
 async def test_the_page_shows_an_order_that_another_program_places(served: Program) -> None:
     async with browser() as chromium:
         tab = await chromium.tab(served.site)
@@ -85,7 +82,6 @@ async def test_the_page_shows_an_order_that_another_program_places(served: Progr
         assert chromium.problems == []
 
 
-@bounded
 async def test_it_tells_its_health_and_its_metrics_and_lets_clients_do_no_more_than_it_says(served: Program) -> None:
     async with httpx.AsyncClient(base_url=served.site) as client:
         for path in ("/livez", "/readyz", "/metrics"):
@@ -97,7 +93,6 @@ async def test_it_tells_its_health_and_its_metrics_and_lets_clients_do_no_more_t
                 pass
 
 
-@bounded
 async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_path: Path) -> None:
     with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}') as nats:
         async with (
@@ -130,7 +125,6 @@ def test_it_says_in_one_line_that_a_port_is_wrong(kind: str, request: pytest.Fix
         pytest.param("::1", "[::1]", marks=pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")),
     ],
 )
-@bounded
 async def test_the_minimal_one_serves_the_bus(minimal: Path, host: str, address: str) -> None:
     port = free_port()
     command, environment = [sys.executable, str(minimal / "app.py")], os.environ | {"HOST": host, "PORT": str(port)}

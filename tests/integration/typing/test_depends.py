@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, assert_type
 
-import pytest
 from fast_depends import Depends
 from fastapi import Depends as FastapiDepends
 
@@ -36,7 +35,6 @@ def on_news(day: str, body: str, db: Annotated[Session, FastapiDepends(session)]
     assert_type(db, Session)
 
 
-@pytest.mark.anyio
 async def test_handlers_stay_functions_that_a_test_can_call() -> None:
     assert_type(await get(7, Session()), str)
     assert_type(bus.dependencies, Dependencies)

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, ParamSpec, assert_type
 
-import pytest
 from attrs import frozen
 
 import polybus.sync
@@ -383,7 +382,6 @@ async def registered_functions_stay_what_they_were(ctx: Context[Store]) -> None:
     await on_new(User(7, "Ann"))
 
 
-@pytest.mark.anyio
 async def test_a_registered_handler_stays_the_function_it_was() -> None:
     assert_type(await get_user(GetUser(7)), User)
 

@@ -17,9 +17,6 @@ from polybus.fastapi import BusDep, attach
 from polybus.plugins import Handshake
 from polybus.protocols import Csb, Ubre
 from tests.integration.web.support import echoing, running, served
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
 def is_up(bus: Bus) -> bool:
@@ -41,7 +38,6 @@ async def asks(port: int, path: str, protocol: Any = None) -> Any:
         return await client.request("echo", {"path": path})
 
 
-@bounded
 async def test_it_starts_after_the_applications_own_lifespan_and_ends_before_it() -> None:
     seen: list[str] = []
 
@@ -71,7 +67,6 @@ async def test_it_starts_after_the_applications_own_lifespan_and_ends_before_it(
 
 
 @pytest.mark.parametrize("kind", [FastAPI, Starlette, Router])
-@bounded
 async def test_in_a_mounted_application_the_first_connection_starts_the_bus(kind: Any) -> None:
     outer, inner, bus = FastAPI(), kind(), echoing()
     attach(inner, bus)
@@ -87,7 +82,6 @@ async def test_in_a_mounted_application_the_first_connection_starts_the_bus(kind
 
 
 @pytest.mark.parametrize("included", ["before", "after"])
-@bounded
 async def test_the_prefix_of_a_router_itself_counts(included: str) -> None:
     app, router, bus = FastAPI(), APIRouter(prefix="/api"), echoing()
     if included == "before":
@@ -115,7 +109,6 @@ def test_the_prefix_of_a_router_counts_for_the_script_and_the_page_too() -> None
         assert client.get("/v1/api/docs").status_code == 200
 
 
-@bounded
 async def test_a_lifespan_of_the_bus_that_fails_refuses_the_first_connection_and_is_tried_again_for_the_next() -> None:
     attempts = 0
 
@@ -135,7 +128,6 @@ async def test_a_lifespan_of_the_bus_that_fails_refuses_the_first_connection_and
         assert await asks(server.port, "/sub/bus") == {"path": "/sub/bus"}
 
 
-@bounded
 async def test_several_buses_several_paths_and_two_forms_of_a_protocol() -> None:
     app, one, two = FastAPI(), echoing(), Bus()
     attach(app, one, "/one")
@@ -219,7 +211,6 @@ def test_authenticate_that_wants_to_end_the_process_refuses(later: bool) -> None
         assert is_up(bus)
 
 
-@bounded
 async def test_a_router_may_be_included_twice() -> None:
     app, router, bus = FastAPI(), APIRouter(), echoing()
     attach(router, bus)
@@ -269,7 +260,6 @@ def test_one_path_takes_one_bus() -> None:
     assert not isinstance(app.routes[-1], Mount)
 
 
-@bounded
 async def test_one_bus_may_be_attached_to_two_applications_and_served_besides() -> None:
     one, two, bus = FastAPI(), FastAPI(), echoing()
     attach(one, bus)
@@ -279,7 +269,6 @@ async def test_one_bus_may_be_attached_to_two_applications_and_served_besides() 
             assert await asks(port, "/bus") == {"path": "/bus"}
 
 
-@bounded
 async def test_nobody_gets_in_once_the_application_is_going_down() -> None:
     app, bus = served()
     async with running(app) as server:

@@ -17,13 +17,10 @@ from polybus.bindings.http.server import HttpEndpoint, HttpRequest
 from polybus.plugins import Handshake
 from polybus.protocols.uprotocol import IdFactory
 from tests.integration.processes.processes import port_of
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 from tests.unit.protocols.uprotocol.support import HI
 
 from .support import POST, both_servers, echoing, listen_options  # noqa: F401  # pytest finds the fixture by its name here
-
-pytestmark = pytest.mark.anyio
-
 
 KIB = 1024
 TOTAL = 8 * KIB * KIB
@@ -95,7 +92,6 @@ async def ask(port: int, protocol: str, address: str, size: int = 100_000) -> in
 
 
 @pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
-@bounded
 async def test_bodies_of_strangers_stay_within_the_share_of_their_address_and_others_are_answered(protocol: str) -> None:
     bus, crowd = make_bus(), Crowd()
     async with serving(bus, protocol) as port, anyio.create_task_group() as group:
@@ -116,7 +112,6 @@ async def test_bodies_of_strangers_stay_within_the_share_of_their_address_and_ot
 
 
 @pytest.mark.parametrize("after", ["gone", "413", "401", "200", "expired", "session"])
-@bounded
 async def test_what_was_charged_is_given_back_whatever_the_way_a_request_ends(after: str) -> None:
     admit = (lambda handshake: None) if after == "401" else None
     bus = make_bus(authenticate=admit, message=300_000)
@@ -145,7 +140,6 @@ async def test_what_was_charged_is_given_back_whatever_the_way_a_request_ends(af
         assert list(bus._services.running.addresses.values()) == links
 
 
-@bounded
 async def test_a_body_counts_until_its_client_has_been_asked_about() -> None:
     asked, decided = anyio.Event(), anyio.Event()
 
@@ -163,7 +157,6 @@ async def test_a_body_counts_until_its_client_has_been_asked_about() -> None:
         await eventually(lambda: bus.peers and held(bus) == 0)
 
 
-@bounded
 async def test_a_body_in_parts_of_two_bytes_costs_no_more_than_a_whole_one() -> None:
     left = 20_000
 
@@ -197,7 +190,6 @@ class Reader(HttpEndpoint):
 
 
 @pytest.mark.parametrize("status", [413, 503, 408])
-@bounded
 async def test_a_body_that_was_refused_is_gone_while_its_client_is_told(status: int) -> None:
     limits: dict[int, Any] = {413: {"message": SIZE}, 503: {"total_bytes": 2 * SIZE}, 408: {"frame_timeout": 0.1}}
     left = SIZE // 1_000 if status == 408 else 2 * SIZE // 1_000

@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import anyio
-import pytest
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
@@ -14,8 +13,6 @@ from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from tests.integration.web.browser import BOUND, Browser, Tab
 from tests.integration.web.support import Uvicorn, running
-
-pytestmark = pytest.mark.anyio
 
 # Opens a WebSocket, asks who it is, and tells all that happened until the end, or until `frames` frames have come.
 SCRIPT = """

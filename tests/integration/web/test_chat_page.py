@@ -4,13 +4,10 @@ import signal
 
 import anyio
 import anyio.to_thread
-import pytest
 
 from tests.integration.web.browser import Browser, Tab
 from tests.integration.web.support import example
 from tests.support import free_port
-
-pytestmark = pytest.mark.anyio
 
 SEEN = """
 globalThis.seen = [];

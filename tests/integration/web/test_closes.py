@@ -14,9 +14,6 @@ from websockets import ConnectionClosed, InvalidStatus, Origin, Subprotocol, con
 from polybus import Bus, Forbidden, Handshake, Identity, Unavailable
 from polybus.fastapi import attach
 from tests.integration.web.support import OverAsgi, running
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 CLOSES = Subprotocol("polybus.closes")
 
@@ -48,7 +45,6 @@ async def served(way: Any) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("way", [None, "auto", OverAsgi], ids=["own", "adopted", "asgi"])
-@bounded
 async def test_a_refusal_can_be_read_by_who_asks_for_it(way: Any) -> None:
     async with served(way) as url:
         for token, status, code, words in (
@@ -73,7 +69,6 @@ async def test_a_refusal_can_be_read_by_who_asks_for_it(way: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [None, "auto", OverAsgi], ids=["own", "adopted", "asgi"])
-@bounded
 async def test_a_link_takes_a_new_token_of_its_user_and_ends_with_any_other(way: Any) -> None:
     async with served(way) as url:
         for token, code, words in (

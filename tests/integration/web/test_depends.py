@@ -79,7 +79,6 @@ def test_a_coroutine_endpoint_gets_the_bus_and_a_def_endpoint_its_blocking_twin(
         assert client.get("/def/untyped").json() == ["BlockingBus", "one"]
 
 
-@pytest.mark.anyio
 async def test_def_endpoints_in_the_last_thread_of_the_server_ask_a_def_handler_in_the_last_one_of_the_bus() -> None:
     app, bus = FastAPI(), Bus(limits=Limits(threads=1))
     attach(app, bus)
@@ -112,7 +111,6 @@ async def test_def_endpoints_in_the_last_thread_of_the_server_ask_a_def_handler_
     assert sorted(answers) == [*range(8)]
 
 
-@pytest.mark.anyio
 async def test_a_bus_that_a_request_has_started_is_started_again_after_it_was_closed() -> None:
     app, bus = FastAPI(), named("one")
     attach(app, bus)
@@ -310,9 +308,6 @@ with TestClient(app) as client, client.websocket_connect("/bus") as socket:
 
 
 # -- errors of the bus that an endpoint does not catch, and the bus's handlers asked for the user of an endpoint ----------
-
-
-pytestmark = pytest.mark.anyio
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from polybus.asyncapi import document, page
 from polybus.asyncapi.page import policy
 from polybus.fastapi import _docs, attach
 from polybus.protocols import Csb, Ubre
-from tests.support import BOUND, bounded
+from tests.support import BOUND
 
 
 def shop(**options: Any) -> Bus:
@@ -85,8 +85,6 @@ def test_handlers_that_come_later_are_in_it() -> None:
     assert "user.put" in client.get("/bus/docs").text
 
 
-@pytest.mark.anyio
-@bounded
 async def test_the_event_loop_goes_on_while_a_document_is_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     app, begun, go_on = Starlette(), anyio.Event(), threading.Event()
     calls: list[None] = []

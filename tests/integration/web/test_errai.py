@@ -22,7 +22,6 @@ from tests.support import BOUND, eventually, next_event
 
 from .support import echoing, running
 
-pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/json; charset=utf-8"}
 CALCULATOR = RemoteInterface("com.acme.Calculator")
 

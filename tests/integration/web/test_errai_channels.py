@@ -11,7 +11,6 @@ import pytest
 from polybus import Backoff, Bus, BusError, Limits, connect
 from tests.support import BOUND, free_port
 
-pytestmark = pytest.mark.anyio
 CHANNELS = ("poll", "events", "websocket")
 MESSAGES = 3_000
 

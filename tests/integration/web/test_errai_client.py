@@ -21,7 +21,6 @@ from tests.support import BOUND, eventually, next_event
 
 from .support import running
 
-pytestmark = pytest.mark.anyio
 JSON = "application/json; charset=utf-8"
 SERVICES = {"RemoteServices": "ServerBus,echo", "CapabilitiesFlags": "LongPolling", "ConnectionSessionKey": "k"}
 

@@ -24,7 +24,6 @@ from .support import running
 from .test_errai import Client, _connections, another, make_bus, serving
 from .test_errai_client import Errai
 
-pytestmark = pytest.mark.anyio
 LISTENS = "ClientBus,ClientBusErrors,news"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import httpx
-import pytest
 
 from polybus import Bus
 from polybus.protocols.jrep import RemoteInterface
@@ -15,8 +14,6 @@ from tests.support import BOUND
 from tests.unit.protocols.jrep.test_vectors import VECTORS
 
 from .test_errai import JSON, Client, another, make_bus
-
-pytestmark = pytest.mark.anyio
 
 
 def recorded(id: str) -> bytes:

@@ -56,7 +56,6 @@ from tests.vectors.bad_inputs import UPROTOCOL, UPROTOCOL_PROTOBUF
 
 from .support import Slow, Uvicorn, echoing, running
 
-pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/cloudevents+json"}
 VCU, ASKER = "//VCU.VIN/body.access/1", "//hu.veh7/hmi.app/1"
 IDS = IdFactory()

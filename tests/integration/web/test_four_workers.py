@@ -18,8 +18,6 @@ from tests.integration.processes.test_workers import server_is_there  # noqa: F4
 from tests.integration.web.browser import browser
 from tests.integration.web.test_workers import APP, said, serving
 
-pytestmark = pytest.mark.anyio
-
 WORKERS = 4
 CLIENTS = 200
 PUBLICATIONS = 25

@@ -17,8 +17,6 @@ from tests.support import BOUND
 
 from .support import echoing, read_all, running
 
-pytestmark = pytest.mark.anyio
-
 PATH = "/bus"
 
 

@@ -32,9 +32,6 @@ from tests.support import BOUND
 
 from .support import running
 
-pytestmark = pytest.mark.anyio
-
-
 ID = slice(2, 4)
 """Of a frame; an answer has that of its request."""
 

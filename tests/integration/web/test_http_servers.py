@@ -27,12 +27,11 @@ from polybus.transports._ws.policy import HandshakeRejected
 from tests.integration.processes.processes import port_of
 from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.refusal import refused
-from tests.support import bounded, free_port
+from tests.support import free_port
 
 from .support import both_servers, read_all  # noqa: F401  # pytest finds the fixture by its name here
 from .test_errai import Client, make_bus
 
-pytestmark = pytest.mark.anyio
 HERE = "jrep+http://127.0.0.1:0"
 
 
@@ -46,13 +45,11 @@ def base(listener: Any) -> str:
 
 @pytest.mark.parametrize("path", ["", "/", "/bus"])
 @pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
-@bounded
 async def test_the_url_of_a_listener_can_be_dialled_whatever_its_path(protocol: str, path: str) -> None:
     async with make_bus().serve(f"{protocol}+http://127.0.0.1:0{path}") as listener, connect(listener.url) as client:
         assert await client.request("echo", 1) == 1
 
 
-@bounded
 async def test_an_errai_client_and_buses_of_ours_use_one_port() -> None:
     async with make_bus().serve(f"{HERE}/app") as listener:
         async with (
@@ -81,7 +78,6 @@ async def test_an_errai_client_and_buses_of_ours_use_one_port() -> None:
         ("GET", "/app", 404, "nothing is served"),
     ],
 )
-@bounded
 async def test_what_is_not_served_is_said_so(method: str, path: str, status: int, text: str) -> None:
     async with make_bus().serve(f"{HERE}/app") as listener:
         async with httpx.AsyncClient(base_url=base(listener).removesuffix("/app")) as http:
@@ -90,7 +86,6 @@ async def test_what_is_not_served_is_said_so(method: str, path: str, status: int
             assert "uvicorn" not in answer.headers.get("server", "")
 
 
-@bounded
 async def test_https_needs_a_certificate_and_serves_with_it() -> None:
     authority = trustme.CA()
     server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
@@ -107,7 +102,6 @@ async def test_https_needs_a_certificate_and_serves_with_it() -> None:
                 assert (await anext(news)).body == channel
 
 
-@bounded
 async def test_an_address_is_released_with_its_bus_and_can_be_taken_again() -> None:
     url = f"jrep+http://127.0.0.1:{free_port()}"
     for _ in range(2):
@@ -131,7 +125,6 @@ async def test_an_open_address_needs_authenticate() -> None:
 
 
 @on_uvicorn
-@bounded
 async def test_who_says_nothing_is_cut_off() -> None:
     bus = make_bus(limits=Limits(handshake_timeout=0.1, close_timeout=0.05))
     async with bus.serve(HERE) as listener:
@@ -141,7 +134,6 @@ async def test_who_says_nothing_is_cut_off() -> None:
 
 
 @on_uvicorn
-@bounded
 async def test_who_sends_what_is_no_http_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with make_bus().serve(HERE) as listener:
         for _ in range(30):
@@ -166,7 +158,6 @@ async def answering(app: Any) -> AsyncIterator[anyio.abc.SocketStream]:
             await server.aclose()
 
 
-@bounded
 async def test_without_file_descriptors_accepting_pauses_in_a_few_lines_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,7 +186,6 @@ async def test_without_file_descriptors_accepting_pauses_in_a_few_lines_and_goes
 
 
 @on_hypercorn
-@bounded
 async def test_a_connection_ends_with_an_answer_that_left_its_body_unread() -> None:
     sent = anyio.Event()
 
@@ -211,7 +201,6 @@ async def test_a_connection_ends_with_an_answer_that_left_its_body_unread() -> N
 
 
 @on_hypercorn
-@bounded
 async def test_no_more_than_eight_kibibytes_are_parsed_between_two_turns_of_the_others() -> None:
     parts: list[int] = []
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import httpx
-import pytest
 from fastapi import FastAPI
 from hypercorn.config import Config
 
@@ -17,9 +16,7 @@ from polybus.fastapi import attach
 from tests.integration.web.support import echoing
 from tests.integration.web.test_strangers import UPGRADE
 from tests.loops import every_loop  # noqa: F401
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 @asynccontextmanager
@@ -38,7 +35,6 @@ async def running(app: Any, backend: str) -> AsyncIterator[int]:
         stop.set()
 
 
-@bounded
 async def test_requests_publications_and_ends_of_a_mounted_application(anyio_backend: tuple[str, Any]) -> None:
     outer, inner, bus = FastAPI(), FastAPI(), echoing(limits=Limits(close_timeout=0.2))
     attach(inner, bus)

@@ -15,8 +15,6 @@ from attrs import frozen
 from polybus import Bus, connect
 from tests.integration.processes.processes import MIB, Process, eventually, running
 
-pytestmark = pytest.mark.anyio
-
 TABS = 500
 BODY = 20_000
 PUBLICATIONS = 400

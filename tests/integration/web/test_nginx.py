@@ -19,8 +19,6 @@ from tests.integration.web.nginx import nginx
 from tests.integration.web.support import running
 from tests.support import BOUND, eventually
 
-pytestmark = pytest.mark.anyio
-
 CONFIGURATION = """
 map $http_upgrade $connection_upgrade {
     default upgrade;

@@ -27,9 +27,7 @@ from polybus.fastapi._server import DrainingServer
 from tests.integration.processes.processes import Process, running
 from tests.integration.web.support import Slow, served
 from tests.refusal import refused
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 PROGRAM = """
 from fastapi import FastAPI
@@ -170,7 +168,6 @@ def application() -> tuple[FastAPI, Bus, Slow]:
     return app, bus, Slow(bus)
 
 
-@bounded
 async def test_it_says_where_it_serves_and_takes_the_limits_of_the_buses(capsys: pytest.CaptureFixture[str]) -> None:
     app, *_ = application()
     async with serving(app, ws_ping_timeout=9.0) as (server, _):
@@ -179,7 +176,6 @@ async def test_it_says_where_it_serves_and_takes_the_limits_of_the_buses(capsys:
         assert capsys.readouterr().out.startswith("serving http://127.0.0.1:")
 
 
-@bounded
 async def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     logs = [logging.getLogger(name) for name in ("uvicorn.access", "uvicorn.error")]
@@ -198,13 +194,11 @@ async def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.Monkey
     assert not any(log.filters for log in logs)
 
 
-@bounded
 async def test_an_application_without_a_bus_is_served_with_the_usual_limits() -> None:
     async with serving(FastAPI()) as (server, _):
         assert server.config.ws_max_size == 1024 * 1024
 
 
-@bounded
 async def test_the_first_signal_lets_handlers_finish_and_nobody_in() -> None:
     app, bus, slow = application()
     async with serving(app, drain=60.0) as (server, task), connect(url_of(server)) as client:
@@ -220,7 +214,6 @@ async def test_the_first_signal_lets_handlers_finish_and_nobody_in() -> None:
         await task
 
 
-@bounded
 async def test_the_second_signal_ends_it_at_once_whatever_runs() -> None:
     app, bus, slow = application()
     async with serving(app, drain=1000.0) as (server, task), connect(url_of(server)) as client:
@@ -260,7 +253,6 @@ def application_that_fails() -> tuple[FastAPI, Bus, anyio.Event]:
     return app, bus, fail
 
 
-@bounded
 async def test_a_bus_that_fails_ends_the_server_with_a_failure() -> None:
     app, _, fail = application_that_fails()
     async with serving(app, drain=60.0) as (server, task):
@@ -269,7 +261,6 @@ async def test_a_bus_that_fails_ends_the_server_with_a_failure() -> None:
         assert server.failed
 
 
-@bounded
 async def test_a_bus_that_the_application_closes_ends_no_server() -> None:
     app, bus, _ = application_that_fails()
     async with serving(app) as (server, _):
@@ -286,7 +277,6 @@ def test_a_server_that_a_bus_has_ended_has_status_3(monkeypatch: pytest.MonkeyPa
     assert ended.value.code == 3
 
 
-@bounded
 async def test_where_the_server_goes_on_whoever_comes_is_told_that_the_bus_has_failed() -> None:
     app, bus, fail = application_that_fails()
     transport = httpx.ASGITransport(app=app)
@@ -315,7 +305,6 @@ async def answered(client: socket.socket) -> bytes:
     return line
 
 
-@bounded
 async def test_a_connection_that_the_system_has_accepted_before_the_signal_is_answered() -> None:
     app, *_ = application()
     async with serving(app) as (server, _):
@@ -325,7 +314,6 @@ async def test_a_connection_that_the_system_has_accepted_before_the_signal_is_an
         assert await answered(client) == b"HTTP/1.1 404 Not Found\r\n"
 
 
-@bounded
 async def test_a_new_connection_has_a_moment_to_send_its_request_though_the_server_ends() -> None:
     app, *_ = application()
     async with serving(app) as (server, _):

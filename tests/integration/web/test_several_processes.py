@@ -96,7 +96,6 @@ def test_one_worker_says_nothing_also_when_it_is_replaced(tmp_path: Path) -> Non
     assert worker.lines("WARNING", "one of several") == []
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("alone", [True, False])
 async def test_an_address_is_taken_as_long_as_a_bus_is_alone_there_and_by_no_node_of_a_cluster(alone: bool) -> None:
     async with NatsEngine() as engine:

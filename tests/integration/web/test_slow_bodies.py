@@ -12,8 +12,6 @@ from tests.loops import virtual_time  # noqa: F401  # pytest finds the fixture b
 
 from .support import POST, listen_options
 
-pytestmark = pytest.mark.anyio
-
 PART = 20_000
 
 

@@ -20,9 +20,7 @@ from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from tests.integration.web.support import read_all, running
 from tests.refusal import refused
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 UPGRADE = {
     "connection": "Upgrade",
@@ -53,7 +51,6 @@ async def knock(port: int, **headers: str) -> httpx.Response:
         ({"sec_websocket_protocol": "graphql, ubre"}, {}, 101, ""),
     ],
 )
-@bounded
 async def test_an_upgrade_is_answered_as_by_our_own_server(
     headers: dict[str, str], options: dict[str, Any], status: int, says: str
 ) -> None:
@@ -77,7 +74,6 @@ async def test_an_upgrade_is_answered_as_by_our_own_server(
     ],
     ids=["cookie", "many", "large", "no header at all"],
 )
-@bounded
 async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[str, str], status: int) -> None:
     app = FastAPI()
     attach(app, Bus())
@@ -90,7 +86,6 @@ async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[
         assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
-@bounded
 async def test_more_connections_than_the_limit_are_answered_503() -> None:
     app = FastAPI()
     attach(app, Bus(limits=Limits(peers=1)))
@@ -100,7 +95,6 @@ async def test_more_connections_than_the_limit_are_answered_503() -> None:
         assert "Limits.peers" in answer.text
 
 
-@bounded
 async def test_who_cannot_be_told_apart_in_time_is_answered_503() -> None:
     async def slow(handshake: Handshake) -> None:
         await anyio.sleep_forever()
@@ -113,7 +107,6 @@ async def test_who_cannot_be_told_apart_in_time_is_answered_503() -> None:
             assert (answer.status_code, answer.text) == (503, "authentication took too long\n")
 
 
-@bounded
 async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -> None:
     asked = anyio.Event()
 
@@ -145,7 +138,6 @@ async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -
         ("192.0.2.1", {"x_forwarded_proto": "https"}, 403),
     ],
 )
-@bounded
 async def test_behind_a_proxy_the_scheme_is_what_a_trusted_proxy_says(
     trusted: str, headers: dict[str, str], status: int
 ) -> None:
@@ -173,7 +165,6 @@ EVENT = ("POST", "", {"content-type": "application/cloudevents+json"})
         ("uprotocol", "http", EVENT),
     ],
 )
-@bounded
 async def test_a_bus_without_authenticate_refuses_who_comes_through_a_proxy(
     way: str, protocol: str, transport: str, request_: tuple[str, str, dict[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,7 +197,6 @@ async def test_a_bus_without_authenticate_refuses_who_comes_through_a_proxy(
     assert [("203.0.113.7" in line, "insecure=True" in line) for line in told] == [(True, True)]
 
 
-@bounded
 async def test_a_forwarded_host_is_never_believed() -> None:
     app = FastAPI()
     attach(app, Bus(), hosts=["app.example"])
@@ -215,7 +205,6 @@ async def test_a_forwarded_host_is_never_believed() -> None:
         assert answer.status_code == 421
 
 
-@bounded
 async def test_a_handshake_shows_what_the_server_and_a_trusted_proxy_say() -> None:
     seen: list[Handshake] = []
 
@@ -283,7 +272,6 @@ def test_a_server_that_cannot_answer_an_upgrade_in_words_answers_403() -> None:
     assert "origins=" in caught.value.reason
 
 
-@bounded
 async def test_a_path_that_the_application_does_not_have_is_forbidden() -> None:
     app = FastAPI()
     attach(app, Bus())
@@ -293,7 +281,6 @@ async def test_a_path_that_the_application_does_not_have_is_forbidden() -> None:
                 pass
 
 
-@bounded
 async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
     app = FastAPI()
     attach(app, Bus(authenticate=lambda handshake: None))
@@ -337,7 +324,6 @@ def with_users(**options: Any) -> tuple[FastAPI, Bus]:
     return app, bus
 
 
-@bounded
 async def test_a_tab_that_is_on_its_way_out_is_no_longer_one_of_her_tabs() -> None:
     app, bus = with_users(limits=Limits(close_timeout=0.2))
     async with running(app) as server:
@@ -368,7 +354,6 @@ class Middleware:
 visitor: ContextVar[str] = ContextVar("visitor", default="nobody")
 
 
-@bounded
 async def test_what_middleware_knows_is_in_the_scope_and_what_is_in_the_path_too() -> None:
     def by_session(handshake: Handshake) -> Identity:
         assert handshake.scope is not None
@@ -387,7 +372,6 @@ async def test_what_middleware_knows_is_in_the_scope_and_what_is_in_the_path_too
         assert await client.request("whoami") == "ann in blue"
 
 
-@bounded
 async def test_the_first_visitor_leaves_no_context_behind_in_a_bus_that_it_starts() -> None:
     outer, inner, bus = FastAPI(), FastAPI(), Bus()
     outer.add_middleware(Middleware)

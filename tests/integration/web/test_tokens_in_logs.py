@@ -12,9 +12,7 @@ from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from tests.integration.web.support import echoing, running
-from tests.support import bounded
 
-pytestmark = pytest.mark.anyio
 GOOD, BAD = "g00d-t0k3n", "b4d-t0k3n"
 
 
@@ -50,7 +48,6 @@ async def attached(_: str) -> AsyncIterator[str]:
     ],
     ids=["ws", "jrep+http", "uprotocol+http", "attached"],
 )
-@bounded
 async def test_no_bearer_token_is_logged_at_any_level(
     serve: Callable[[str], AbstractAsyncContextManager[str]], url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import pytest
 import websockets
 from fastapi import FastAPI
 from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
@@ -14,12 +13,10 @@ from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from polybus import Bus, Route, bridge, connect
 from polybus.fastapi import BusDep, attach
 from polybus.testing import NatsEngine
-from tests.support import BOUND, bounded
+from tests.support import BOUND
 from tests.unit.opentelemetry.spans import Traces
 
 from .support import Uvicorn, running
-
-pytestmark = pytest.mark.anyio
 
 PAINT = 0x0001_0007
 PARENT = 0x0AF7651916CD43DD8448EB211C80319C
@@ -84,7 +81,6 @@ def path(traces: Traces, trace: int) -> list[str]:
     return names
 
 
-@bounded
 async def test_a_page_a_gateway_a_bridge_and_a_node_are_one_trace() -> None:
     traces = Traces()
     async with plant(traces) as server:

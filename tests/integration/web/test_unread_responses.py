@@ -17,9 +17,7 @@ from polybus.bindings.jrep_http.server import ErraiEndpoint
 from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.protocols.uprotocol import IdFactory
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 MIB = 1024 * 1024
 ANSWER = 600_000
@@ -95,7 +93,6 @@ async def ask(page: Page, protocol: str, how: str, number: int, reads: int) -> b
 
 
 @pytest.mark.parametrize(("protocol", "how"), [("jrep", "wait"), ("jrep", "sse"), ("uprotocol", "")])
-@bounded
 async def test_however_many_connections_read_no_answer_no_more_than_8_mib_are_made(protocol: str, how: str) -> None:
     bus = Bus(limits=Limits(close_timeout=0.1, write_timeout=1000.0))
     library = Library(bus)
@@ -112,7 +109,6 @@ async def test_however_many_connections_read_no_answer_no_more_than_8_mib_are_ma
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_a_session_whose_client_takes_nothing_of_an_answer_ends_at_the_write_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -129,7 +125,6 @@ async def test_a_session_whose_client_takes_nothing_of_an_answer_ends_at_the_wri
 
 
 @pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
-@bounded
 async def test_one_that_reads_gets_all(protocol: str) -> None:
     bus, got = Bus(limits=Limits(close_timeout=0.1)), list[bytes]()
     Library(bus)
@@ -152,7 +147,6 @@ async def test_one_that_reads_gets_all(protocol: str) -> None:
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_answers_for_which_there_is_no_room_are_dropped_at_once() -> None:
     bus = Bus(limits=Limits(close_timeout=0.1, total_bytes=4 * MIB))
     Library(bus)
@@ -177,7 +171,6 @@ async def ask_twice(page: Page, vehicle: int) -> None:
     await page.ask("/", "", [event(vehicle=vehicle), event(vehicle=vehicle)], reads=1)
 
 
-@bounded
 async def test_answers_of_a_batch_that_leave_are_charged_once() -> None:
     bus = Bus(limits=Limits(close_timeout=0.1, write_timeout=1000.0))
     library = Library(bus)

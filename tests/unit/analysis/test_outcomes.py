@@ -15,8 +15,6 @@ from polybus.testing.nats_engine import NatsEngine
 
 from .days import analyse
 
-pytestmark = pytest.mark.anyio
-
 SUBJECTS = {"good": 1, "bad": 2, "never": 3}
 WIRES = ("ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=json", "up", "nats")
 SILENT = ("up", "nats")

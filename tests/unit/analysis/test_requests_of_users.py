@@ -8,16 +8,13 @@ import pytest
 
 from polybus import Bus, connect
 from polybus.analysis import DuckEngine, Pipeline, open_tables
-from tests.support import bounded
 
 PROTOCOLS = ("ubre", "csb", "uprotocol")
 ASKED = 3
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_greetings_of_buses_are_no_requests_of_users_whose_traces_are_known(protocol: str, tmp_path: Path) -> None:
     subject = "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
     server = Bus()

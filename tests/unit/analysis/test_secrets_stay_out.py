@@ -9,7 +9,6 @@ import pytest
 
 from polybus import Bus, connect
 from polybus.analysis import DuckEngine, Pipeline, open_tables
-from tests.support import bounded
 from tests.unit.capture.folders import rows_in
 
 _SECRET = "hunter2"
@@ -33,9 +32,7 @@ def _all_of(folder: Path) -> list[Any]:
     return [*frames, events, exchanges, json.dumps(done.metrics), Path(done.report).read_text(encoding="utf-8")]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("protocol", ["ubre", "uprotocol"])
-@bounded
 async def test_secrets_of_requests_answers_streams_and_publications_are_in_no_file(protocol: str, tmp_path: Path) -> None:
     server, client = Bus(), Bus()
 

@@ -186,7 +186,6 @@ def test_a_connection_that_broke_off_is_counted_where_the_list_has_no_room_for_i
     assert run(["analyse", str(day.write(tmp_path / "capture")), "--fail-on", "broke"]) == 1
 
 
-@pytest.mark.anyio
 async def test_a_broken_connection_is_named_by_the_identity_of_its_peer(tmp_path: Path) -> None:
     server = Bus(authenticate=lambda handshake: Identity("Ann", key="user-ann"))
     with anyio.fail_after(20):

@@ -41,13 +41,12 @@ from polybus.plugins.extensions import party_of
 from polybus.subjects import matches
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import noting
 from tests.unit.broker.raw import Closed as RawClosed
 from tests.unit.broker.raw import RawPeer
 from tests.unit.protocols.jrep.raw import raw as errai_page
 
-pytestmark = pytest.mark.anyio
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 PAIRS = list(itertools.pairwise([*PROTOCOLS, PROTOCOLS[0]]))
 """Each protocol on each side."""
@@ -102,7 +101,6 @@ DOOR = Route("door.>", "vehicle.door.{rest}")
 
 
 @pytest.mark.parametrize("protocols", PAIRS, ids="-".join)
-@bounded
 async def test_requests_publications_errors_and_deadlines_cross_between_all_protocols(protocols: tuple[str, str]) -> None:
     server = house()
     back = Route("alarm.*", "news.alarm.{1}", reverse=True)
@@ -140,7 +138,6 @@ async def test_requests_publications_errors_and_deadlines_cross_between_all_prot
             assert (message.subject, message.body) == ("news.alarm.fire", "run")
 
 
-@bounded
 async def test_the_deadline_that_crosses_is_shortened_by_the_time_spent() -> None:
     left, spent, server = list[float](), list[float](), Bus()
 
@@ -162,7 +159,6 @@ async def test_the_deadline_that_crosses_is_shortened_by_the_time_spent() -> Non
     assert 20.0 - took - 0.01 <= left[0] <= 20.0 - spent[0] + 0.01
 
 
-@bounded
 async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
     seen, server = list[Message](), Bus()
 
@@ -180,7 +176,6 @@ async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
 
 
 @pytest.mark.parametrize("protocols", [("ubre", "csb"), ("jrep", "uprotocol")], ids="-".join)
-@bounded
 async def test_only_the_headers_that_are_named_and_traceparent_cross(protocols: tuple[str, str]) -> None:
     seen, server = list[dict[str, str] | None](), Bus()
 
@@ -199,7 +194,6 @@ async def test_only_the_headers_that_are_named_and_traceparent_cross(protocols: 
     assert seen == [{"x-user": "ann", "traceparent": "00-1-2-00"}] * 3 + [None] * 3
 
 
-@bounded
 async def test_converters_plain_and_async_change_bodies_both_ways_and_numbers_name_subjects() -> None:
     server = Bus()
 
@@ -218,7 +212,6 @@ async def test_converters_plain_and_async_change_bodies_both_ways_and_numbers_na
         assert await ground.asker.request("turn", {"text": "abc"}) == {"text": "cba:nrut"}
 
 
-@bounded
 async def test_a_converter_that_raises_is_internal_with_an_id_or_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
     def broken(body: Any, message: Message) -> Any:
         raise LookupError("a secret table")
@@ -240,7 +233,6 @@ async def test_a_converter_that_raises_is_internal_with_an_id_or_what_it_chose(c
     assert "a secret table" in caplog.text
 
 
-@bounded
 async def test_a_far_side_that_is_not_there_is_unavailable() -> None:
     left, right = Bus(), Bus()
     async with bridge(left, right, routes=[DOOR]), pair(left) as asker:
@@ -256,7 +248,6 @@ async def test_a_far_side_that_is_not_there_is_unavailable() -> None:
                 await stuck
 
 
-@bounded
 async def test_authorize_of_the_bus_that_is_asked_decides() -> None:
     left = Bus(authorize=lambda peer, verb, subject: subject != "door.open")
     async with bridged(DOOR, server=house(), left=left) as ground:
@@ -264,7 +255,6 @@ async def test_authorize_of_the_bus_that_is_asked_decides() -> None:
             await ground.asker.request("door.open")
 
 
-@bounded
 async def test_streams_and_channels_cross_where_the_route_says_so_and_end_on_both_sides() -> None:
     server, stopped = Bus(), anyio.Event()
 
@@ -296,7 +286,6 @@ async def test_streams_and_channels_cross_where_the_route_says_so_and_end_on_bot
             await ground.asker.request("n.count", 1)
 
 
-@bounded
 async def test_middleware_sees_what_crosses_under_the_source_of_its_route() -> None:
     server, seen = Bus(), set[tuple[str, str | int]]()
 
@@ -354,7 +343,6 @@ async def device(*, silent: bool = False) -> AsyncIterator[tuple[str, list[bytes
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_a_device_that_is_no_polybus_is_asked_as_its_document_says_also_by_who_is_traced() -> None:
     left, right = Bus(), Bus()
     routes = [Route("door", 0x00010001, headers=["x-user"])]
@@ -367,7 +355,6 @@ async def test_a_device_that_is_no_polybus_is_asked_as_its_document_says_also_by
             await asker.request("door", headers={"x-user": "ann"})
 
 
-@bounded
 async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = Bus(), Bus()
     routes = [Route("door", 0x00010001)]
@@ -383,7 +370,6 @@ async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for
         assert [await asker.request("door", number) for number in range(3)] == [0, 1, 2]
 
 
-@bounded
 async def test_a_notification_crosses_converted_to_the_handler_of_the_far_bus_or_over_the_next_bridge() -> None:
     left, middle, right, told = Bus(), Bus(), Bus(), list[Any]()
     right.handle("c")(lambda body: told.append(body))
@@ -403,7 +389,6 @@ async def test_a_notification_crosses_converted_to_the_handler_of_the_far_bus_or
 
 
 @pytest.mark.parametrize("kinds", [{"request"}, {"publish"}, {"request", "publish"}])
-@bounded
 async def test_what_an_errai_page_says_crosses_once_though_it_is_a_notification_and_a_publication(kinds: set[str]) -> None:
     seen, left, right = list[str](), Bus(), Bus()
 
@@ -427,7 +412,6 @@ async def test_what_an_errai_page_says_crosses_once_though_it_is_a_notification_
     assert seen == ["heard" if "publish" in kinds else "told"]
 
 
-@bounded
 async def test_a_notification_that_cannot_cross_is_a_dead_letter() -> None:
     left, right = Bus(), Bus()
     async with bridge(left, right, routes=[Route("a", "b")]), pair(left, protocol="jrep") as asker:
@@ -442,7 +426,6 @@ async def test_a_notification_that_cannot_cross_is_a_dead_letter() -> None:
 # -- circles -------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_double_bridge_delivers_once_but_two_targets_are_two_publications() -> None:
     left, right = Bus(), Bus()
     same = [Route("a", "b")]
@@ -457,7 +440,6 @@ async def test_a_double_bridge_delivers_once_but_two_targets_are_two_publication
     assert sorted(seen) == sorted([(name, number) for name in "bc" for number in range(10)] * 2)
 
 
-@bounded
 async def test_what_peers_publish_is_not_a_buss_own_behind_any_number_of_bridges() -> None:
     near, middle, far = Bus(), Bus(), Bus()
     heard = [noting(bus, "in.>", peers=False) for bus in (near, middle, far)]
@@ -522,7 +504,6 @@ def test_a_bridge_that_cannot_be_is_refused_when_it_is_declared(right: Any, rout
         bridge(BUS, right, routes=routes)
 
 
-@bounded
 async def test_a_block_subscription_that_nobody_reads_holds_back_the_route_but_not_its_requests() -> None:
     left, right = Bus(), Bus()
     right.handle("ask")(lambda: "answered")
@@ -582,7 +563,6 @@ def test_what_a_wildcard_stands_for_makes_no_address(source: str, target: str, s
         Route(source, target).rewritten(subject)
 
 
-@bounded
 async def test_what_the_far_side_cannot_carry_is_refused_when_the_bridge_is_entered() -> None:
     server, left, right = Bus(), Bus(), Bus()
     async with pair(server, protocol="ubre", client=right):
@@ -606,7 +586,6 @@ def test_what_a_protocol_cannot_carry_of_a_route_is_named(route: Route, lacks: s
     assert _fault(device, "door", route) == says
 
 
-@bounded
 async def test_a_body_that_the_far_side_cannot_carry_is_a_bad_request_that_says_so() -> None:
     route = Route("door", "vehicle.door.open", request=lambda body, message: object())
     async with bridged(route, server=house()) as ground:

@@ -12,9 +12,7 @@ from attrs import frozen
 from polybus import Bus, CallNext, Context, Message, Peer, Route, bridge, connect
 from polybus.errors import Code, DeadlineExceeded, NoHandler, RequestError
 from polybus.protocols import Up, UProtocol
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 NAMES = {"UpdateDoor": 0xB, "door.opened": 0x80CD, "lights": 0x80CE, "nobody": 0xC}
 VEHICLE, PHONE = "//vehicle7/body.access/1", "//phone/CD/4"
@@ -70,7 +68,6 @@ BOTH_WAYS = pytest.mark.parametrize(("near", "far"), [("old", "new"), ("new", "o
 
 
 @BOTH_WAYS
-@bounded
 async def test_a_request_crosses_with_its_name_its_priority_and_the_time_that_is_left(near: str, far: str) -> None:
     seen = list[Message]()
     async with joined(near, far) as ground:
@@ -90,7 +87,6 @@ async def test_a_request_crosses_with_its_name_its_priority_and_the_time_that_is
 
 
 @BOTH_WAYS
-@bounded
 async def test_errors_cross_with_code_reason_text_and_detail(near: str, far: str) -> None:
     async with joined(near, far) as ground:
 
@@ -114,7 +110,6 @@ async def test_errors_cross_with_code_reason_text_and_detail(near: str, far: str
             await ground.near.gateway.request("nobody")
 
 
-@bounded
 async def test_what_the_dispatcher_of_the_new_generation_refuses_is_a_status_of_the_old() -> None:
     """Of the old generation only dispatchers say commstatus; here it is the gateway's service that has failed."""
     for near, far, status in (("old", "new", None), ("new", "old", Code.UNIMPLEMENTED)):
@@ -128,7 +123,6 @@ async def test_what_the_dispatcher_of_the_new_generation_refuses_is_a_status_of_
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 @BOTH_WAYS
-@bounded
 async def test_publications_and_notifications_keep_id_and_priority(near: str, far: str, format: str) -> None:
     sent, came = dict[str, str](), dict[str, Message]()
     async with joined(near, far, format) as ground:

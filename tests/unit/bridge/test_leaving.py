@@ -18,10 +18,9 @@ from polybus.events import DeadLettered, LinkDown
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import noting, publish_each
 
-pytestmark = pytest.mark.anyio
 MODULE = sys.modules[Bridge.__module__]  # the function `bridge` has the name of its module
 LASTING = {"stream", "channel"}
 EVERYTHING = [Route("{name}", "{name}", {"request", "publish", *LASTING}), Route("site.{id}", "site.{id}", {"tunnel"})]
@@ -78,7 +77,6 @@ def busy(*peers: Peer) -> bool:
 
 
 @pytest.mark.parametrize("bridges", [1, 2, 3])
-@bounded
 async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_and_publications(bridges: int) -> None:
     far = Far()
     far.go.set()
@@ -98,7 +96,6 @@ async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_an
         assert (await anext(news)).body == "far"
 
 
-@bounded
 async def test_bodies_of_streams_are_converted_by_each_bridge_that_they_cross() -> None:
     def more(body: int, _: Any) -> int:
         return body + 1
@@ -110,7 +107,6 @@ async def test_bodies_of_streams_are_converted_by_each_bridge_that_they_cross() 
             assert [number async for number in numbers] == [2, 3, 4]
 
 
-@bounded
 async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> None:
     buses = [Bus(), Bus(), Bus()]
     async with AsyncExitStack() as stack:
@@ -128,7 +124,6 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
 # -- ends ----------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes_nothing_new() -> None:
     far = Far()
     heard = noting(far.bus, "news")
@@ -154,7 +149,6 @@ async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes
         await eventually(lambda: heard == list(range(20)))
 
 
-@bounded
 async def test_endless_streams_and_tunnels_are_ended_when_their_bridge_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "DRAIN", 0.1)
     far = Far()
@@ -174,7 +168,6 @@ async def test_endless_streams_and_tunnels_are_ended_when_their_bridge_is_left(m
 
 
 @pytest.mark.parametrize("bridges", [0, 2])
-@bounded
 async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothing(bridges: int) -> None:
     far = Far()
     async with joined(far, bridges=bridges) as (asker, _):
@@ -197,7 +190,6 @@ async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothin
 
 
 @pytest.mark.parametrize("by_an_error", [False, True])
-@bounded
 async def test_a_request_that_outlasts_leaving_is_unavailable(by_an_error: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "DRAIN", 3600.0 if by_an_error else 0.05)
     far = Far()
@@ -211,7 +203,6 @@ async def test_a_request_that_outlasts_leaving_is_unavailable(by_an_error: bool,
 
 
 @pytest.mark.parametrize("how", ["aclose", "drain"])
-@bounded
 async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> None:
     far, left, right = Far(), Bus(limits=Limits(running=2)), Bus()
     both = bridge(left, right, routes=EVERYTHING)
@@ -229,7 +220,6 @@ async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> N
     assert not any(side.calls for side in both._parties)
 
 
-@bounded
 async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leaves_nothing_to_wait_for() -> None:
     far, left, right = Far(), Bus(limits=Limits(running=2)), Bus()
     both = bridge(left, right, routes=EVERYTHING)
@@ -248,7 +238,6 @@ async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leave
         await eventually(lambda: not any(side.calls for side in both._parties))
 
 
-@bounded
 async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "DRAIN", 3600.0)
     far, left, right = Far(), Bus(), Bus()
@@ -266,7 +255,6 @@ async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None
                 await reply
 
 
-@bounded
 async def test_a_bridge_may_be_entered_again_but_not_twice_at_a_time() -> None:
     left, right = Bus(), Bus()
     right.handle("there")(lambda: "yes")
@@ -282,7 +270,6 @@ async def test_a_bridge_may_be_entered_again_but_not_twice_at_a_time() -> None:
             await asker.request("here")
 
 
-@bounded
 async def test_publications_for_a_far_side_that_is_gone_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     left, right, far = Bus(), Bus(), Bus()
     routes = [Route("news.*", "news.{1}")]

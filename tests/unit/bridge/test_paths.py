@@ -20,10 +20,9 @@ from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import publish_each
 
-pytestmark = pytest.mark.anyio
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ALL = {"request", "publish", "stream", "channel"}
 BOTH_WAYS = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
@@ -80,7 +79,6 @@ async def row(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("count", [2, 6])
-@bounded
 async def test_all_that_is_asked_and_told_reaches_the_end_of_a_chain_of_servers(count: int, protocol: str) -> None:
     servers = [Bus() for _ in range(count)]
     inner = answering(Bus())
@@ -102,7 +100,6 @@ async def test_all_that_is_asked_and_told_reaches_the_end_of_a_chain_of_servers(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_relays_between_bridges_are_no_hops(protocol: str) -> None:
     servers = [Bus(limits=Limits(hops=2)) for _ in range(3)]
     heard = [hearing(server) for server in servers]
@@ -112,7 +109,6 @@ async def test_relays_between_bridges_are_no_hops(protocol: str) -> None:
         assert heard == [list(range(10))] * 3
 
 
-@bounded
 async def test_a_chain_of_relays_has_no_limit_at_all() -> None:
     buses = [Bus(limits=Limits(hops=0)) for _ in range(50)]
     heard = hearing(buses[-1])
@@ -127,7 +123,6 @@ async def test_a_chain_of_relays_has_no_limit_at_all() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_what_goes_too_far_is_refused_or_counted_and_logged_once(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "polybus")
     servers = [Bus() for _ in range(10)]  # nine bridges
@@ -157,7 +152,6 @@ async def test_what_goes_too_far_is_refused_or_counted_and_logged_once(protocol:
     assert [line.split("'")[1] for line in lines] == ["x.news", "x.other"]
 
 
-@bounded
 async def test_a_publication_at_the_end_of_its_way_is_not_told_as_lost_because_a_bridge_leads_back() -> None:
     buses = [Bus(limits=Limits(hops=2)) for _ in range(4)]
     heard = [hearing(bus) for bus in buses]
@@ -175,7 +169,6 @@ async def test_a_publication_at_the_end_of_its_way_is_not_told_as_lost_because_a
     assert [bus.stats().dropped for bus in buses] == [0, 0, 1, 0]
 
 
-@bounded
 async def test_tunnels_on_the_way_are_hops_of_all_that_goes_through_them() -> None:
     """Client =tunnel=> one -bridge-> gate =tunnel=> two: three."""
 
@@ -228,7 +221,6 @@ async def test_tunnels_on_the_way_are_hops_of_all_that_goes_through_them() -> No
 @pytest.mark.parametrize(
     ("count", "links", "protocol"), [(2, 1, "ubre"), (2, 2, "csb"), (3, 2, "jrep"), (4, 1, "uprotocol"), (5, 1, "csb")]
 )
-@bounded
 async def test_each_server_of_a_ring_gets_each_publication_once_and_in_order(count: int, links: int, protocol: str) -> None:
     servers = [Bus() for _ in range(count)]
     heard = [hearing(server) for server in servers]
@@ -250,7 +242,6 @@ async def test_each_server_of_a_ring_gets_each_publication_once_and_in_order(cou
         assert [server.stats().dropped for server in servers] == [0] * count
 
 
-@bounded
 async def test_a_bus_that_relays_and_has_a_bridge_to_the_same_goal_is_heard_once_there() -> None:
     """One publication leaves in two ways, of which each goes through other hands: it has one id on both."""
     near, far = Bus(), Bus()
@@ -271,7 +262,6 @@ async def test_a_bus_that_relays_and_has_a_bridge_to_the_same_goal_is_heard_once
 
 @pytest.mark.parametrize("before", [False, True], ids=["links first", "bridges first"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(protocol: str, before: bool) -> None:
     """It has no relay and has dialled nobody: its gateways have told it that they pass on."""
     near, far = Bus(), Bus()
@@ -302,7 +292,6 @@ async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(pr
             await eventually(lambda: len(near.peers) == 2 and {peer.id for peer in near.peers} != seen)  # noqa: B023
 
 
-@bounded
 async def test_a_bus_with_a_link_and_a_bridge_to_the_same_goal_is_heard_once_there() -> None:
     near, gate, far = Bus(), Bus(), Bus()
     heard = hearing(far)
@@ -324,7 +313,6 @@ async def _is_marked(publisher: Bus, hearer: Bus, **to: Any) -> bool:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_what_goes_to_a_gateway_says_where_it_has_been_though_it_has_no_other_way(protocol: str) -> None:
     """What waits in a far gateway for a link that is down comes back when the link does."""
     bus, gate = Bus(), Bus()
@@ -334,7 +322,6 @@ async def test_what_goes_to_a_gateway_says_where_it_has_been_though_it_has_no_ot
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_what_goes_to_a_server_that_relays_says_where_it_has_been_as_its_own_could_come_back(protocol: str) -> None:
     server, client = Bus(), Bus()
     server.relay("x.>")
@@ -346,7 +333,6 @@ async def test_what_goes_to_a_server_that_relays_says_where_it_has_been_as_its_o
 
 @pytest.mark.parametrize("relay", [False, True], ids=["bridge", "relay"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_who_begins_to_pass_on_tells_those_who_are_connected(protocol: str, relay: bool) -> None:
     middle, client, server = Bus(), Bus(), Bus()
     hearing(client)
@@ -366,7 +352,6 @@ async def test_who_begins_to_pass_on_tells_those_who_are_connected(protocol: str
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_when_the_only_gateway_has_left_what_follows_is_still_known_to_be_later(protocol: str) -> None:
     bus, gate = Bus(), Bus()
     async with pair(bus, protocol=protocol) as client:
@@ -381,7 +366,6 @@ async def test_when_the_only_gateway_has_left_what_follows_is_still_known_to_be_
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has_been(protocol: str) -> None:
     servers = [Bus(), Bus()]
     heard = [hearing(server) for server in servers]
@@ -406,7 +390,6 @@ async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: str) -> None:
     """Else a server would send it the first publications as to a stranger: on CSB, without headers."""
     known: list[bool | None] = []
@@ -429,7 +412,6 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
     assert known == [True] * 4
 
 
-@bounded
 async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> None:
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
@@ -455,7 +437,6 @@ async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> Non
         assert far.stats().dropped == 0
 
 
-@bounded
 async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline() -> None:
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
@@ -478,7 +459,6 @@ async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline(
 # -- order, and who may say something of it ------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_copy_that_comes_after_a_later_publication_of_its_stream_is_dropped_and_counted() -> None:
     bus = Bus()
     heard = hearing(bus)
@@ -494,7 +474,6 @@ async def test_a_copy_that_comes_after_a_later_publication_of_its_stream_is_drop
         assert bus.stats().dropped == 1
 
 
-@bounded
 async def test_who_has_another_identity_cannot_hold_back_what_others_pass_on() -> None:
     """A stranger who may publish to the very subject, and knows all of the header but what has not been said yet."""
     first, second = Bus(authenticate=lambda handshake: "asked"), Bus()
@@ -524,7 +503,6 @@ async def test_who_has_another_identity_cannot_hold_back_what_others_pass_on() -
         await eventually(lambda: first.stats().dropped == 1)
 
 
-@bounded
 async def test_behind_a_broker_late_is_late_too_where_clients_are_not_asked_who_they_are() -> None:
     bus = Bus()
     heard = hearing(bus)
@@ -551,7 +529,6 @@ def say(client: Bus, subject: str, via: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
 async def test_a_bridge_with_the_same_subjects_both_ways_leads_to_the_other_bus_and_not_back(protocol: str) -> None:
     """What its other side has no handler for goes on over the link of that bus."""
     both_ways = [*CROSSING, *(Route(route.source, route.target, route.kinds, reverse=True) for route in CROSSING)]

@@ -19,12 +19,10 @@ from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
 from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, Unauthorized, Unavailable
 from polybus.events import LinkDown
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import Gated
 
 from .raw import raw_peer
-
-pytestmark = pytest.mark.anyio
 
 TCP, WS = "csb+tcp://127.0.0.1:0", "csb+ws://127.0.0.1:0/game"
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
@@ -60,7 +58,6 @@ async def _client_when(broker: Broker, *, sockets: int, **options: Any) -> Async
         yield client
 
 
-@bounded
 async def test_a_client_chooses_its_server_by_a_header_or_a_member_of_the_query() -> None:
     async with running("&server=A", "&server=B") as (broker, _):
         for _ in range(3):
@@ -70,7 +67,6 @@ async def test_a_client_chooses_its_server_by_a_header_or_a_member_of_the_query(
                 assert await client.request("who") == "&server=A"
 
 
-@bounded
 async def test_the_same_handlers_serve_direct_and_brokered_clients() -> None:
     async with running("") as (broker, (bus,)), bus.serve(TCP) as listener:
         async with client_of(broker) as brokered, connect(listener.url) as direct:
@@ -78,7 +74,6 @@ async def test_the_same_handlers_serve_direct_and_brokered_clients() -> None:
             assert len(bus.peers) == 2
 
 
-@bounded
 async def test_a_server_with_an_id_knows_who_its_clients_are() -> None:
     seen: list[Handshake] = []
 
@@ -104,7 +99,6 @@ async def test_a_server_with_an_id_knows_who_its_clients_are() -> None:
         assert seen[0].address.startswith("127.0.0.1:")
 
 
-@bounded
 async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -> None:
     gone = 0
 
@@ -131,7 +125,6 @@ async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first_is_not_disturbed() -> None:
     async with running("&server=A") as (broker, _), client_of(broker) as client:
         await refused(connect(broker.server_urls[0] + "&server=A"), ConnectFailed, match="in use")
@@ -139,7 +132,6 @@ async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first
         assert broker.stats().servers == {"A": 1}
 
 
-@bounded
 async def test_a_pool_that_does_not_come_about_leaves_nothing_behind() -> None:
     async with Broker(WS, TCP, limits=Limits(peers=2)) as broker:
         bus = server_bus("A")
@@ -152,7 +144,6 @@ async def test_a_pool_that_does_not_come_about_leaves_nothing_behind() -> None:
             assert bus.stats().links == broker.stats().sockets == 2
 
 
-@bounded
 async def test_a_server_that_leaves_drains_and_its_clients_go_to_another() -> None:
     async with running("&server=B") as (broker, _):
         leaving = server_bus("A")
@@ -177,7 +168,6 @@ async def test_a_server_that_leaves_drains_and_its_clients_go_to_another() -> No
             assert answers == ["&server=B"]
 
 
-@bounded
 async def test_a_broker_that_drains_lets_running_requests_finish_and_takes_no_new_ones() -> None:
     async with running("&server=A") as (broker, (bus,)):
         slow = Gated(bus, "slow")
@@ -194,7 +184,6 @@ async def test_a_broker_that_drains_lets_running_requests_finish_and_takes_no_ne
             await eventually(lambda: not broker.stats().clients)
 
 
-@bounded
 async def test_a_broker_that_drains_waits_no_longer_than_it_is_told_for_an_answer_that_does_not_come() -> None:
     async with running("&server=A") as (broker, (bus,)):
         bus.handle("never")(anyio.sleep_forever)
@@ -206,7 +195,6 @@ async def test_a_broker_that_drains_waits_no_longer_than_it_is_told_for_an_answe
                 await reply
 
 
-@bounded
 async def test_a_peer_of_a_server_is_sent_away() -> None:
     async with running("&server=A") as (broker, (bus,)), client_of(broker) as client:
         await eventually(lambda: bus.peers)
@@ -215,7 +203,6 @@ async def test_a_peer_of_a_server_is_sent_away() -> None:
         assert (await next_event(events, LinkDown)).reason == "game over"
 
 
-@bounded
 async def test_a_server_that_does_not_read_holds_back_its_own_clients_only() -> None:
     async with Broker(WS, TCP) as broker:
         port = int(broker.server_urls[0].split(":")[2].split("?")[0])
@@ -235,7 +222,6 @@ async def test_a_server_that_does_not_read_holds_back_its_own_clients_only() -> 
             stuck.close()
 
 
-@bounded
 async def test_what_happens_is_told_and_counted() -> None:
     async with Broker(WS, TCP, metrics="http://127.0.0.1:0") as broker:
         events = broker.events()
@@ -260,7 +246,6 @@ async def test_what_happens_is_told_and_counted() -> None:
     assert [event async for event in events] == []
 
 
-@bounded
 async def test_leaving_the_broker_ends_everything_and_it_may_be_entered_again() -> None:
     broker = Broker(TCP, TCP, metrics="http://127.0.0.1:0")
     for _ in range(2):
@@ -271,7 +256,6 @@ async def test_leaving_the_broker_ends_everything_and_it_may_be_entered_again() 
     await broker.aclose()
 
 
-@bounded
 async def test_waiting_for_the_end() -> None:
     broker = Broker(TCP, TCP)
     with pytest.raises(LocalProtocolError, match="not running"):
@@ -284,7 +268,6 @@ async def test_waiting_for_the_end() -> None:
         await broker.aclose()
 
 
-@bounded
 async def test_over_tls_on_one_side() -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
@@ -296,7 +279,6 @@ async def test_over_tls_on_one_side() -> None:
             assert await client.request("who") == "A"
 
 
-@bounded
 async def test_strangers_are_asked_who_they_are() -> None:
     def nobody(handshake: Handshake) -> None:
         raise Forbidden("not here")
@@ -305,7 +287,6 @@ async def test_strangers_are_asked_who_they_are() -> None:
         await refused(connect(broker.server_urls[0]), Forbidden)
 
 
-@bounded
 async def test_who_has_expired_is_closed_on_both_sides() -> None:
     options: dict[str, Any] = {"limits": Limits(ping_interval=0.05)}
 
@@ -323,7 +304,6 @@ async def test_who_has_expired_is_closed_on_both_sides() -> None:
         await eventually(lambda: broker.stats().sockets == 0)
 
 
-@bounded
 async def test_what_a_client_says_of_itself_need_not_be_unicode() -> None:
     seen: list[Handshake] = []
 
@@ -350,7 +330,6 @@ def test_a_server_behind_a_broker_does_not_listen() -> None:
 
 
 @pytest.mark.parametrize("insecure", [False, True])
-@bounded
 async def test_a_broker_without_authenticate_refuses_who_comes_through_a_proxy(insecure: bool) -> None:
     async with Broker("csb+ws://127.0.0.1:0", TCP, insecure=insecure) as broker:
         with contextlib.nullcontext() if insecure else pytest.raises(Forbidden):

@@ -6,14 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import pytest
 
 from polybus import Broker, Bus, Limits, connect
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from .raw import RawPeer, raw_peer
-
-pytestmark = pytest.mark.anyio
 
 TCP = "csb+tcp://127.0.0.1:0"
 LIMITS = Limits(close_timeout=0.1)
@@ -40,7 +37,6 @@ async def brokered(servers: int = 1) -> AsyncIterator[tuple[Broker, list[RawPeer
 # -- without a broker: steps 1 to 7 --------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_the_workflow_without_a_broker_seen_by_a_raw_client() -> None:
     bus = Bus(limits=LIMITS)
 
@@ -74,7 +70,6 @@ async def test_the_workflow_without_a_broker_seen_by_a_raw_client() -> None:
             assert (await last.ended()).code == 1001
 
 
-@bounded
 async def test_the_workflow_without_a_broker_seen_by_a_raw_server() -> None:
     received, done = list[str](), anyio.Event()
 
@@ -109,7 +104,6 @@ async def test_the_workflow_without_a_broker_seen_by_a_raw_server() -> None:
 # -- with a broker: steps 1 to 9 -----------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_the_workflow_with_a_broker() -> None:
     async with Broker(TCP, TCP, limits=LIMITS) as broker:  # 1
         async with raw_peer(broker.server_urls[0]) as server:  # 2
@@ -147,7 +141,6 @@ async def test_the_workflow_with_a_broker() -> None:
         assert broker.stats().dropped == {}
 
 
-@bounded
 async def test_payloads_are_handed_on_unread() -> None:
     async with brokered() as (broker, (server,)), raw_peer(broker.client_urls[0]) as client:
         number = (await server.receive())[:8]

@@ -7,8 +7,6 @@ import pytest
 from polybus import Backoff, Bus, Disconnected, Unavailable, connect
 from tests.support import BOUND, eventually
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("url", ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"])
 async def test_a_request_that_a_drained_bus_has_not_read_was_not_handled_and_says_so(url: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from polybus import Bus, Unsupported, connect
 from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 ANYWHERE = [
     "ubre+tcp://127.0.0.1:0",

@@ -9,9 +9,6 @@ import pytest
 import trustme
 
 from polybus import Broker, Bus
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 TODAY = datetime.now(UTC)
 AUTHORITY = trustme.CA()
@@ -32,20 +29,17 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("says", STATES)
 @pytest.mark.parametrize("url", ["ubre+tls://127.0.0.1:0", "ubre+wss://127.0.0.1:0/bus", "jrep+https://127.0.0.1:0"])
-@bounded
 async def test_a_server_says_once_what_its_certificate_lacks(url: str, says: str, caplog: pytest.LogCaptureFixture) -> None:
     async with Bus().serve(url, tls=context(says)) as listener:
         assert [f"{listener.url} {says}" in line for line in told(caplog)] == ([True] if says else [])
         assert all(getattr(record, "address", "") == listener.url for record in caplog.records)
 
 
-@bounded
 async def test_so_does_a_broker(caplog: pytest.LogCaptureFixture) -> None:
     async with Broker("csb+tls://127.0.0.1:0", "csb+tcp://127.0.0.1:0", tls=context("has expired")) as broker:
         assert [f"{broker.client_urls[0]} has expired" in line for line in told(caplog)] == [True]
 
 
-@bounded
 async def test_who_binds_for_several_workers_says_it_for_all(caplog: pytest.LogCaptureFixture) -> None:
     tls = context("expires on")
     binds: Any
@@ -56,7 +50,6 @@ async def test_who_binds_for_several_workers_says_it_for_all(caplog: pytest.LogC
         assert len(told(caplog)) == 1
 
 
-@bounded
 async def test_a_certificate_that_is_shown_to_clients_with_their_own_is_checked_too(caplog: pytest.LogCaptureFixture) -> None:
     tls = context("has expired", key_type=trustme.KeyType.RSA)
     tls.verify_mode = ssl.CERT_REQUIRED
@@ -64,7 +57,6 @@ async def test_a_certificate_that_is_shown_to_clients_with_their_own_is_checked_
         assert len(told(caplog)) == 1
 
 
-@bounded
 async def test_a_server_without_a_certificate_serves_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     async with Bus().serve("ubre+tls://127.0.0.1:0", tls=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)):
         assert told(caplog) == []

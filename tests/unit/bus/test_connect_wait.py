@@ -28,7 +28,6 @@ class Keyed:
         return getattr(Ubre(), name)
 
 
-@pytest.mark.anyio
 @pytest.mark.native
 async def test_the_files_of_a_protocol_are_read_before_each_attempt(tmp_path: Path) -> None:
     path, server = tmp_path / "key", Bus()

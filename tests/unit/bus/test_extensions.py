@@ -3,15 +3,12 @@
 from typing import Any
 
 import anyio
-import pytest
 
 from polybus import Bus, connect
 from polybus._core.bus.bus import parts_of
 from polybus.plugins.extensions import Extension
 from tests.loops import both_backends  # noqa: F401
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 class Diary(Extension):
@@ -31,7 +28,6 @@ class Diary(Extension):
         return noted
 
 
-@bounded
 async def test_an_extension_is_told_of_the_life_of_its_bus_its_link_and_its_client() -> None:
     server, client = Bus(), Bus()
     of_server, of_client = Diary(server), Diary(client)
@@ -46,7 +42,6 @@ async def test_an_extension_is_told_of_the_life_of_its_bus_its_link_and_its_clie
     assert of_server.told == ["begin", "client_up", "client_gone", "give_back", "clear"]
 
 
-@bounded
 async def test_a_bus_is_not_ready_while_an_extension_says_why_and_drains_while_one_is_busy() -> None:
     class Busy(Extension):
         why, works, asked = "the index is being built", True, 0

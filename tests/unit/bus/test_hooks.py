@@ -135,7 +135,6 @@ def dividing(*middleware: Any) -> Bus:
     return bus
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("subject", ["a", "b"])
 @pytest.mark.parametrize(
     ("middleware", "body", "says"),
@@ -158,7 +157,6 @@ async def test_a_failure_names_the_middleware_that_raised_it_or_else_the_handler
     assert says in caplog.text
 
 
-@pytest.mark.anyio
 async def test_a_middleware_that_keeps_the_answer_for_itself_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     bus = dividing(around, forgetful)
     bus.check_answers = False
@@ -168,7 +166,6 @@ async def test_a_middleware_that_keeps_the_answer_for_itself_is_told_once(caplog
     assert caplog.text.count("the middleware forgetful returns None instead of the handler's answer") == 1
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("hook", [FUNCTIONS[3], nothing], ids=["plain", "async"])
 async def test_authorize_that_forgets_to_answer_is_told(hook: Any, caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(authorize=hook)
@@ -179,7 +176,6 @@ async def test_authorize_that_forgets_to_answer_is_told(hook: Any, caplog: pytes
     assert "returned None, which refuses" in caplog.text
 
 
-@pytest.mark.anyio
 async def test_what_an_asker_may_have_meant_is_told_to_the_server_alone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bus = Bus()
@@ -194,7 +190,6 @@ async def test_what_an_asker_may_have_meant_is_told_to_the_server_alone(caplog: 
             assert "Greet.ann" not in str(caught.value)
 
 
-@pytest.mark.anyio
 async def test_an_error_that_is_returned_or_of_a_web_framework_says_what_to_raise(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
 

@@ -22,12 +22,8 @@ from polybus.integrations import (
     until,
 )
 from tests.loops import both_backends  # noqa: F401
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
-@bounded
 async def test_a_bus_is_entered_and_has_a_host_and_its_links_while_its_block_lasts() -> None:
     server, client = Bus(), Bus()
     with pytest.raises(LocalProtocolError, match="not running"):
@@ -41,14 +37,12 @@ async def test_a_bus_is_entered_and_has_a_host_and_its_links_while_its_block_las
     assert not links_of(client)
 
 
-@bounded
 async def test_a_host_is_for_the_event_loop_of_its_bus() -> None:
     async with Bus() as bus:
         with pytest.raises(LocalProtocolError, match="another event loop"):
             await anyio.to_thread.run_sync(host_of, bus)
 
 
-@bounded
 async def test_another_thread_has_a_function_called_in_the_event_loop_and_hears_what_it_raises() -> None:
     def fail() -> None:
         raise KeyError("no such figure")
@@ -61,7 +55,6 @@ async def test_another_thread_has_a_function_called_in_the_event_loop_and_hears_
             await anyio.to_thread.run_sync(call_in_loop, bus, fail, 5)
 
 
-@bounded
 async def test_a_condition_is_looked_at_when_a_link_goes() -> None:
     server, client = Bus(), Bus()
     async with server, server.serve("ubre+memory://goes"), anyio.create_task_group() as group:
@@ -131,7 +124,6 @@ def test_handlers_whose_answers_have_no_type_that_can_be_checked_are_named_with_
     assert name.endswith("opaque")
 
 
-@bounded
 async def test_what_a_framework_puts_in_place_of_a_function_is_called_while_its_block_lasts() -> None:
     bus = Bus()
 

@@ -19,10 +19,9 @@ from polybus._core.pubsub.handler_subscription import HandlerSubscription
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 from tests.unit.answering import answering, publish_each
 
-pytestmark = pytest.mark.anyio
 QUICK = Limits(close_timeout=0.1)
 
 
@@ -50,7 +49,6 @@ def open_files() -> int:
 # -- entering and leaving ------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_bus_that_is_not_entered_says_what_to_do() -> None:
     bus = Bus()
     for verb in (bus.request, bus.publish):
@@ -64,7 +62,6 @@ async def test_a_bus_that_is_not_entered_says_what_to_do() -> None:
     assert everything_ended(bus)
 
 
-@bounded
 async def test_entering_is_counted_and_the_last_one_out_ends_it() -> None:
     bus = answering()
     async with bus:
@@ -89,7 +86,6 @@ def test_a_bus_may_be_entered_again_on_another_loop_and_another_backend() -> Non
         anyio.run(main, backend=backend)
 
 
-@bounded
 async def test_what_the_body_raises_comes_out_unchanged_and_alone_and_does_not_wait_for_handlers() -> None:
     several = ExceptionGroup("of a task group", [ValueError("mine")])
     for error in (LocalProtocolError("b"), StopAsyncIteration("c"), KeyError("d"), several):
@@ -104,7 +100,6 @@ async def test_what_the_body_raises_comes_out_unchanged_and_alone_and_does_not_w
             assert everything_ended(served)
 
 
-@bounded
 async def test_a_cancellation_goes_through_the_block() -> None:
     bus = answering()
     with anyio.move_on_after(0.02) as scope:
@@ -114,7 +109,6 @@ async def test_a_cancellation_goes_through_the_block() -> None:
     assert everything_ended(bus)
 
 
-@bounded
 async def test_entering_that_is_cancelled_leaves_the_bus_as_it_was() -> None:
     bus = answering()
     for turns in range(6):
@@ -168,7 +162,6 @@ async def test_an_anyio_fixture_may_yield_a_client(client: Bus) -> None:
 
 
 @pytest.mark.native
-@bounded
 async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
     bus = answering()
 
@@ -204,7 +197,6 @@ async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
 # -- draining and closing ------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_draining_handles_what_was_published() -> None:
     bus, heard, go = answering(), list[int](), anyio.Event()
 
@@ -226,7 +218,6 @@ async def test_draining_handles_what_was_published() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-@bounded
 async def test_a_drain_that_takes_too_long_or_is_cancelled_is_cut_and_what_it_has_cut_may_have_run(cancelled: bool) -> None:
     bus = answering()
     async with pair(bus) as client:
@@ -249,7 +240,6 @@ async def test_a_drain_that_takes_too_long_or_is_cancelled_is_cut_and_what_it_ha
     assert everything_ended(bus)
 
 
-@bounded
 async def test_aclose_may_be_called_at_any_time_and_repeatedly() -> None:
     bus = answering()
     await bus.aclose()
@@ -268,7 +258,6 @@ async def test_aclose_may_be_called_at_any_time_and_repeatedly() -> None:
 
 @pytest.mark.parametrize("reader", ["subscription", "receive", "peer", "events"])
 @pytest.mark.parametrize("how", ["drained", "closed"])
-@bounded
 async def test_what_a_task_of_the_lifespan_reads_ends_with_the_bus_and_so_does_the_lifespan(reader: str, how: str) -> None:
     read, left = list[object](), anyio.Event()
 
@@ -305,7 +294,6 @@ async def test_what_a_task_of_the_lifespan_reads_ends_with_the_bus_and_so_does_t
     assert read or reader in ("peer", "events")
 
 
-@bounded
 async def test_a_loop_over_a_subscription_reads_what_has_come_and_ends_when_its_bus_has_drained() -> None:
     bus, published, read = Bus(), anyio.Event(), list[object]()
 
@@ -323,7 +311,6 @@ async def test_a_loop_over_a_subscription_reads_what_has_come_and_ends_when_its_
     assert read == [0, 1, 2]
 
 
-@bounded
 async def test_a_handler_that_closes_its_own_bus_is_cancelled_at_its_next_wait() -> None:
     bus, ended = answering(), anyio.Event()
 
@@ -342,7 +329,6 @@ async def test_a_handler_that_closes_its_own_bus_is_cancelled_at_its_next_wait()
         await eventually(lambda: everything_ended(bus))
 
 
-@bounded
 async def test_a_handler_may_be_the_last_to_leave_its_bus() -> None:
     bus, entered, go = answering(), anyio.Event(), anyio.Event()
 
@@ -362,7 +348,6 @@ async def test_a_handler_may_be_the_last_to_leave_its_bus() -> None:
     await eventually(lambda: everything_ended(bus))
 
 
-@bounded
 async def test_closing_cuts_a_drain_that_is_under_way() -> None:
     bus, begun = answering(), anyio.Event()
     async with anyio.create_task_group() as group:
@@ -381,7 +366,6 @@ async def test_closing_cuts_a_drain_that_is_under_way() -> None:
 
 @pytest.mark.parametrize("verb", ["aclose", "drain", "leave"])
 @pytest.mark.parametrize("where", ["handler", "publication", "middleware", "lifespan", "thread"])
-@bounded
 async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: str) -> None:
     go, asked = anyio.Event(), []
 
@@ -462,7 +446,6 @@ async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: 
 # -- the lifespan --------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_what_the_lifespan_yields_is_the_state_that_handlers_see() -> None:
     log: list[str] = []
 
@@ -486,7 +469,6 @@ async def test_what_the_lifespan_yields_is_the_state_that_handlers_see() -> None
     assert log == ["in", "out"] * 2
 
 
-@bounded
 async def test_a_lifespan_that_fails_is_what_entering_raises_and_the_bus_is_not_entered() -> None:
     failures = [LookupError("no database"), SystemExit("no configuration"), None]
 
@@ -511,7 +493,6 @@ async def test_a_lifespan_that_fails_is_what_entering_raises_and_the_bus_is_not_
 
 
 @pytest.mark.parametrize("raised", [LookupError("no goodbye"), KeyError("mine")], ids=repr)
-@bounded
 async def test_a_lifespan_that_fails_on_leaving_says_so_but_does_not_hide_what_the_block_raised(raised: Exception) -> None:
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[None]:
@@ -532,7 +513,6 @@ async def test_a_lifespan_that_fails_on_leaving_says_so_but_does_not_hide_what_t
         assert everything_ended(bus)
 
 
-@bounded
 async def test_the_end_of_a_lifespan_is_orderly_whatever_the_block_raised() -> None:
     log = []
 
@@ -552,7 +532,6 @@ async def test_the_end_of_a_lifespan_is_orderly_whatever_the_block_raised() -> N
     assert log == ["orderly", "orderly"]
 
 
-@bounded
 async def test_a_task_group_of_the_lifespan_that_fails_closes_the_bus_and_comes_out_of_the_block() -> None:
     fail = anyio.Event()
 
@@ -575,7 +554,6 @@ async def test_a_task_group_of_the_lifespan_that_fails_closes_the_bus_and_comes_
     assert everything_ended(bus)
 
 
-@bounded
 async def test_a_lifespan_that_enters_its_own_bus_does_not_keep_it_entered() -> None:
     upstream, log = answering(), []
 
@@ -601,7 +579,6 @@ async def test_a_lifespan_that_enters_its_own_bus_does_not_keep_it_entered() -> 
     assert log == ["goodbye", "goodbye"]
 
 
-@bounded
 async def test_when_who_enters_first_gives_up_the_next_one_begins_anew() -> None:
     began, go, entered = list[int](), anyio.Event(), anyio.Event()
 
@@ -636,7 +613,6 @@ async def test_when_who_enters_first_gives_up_the_next_one_begins_anew() -> None
 
 
 @pytest.mark.parametrize("itself", [False, True])
-@bounded
 async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering_raises(itself: bool) -> None:
     begun = anyio.Event()
 
@@ -662,7 +638,6 @@ async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@bounded
 async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_drain(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
 
@@ -689,7 +664,6 @@ async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_drain(fails: 
     assert everything_ended(bus)
 
 
-@bounded
 async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None:
     bus, go, log = Bus(), anyio.Event(), []
     bus.handle("slow")(go.wait)
@@ -714,7 +688,6 @@ async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None
     assert everything_ended(bus)
 
 
-@bounded
 async def test_who_has_entered_before_a_close_does_not_leave_what_others_have_entered_since() -> None:
     bus, closed, left = answering(), anyio.Event(), anyio.Event()
 
@@ -741,7 +714,6 @@ async def test_who_has_entered_before_a_close_does_not_leave_what_others_have_en
 
 
 @pytest.mark.native
-@bounded
 async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
     bus, said = answering(), []
 
@@ -814,7 +786,6 @@ def test_a_bus_whose_event_loop_went_down_with_it_may_be_entered_in_another() ->
 mine: contextvars.ContextVar[str] = contextvars.ContextVar("mine", default="untouched")
 
 
-@bounded
 async def test_handlers_see_the_context_in_which_the_bus_was_entered_and_never_each_other_s() -> None:
     bus = Bus()
 
@@ -858,7 +829,6 @@ async def test_handlers_see_the_context_in_which_the_bus_was_entered_and_never_e
     mine.reset(token)
 
 
-@bounded
 async def test_who_asks_a_bus_that_is_being_left_is_told_so_and_not_that_nobody_handles_it() -> None:
     ends: list[BusError] = []
 

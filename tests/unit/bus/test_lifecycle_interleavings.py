@@ -11,9 +11,7 @@ import pytest
 
 from polybus import Bus, BusError, Context, Limits
 from tests.loops import virtual_time  # noqa: F401
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 def make_bus(rng: random.Random, states: set[Any]) -> Bus:
@@ -71,7 +69,6 @@ async def use(bus: Bus, rng: random.Random, name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-@bounded
 async def test_a_bus_is_left_however_those_who_use_it_come_and_go(seed: int) -> None:
     rng = random.Random(seed)
     states: set[Any] = set()

@@ -15,13 +15,10 @@ from polybus.message import Kind, Message
 from polybus.plugins.extensions import party_of
 from polybus.testing import Faults, pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import Gated, answering
 
-pytestmark = pytest.mark.anyio
 
-
-@bounded
 async def test_a_peer_s_requests_run_64_at_a_time_and_the_others_wait_for_their_turn() -> None:
     bus = Bus()
     gated = Gated(bus)
@@ -36,7 +33,6 @@ async def test_a_peer_s_requests_run_64_at_a_time_and_the_others_wait_for_their_
         assert (bus.stats().running, bus.stats().waiting) == (0, 0)
 
 
-@bounded
 async def test_more_than_may_wait_are_refused_at_once_and_the_rest_is_answered() -> None:
     bus = Bus(limits=Limits(running=2, waiting=3))
     gated = Gated(bus)
@@ -50,7 +46,6 @@ async def test_more_than_may_wait_are_refused_at_once_and_the_rest_is_answered()
         assert bus.stats().refused == 5
 
 
-@bounded
 async def test_a_request_whose_time_ends_while_it_waits_never_runs() -> None:
     bus = Bus(limits=Limits(running=1))
     gated = Gated(bus)
@@ -67,7 +62,6 @@ async def test_a_request_whose_time_ends_while_it_waits_never_runs() -> None:
         assert gated.most == 1
 
 
-@bounded
 async def test_one_peer_that_asks_too_much_does_not_take_the_places_of_others() -> None:
     bus = Bus(limits=Limits(running=2, total_running=3))
     gated = Gated(bus)
@@ -83,7 +77,6 @@ async def test_one_peer_that_asks_too_much_does_not_take_the_places_of_others() 
         assert gated.most == 3
 
 
-@bounded
 async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
     bus = Bus(limits=Limits(subscriptions=3))
     async with pair(bus) as client:
@@ -95,7 +88,6 @@ async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
         assert bus.stats().refused >= 1
 
 
-@bounded
 async def test_what_a_peer_subscribes_to_is_charged_and_bounded_in_bytes() -> None:
     bus = Bus(limits=Limits(waiting_bytes=20_000))
     deep = ".".join("abcdefghijklmnopqrstuvwxyz" * 2)
@@ -113,7 +105,6 @@ async def test_what_a_peer_subscribes_to_is_charged_and_bounded_in_bytes() -> No
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
-@bounded
 async def test_requests_without_an_answer_are_bounded_here_too(local: bool) -> None:
     bus, client = Bus(limits=Limits(pending=5)), Bus(limits=Limits(pending=5))
     gated = Gated(bus)
@@ -126,7 +117,6 @@ async def test_requests_without_an_answer_are_bounded_here_too(local: bool) -> N
         assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
 
 
-@bounded
 async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() -> None:
     bus = Bus(limits=Limits(message=5000))
 
@@ -143,7 +133,6 @@ async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() 
         assert await client.request("grow", 2000) == "x" * 2000
 
 
-@bounded
 async def test_a_message_above_the_limit_of_the_other_side_ends_the_link_with_a_reason() -> None:
     bus = answering(limits=Limits(message=1000))
     async with pair(bus) as client:
@@ -164,7 +153,6 @@ async def outage(**limits: int) -> AsyncIterator[Bus]:
         yield client
 
 
-@bounded
 async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> None:
     async with outage(outbox=3) as client:
         replies = [client.request("echo", number) for number in range(3)]
@@ -180,7 +168,6 @@ async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> N
         assert not caught.value.sent
 
 
-@bounded
 async def test_what_expires_in_an_outage_makes_room_for_who_waits() -> None:
     async with outage(outbox=2) as client:
         await client.publish("news", 1, timeout=0.05)
@@ -190,7 +177,6 @@ async def test_what_expires_in_an_outage_makes_room_for_who_waits() -> None:
         assert client.stats().queued == 2
 
 
-@bounded
 async def test_a_request_that_gives_up_in_an_outage_was_never_sent_and_makes_room_for_who_waits() -> None:
     async with outage(outbox=2) as client:
         brief, long = client.request("x", timeout=0.05), client.request("x", timeout=60)
@@ -202,7 +188,6 @@ async def test_a_request_that_gives_up_in_an_outage_was_never_sent_and_makes_roo
         assert client.stats().pending == 1
 
 
-@bounded
 async def test_too_many_malformed_messages_end_the_link() -> None:
     bus = Bus(limits=Limits(bad_messages=5))
     async with pair(bus) as client:
@@ -214,7 +199,6 @@ async def test_too_many_malformed_messages_end_the_link() -> None:
         assert bus.stats().malformed == 6
 
 
-@bounded
 async def test_doubled_frames_are_answered_or_refused_and_nothing_is_left() -> None:
     bus = Bus()
 
@@ -256,7 +240,6 @@ def buffered(bus: Bus) -> int:
     return bus._services.running.buffered
 
 
-@bounded
 async def test_a_peer_whose_results_exceed_the_total_loses_its_link_and_others_do_not(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000, total_bytes=60_000))
     page = Gated(bus, "page", lambda _: "x" * 8000)
@@ -277,7 +260,6 @@ async def test_a_peer_whose_results_exceed_the_total_loses_its_link_and_others_d
         assert len(await quick.request("page")) == 8000
 
 
-@bounded
 async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_total_is_turned_away() -> None:
     bus = Bus(limits=Limits(total_bytes=800_000, close_timeout=0.1))
     store = Gated(bus, "store", len)
@@ -295,7 +277,6 @@ async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_t
         assert buffered(bus) == 0
 
 
-@bounded
 async def test_a_large_body_is_charged_while_its_request_waits_and_while_it_runs() -> None:
     bus = Bus(limits=Limits(running=1))
     store = Gated(bus, "store", len)
@@ -308,7 +289,6 @@ async def test_a_large_body_is_charged_while_its_request_waits_and_while_it_runs
         assert buffered(bus) == 0
 
 
-@bounded
 async def test_what_authorize_still_thinks_about_ends_with_its_peer_and_is_charged_until_then() -> None:
     thinking: list[str] = []
 

@@ -10,9 +10,8 @@ import pytest
 
 from polybus import Backoff, Bus, connect
 from polybus._core.bus.dialer import LinkLog
-from tests.support import bounded, eventually, free_port
+from tests.support import eventually, free_port
 
-pytestmark = pytest.mark.anyio
 AT_ONCE = Backoff(initial=0.001, maximum=0.002)
 
 
@@ -65,7 +64,6 @@ def test_what_a_peer_gives_as_its_reason_has_escapes_for_control_characters(capl
     assert r"lost: bye\x1b[2J\nERROR polybus: none; attempt" in said(caplog)[0][1]
 
 
-@bounded
 async def test_a_lost_link_and_its_return_are_told_with_address_reason_and_attempts(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     async with bus.serve("ubre+memory://link-log") as server, connect(server.url, backoff=AT_ONCE) as client:
@@ -87,7 +85,6 @@ def test_how_long_a_link_was_down_is_told_in_tenths(seconds: float, text: str, c
     assert said(caplog)[-1][1] == f"the link to ubre+memory://link-log is back after {text} (2 attempts)"
 
 
-@bounded
 async def test_a_link_that_is_given_up_is_a_warning_with_the_number_of_attempts(caplog: pytest.LogCaptureFixture) -> None:
     async with Bus() as bus, Bus() as client:
         server = bus.serve("ubre+memory://given-up")
@@ -100,7 +97,6 @@ async def test_a_link_that_is_given_up_is_a_warning_with_the_number_of_attempts(
     assert last.startswith("the link to ubre+memory://given-up is given up after 3 attempts: ")
 
 
-@bounded
 async def test_a_link_that_is_refused_when_it_comes_back_is_given_up_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     user: str | None = "ann"
     bus = Bus(authenticate=lambda handshake: user)
@@ -112,7 +108,6 @@ async def test_a_link_that_is_refused_when_it_comes_back_is_given_up_with_a_warn
     assert level == logging.WARNING and "is given up: UNAUTHENTICATED" in last
 
 
-@bounded
 async def test_nothing_is_told_of_a_link_that_is_left(caplog: pytest.LogCaptureFixture) -> None:
     async with Bus().serve("ubre+memory://left") as server, connect(server.url) as client:
         assert client.stats().links == 1
@@ -120,7 +115,6 @@ async def test_nothing_is_told_of_a_link_that_is_left(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.native
-@bounded
 async def test_a_server_that_is_waited_for_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     url, bus = f"ubre+tcp://127.0.0.1:{free_port()}", Bus()
     async with anyio.create_task_group() as group, Bus() as client:

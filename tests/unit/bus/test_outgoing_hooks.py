@@ -14,8 +14,6 @@ from polybus.testing import NatsEngine, pair
 from tests.support import BOUND, eventually
 from tests.unit.answering import answering
 
-pytestmark = pytest.mark.anyio
-
 
 @define
 class Hook:

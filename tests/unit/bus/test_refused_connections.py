@@ -15,10 +15,8 @@ from polybus._core.bus import dialer
 from polybus.errors import ConnectFailed, DeadlineExceeded, Forbidden, Unauthorized, Unavailable
 from polybus.events import LinkRetrying, LinkUp
 from tests.refusal import refused
-from tests.support import bounded, next_event
+from tests.support import next_event
 from tests.unit.answering import answering
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -43,7 +41,6 @@ async def nobody(handshake: Handshake) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "memory"])
-@bounded
 async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialer, "_GRACE", 4.0)  # however slow this machine is; the refusal ends it
     monkeypatch.setattr(dialer, "_LONGEST_GRACE", 4.0)
@@ -55,7 +52,6 @@ async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, An
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
-@bounded
 async def test_a_full_server_is_connect_failed(transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     url, tls, trust = urls[transport]
     bus = Bus(limits=Limits(peers=1))
@@ -66,7 +62,6 @@ async def test_a_full_server_is_connect_failed(transport: str, urls: dict[str, A
         await refused(connect(listener.url, tls=trust), ConnectFailed, match=why)
 
 
-@bounded
 async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialer, "_GRACE", 0.0)
     monkeypatch.setattr(dialer, "_LONGEST_GRACE", 0.0)
@@ -77,7 +72,6 @@ async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "memory"])
-@bounded
 async def test_pauses_grow_while_a_server_tells_a_client_to_come_later(transport: str, urls: dict[str, Any]) -> None:
     """However long it takes to say so: on plain TCP the link is up meanwhile."""
     away = False
@@ -101,7 +95,6 @@ async def test_pauses_grow_while_a_server_tells_a_client_to_come_later(transport
     assert attempts == [1, 2, 3, 4, 5]
 
 
-@bounded
 async def test_a_bare_server_need_not_say_anything() -> None:
     received: list[bytes] = []
 
@@ -121,7 +114,6 @@ async def test_a_bare_server_need_not_say_anything() -> None:
 
 
 @pytest.mark.parametrize("verb", ["publish", "subscribe", "deliver", "request", "stream"])
-@bounded
 async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_lives(verb: str) -> None:
     class Mine(BaseException):
         pass
@@ -155,7 +147,6 @@ async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_live
         assert await bus.request("echo", 3) == 3
 
 
-@bounded
 async def test_whatever_a_task_of_the_bus_ends_with_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     class Mine(BaseException):
         pass
@@ -170,7 +161,6 @@ async def test_whatever_a_task_of_the_bus_ends_with_the_others_go_on(caplog: pyt
     assert "a background task failed" in caplog.text
 
 
-@bounded
 async def test_headers_that_do_not_come_are_cancelled_or_refuse_end_the_attempt() -> None:
     async def never() -> dict[str, str]:
         await anyio.sleep_forever()
@@ -191,7 +181,6 @@ async def test_headers_that_do_not_come_are_cancelled_or_refuse_end_the_attempt(
             await refused(connect(listener.url, headers=headers, limits=limits, wait=wait), error, match=text)
 
 
-@bounded
 async def test_what_headers_raise_is_a_failed_attempt_that_names_it_and_is_made_again_where_one_waits() -> None:
     tries = 0
 
@@ -211,7 +200,6 @@ async def test_what_headers_raise_is_a_failed_attempt_that_names_it_and_is_made_
             assert tries == 4
 
 
-@bounded
 async def test_headers_that_fail_while_a_link_comes_back_are_logged_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     tries = 0
 

@@ -29,10 +29,8 @@ from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 from tests.unit.answering import answering, noting, publish_each
-
-pytestmark = pytest.mark.anyio
 
 
 class Incomparable:
@@ -50,7 +48,6 @@ VALUE: contextvars.ContextVar[Any] = contextvars.ContextVar("VALUE")
 @pytest.mark.parametrize(
     "error", [NotFound("gone", detail="y" * 2_000_000), NotFound("lone \ud800")], ids=["large", "surrogate"]
 )
-@bounded
 async def test_an_error_that_cannot_be_written_whole_is_answered_all_the_same(error: Exception) -> None:
     bus = Bus()
 
@@ -64,7 +61,6 @@ async def test_an_error_that_cannot_be_written_whole_is_answered_all_the_same(er
         assert await client.request("echo", 1) == 1
 
 
-@bounded
 async def test_a_context_variable_that_cannot_be_compared_stops_no_worker() -> None:
     bus = Bus()
 
@@ -78,7 +74,6 @@ async def test_a_context_variable_that_cannot_be_compared_stops_no_worker() -> N
             assert await client.request("sets") is None
 
 
-@bounded
 async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
     bus = Bus()
 
@@ -93,7 +88,6 @@ async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
                 await channel.send(number)
 
 
-@bounded
 async def test_middleware_stands_around_streams_too() -> None:
     bus = Bus()
 
@@ -110,7 +104,6 @@ async def test_middleware_stands_around_streams_too() -> None:
             await anext(items)
 
 
-@bounded
 async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
     allowed = True
     bus = Bus(authorize=lambda peer, verb, subject: verb != "subscribe" or allowed)
@@ -121,7 +114,6 @@ async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
         await eventually(lambda: not party_of(bus.peers[0]).patterns)
 
 
-@bounded
 async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:
     bus = Bus()
     async with bus, bus.subscribe("news", queue=1, when_full="block") as news, anyio.create_task_group() as group:
@@ -133,7 +125,6 @@ async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:
         assert [(await anext(news)).body, (await anext(news)).body] == [1, 3]
 
 
-@bounded
 async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
     bus, running = Bus(), [0]
 
@@ -161,7 +152,6 @@ async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@bounded
 async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> None:
     bus, jobs = Bus(), list[Any]()
 
@@ -186,7 +176,6 @@ async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> N
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("cancelled", ["news.0", "news.3"], ids=["the first", "one asked about ahead"])
-@bounded
 async def test_each_message_that_an_authorize_which_cancels_its_own_task_costs_is_counted(cancelled: str) -> None:
     asked = list[Any]()
 
@@ -210,7 +199,6 @@ async def test_each_message_that_an_authorize_which_cancels_its_own_task_costs_i
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@bounded
 async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_publication_alone() -> None:
     bus, heard, jobs = Bus(), list[int](), list[Any]()
 
@@ -233,7 +221,6 @@ async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_pu
         await eventually(lambda: bus.stats().running == 0)
 
 
-@bounded
 async def test_an_identity_that_has_expired_is_not_let_in() -> None:
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=3)
     async with Bus(authenticate=lambda handshake: Identity("v", expires_at=past)).serve(
@@ -246,7 +233,6 @@ def seen(error: RequestError, subject: str) -> tuple[str, str, str | None]:
     return type(error).__name__, error.text.replace(repr(subject), "it"), error.reason
 
 
-@bounded
 async def test_a_scope_whose_time_is_over_fires_also_when_the_event_loop_was_busy(anyio_backend: Any) -> None:
     with anyio.move_on_after(0.0004) as scope:
         if anyio_backend[0] == "asyncio":  # until all that waits for a time is due at once: uvloop does the later first
@@ -257,7 +243,6 @@ async def test_a_scope_whose_time_is_over_fires_also_when_the_event_loop_was_bus
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-@bounded
 async def test_who_may_not_ask_does_not_learn_which_handlers_there_are(asynchronous: bool) -> None:
     async def refuse_later(peer: Peer, verb: str, subject: str | int) -> bool:
         await anyio.lowlevel.checkpoint()

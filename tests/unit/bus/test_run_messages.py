@@ -32,7 +32,6 @@ from tests.unit.cluster.in_a_thread import running_cluster
 URL = "ubre+memory://run-messages"
 
 
-@pytest.mark.anyio
 async def test_run_in_a_running_event_loop_names_what_to_use_there() -> None:
     with pytest.raises(LocalProtocolError, match=r"runs here already: use `async with bus\.serve\(url\)"):
         polybus.run(Bus(), URL)

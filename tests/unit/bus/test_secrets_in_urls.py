@@ -11,9 +11,9 @@ from polybus import Bus, Cluster, ConnectFailed, Unauthorized, connect
 from polybus.plugins import Handshake
 from polybus.plugins.registry import resolve_url
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 TOKEN = "s3cr3tT0k3n"
 
 
@@ -27,7 +27,6 @@ TOKEN = "s3cr3tT0k3n"
         "ubre+memory://nobody",
     ],
 )
-@bounded
 async def test_a_connect_that_fails_does_not_show_the_token(url: str, caplog: pytest.LogCaptureFixture) -> None:
     url += f"{'&' if '?' in url else '?'}access_token={TOKEN}&room=7"
     with caplog.at_level(logging.DEBUG, logger="polybus"), pytest.raises(ConnectFailed) as caught:
@@ -41,7 +40,6 @@ async def test_a_connect_that_fails_does_not_show_the_token(url: str, caplog: py
 
 
 @pytest.mark.parametrize("wire", ["ubre+ws://127.0.0.1:0/bus", "ubre+memory://tokens"])
-@bounded
 async def test_a_link_that_comes_and_goes_does_not_show_the_token(wire: str, caplog: pytest.LogCaptureFixture) -> None:
     seen, shown = list[Handshake](), list[str]()
 
@@ -80,7 +78,6 @@ def test_a_fragment_that_is_refused_is_not_shown_with_its_token() -> None:
     assert TOKEN not in str(refused.value)
 
 
-@bounded
 async def test_credentials_are_not_in_the_repr_of_a_handshake() -> None:
     seen: list[Handshake] = []
 

@@ -9,12 +9,8 @@ import pytest
 from polybus import Bus, ConnectFailed, Kind, Message, Survey, connect
 from polybus.body import JSON
 from polybus.testing import pair
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
-@bounded
 async def test_the_repr_of_a_bus_says_whether_it_runs_and_how_many_links_it_has() -> None:
     bus = Bus()
     assert repr(bus) == "<Bus not entered, 0 handlers>"
@@ -28,7 +24,6 @@ async def test_the_repr_of_a_bus_says_whether_it_runs_and_how_many_links_it_has(
 
 
 @pytest.mark.native
-@bounded
 async def test_a_connect_that_fails_has_the_line_of_the_caller_in_its_traceback_and_nothing_below() -> None:
     with pytest.raises(ConnectFailed) as failed:
         async with connect("ubre+tcp://127.0.0.1:1"):

@@ -14,10 +14,8 @@ from polybus.stats import Stats
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import answering, publish_each
-
-pytestmark = pytest.mark.anyio
 
 
 def failing() -> Bus:
@@ -30,7 +28,6 @@ def failing() -> Bus:
     return bus
 
 
-@bounded
 async def test_statistics_are_a_snapshot() -> None:
     bus = Bus()
     before = bus.stats()
@@ -44,7 +41,6 @@ async def test_statistics_are_a_snapshot() -> None:
     assert [each.name for each in attrs.fields(Stats)] == [*names.split(), "durables"]
 
 
-@bounded
 async def test_messages_are_counted_on_both_sides() -> None:
     bus = answering()
     async with pair(bus) as client, bus.subscribe("news"):
@@ -59,7 +55,6 @@ async def test_messages_are_counted_on_both_sides() -> None:
         assert there.refused == 1
 
 
-@bounded
 async def test_links_that_come_and_go_are_events_with_their_peer_and_time() -> None:
     bus = Bus()
     events = bus.events()
@@ -74,7 +69,6 @@ async def test_links_that_come_and_go_are_events_with_their_peer_and_time() -> N
     assert up.at <= down.at
 
 
-@bounded
 async def test_a_link_that_is_lost_is_retried_and_comes_back() -> None:
     bus, client = Bus(), Bus()
     events = client.events()
@@ -103,7 +97,6 @@ async def test_a_first_connect_that_waits_tells_of_attempts_with_pauses_within_t
     assert all(retry.delay <= 0.01 for retry in retries)
 
 
-@bounded
 async def test_a_malformed_frame_counts_once_and_is_an_event() -> None:
     bus = answering()
     async with pair(bus) as client:
@@ -117,7 +110,6 @@ async def test_a_malformed_frame_counts_once_and_is_an_event() -> None:
         assert await client.request("echo", 1) == 1
 
 
-@bounded
 async def test_each_reader_of_events_gets_them_all_and_only_from_then_on() -> None:
     bus = failing()
     async with bus:
@@ -132,7 +124,6 @@ async def test_each_reader_of_events_gets_them_all_and_only_from_then_on() -> No
         assert [event.error.args[0] for event in got if isinstance(event, HandlerFailed) and event.error] == wanted
 
 
-@bounded
 async def test_events_that_nobody_reads_give_way_to_new_ones_and_several_tasks_may_read_them() -> None:
     bus, got = failing(), list[int]()
 
@@ -148,7 +139,6 @@ async def test_events_that_nobody_reads_give_way_to_new_ones_and_several_tasks_m
     assert sorted(got) == list(range(100, 1100))
 
 
-@bounded
 async def test_each_of_several_tasks_that_wait_for_events_is_given_some() -> None:
     bus, got = failing(), list[BusEvent]()
 
@@ -166,7 +156,6 @@ async def test_each_of_several_tasks_that_wait_for_events_is_given_some() -> Non
     assert (len(got), events._waiters) == (2, [])  # who gave up is forgotten
 
 
-@bounded
 async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
     bus = Bus()
 
@@ -190,7 +179,6 @@ async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
         assert client.stats().refused == 0
 
 
-@bounded
 async def test_a_reader_of_events_that_is_behind_keeps_no_large_body_alive() -> None:
     bus = Bus()
 

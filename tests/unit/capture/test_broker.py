@@ -13,11 +13,9 @@ from polybus import Broker, Bus, NotFound, connect
 from polybus.capture import Capture, CaptureError, info, replay
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT
 from tests.refusal import refused
-from tests.support import bounded
 
 from .folders import events_in
 
-pytestmark = pytest.mark.anyio
 TCP, WS = "csb+tcp://127.0.0.1:0", "csb+ws://127.0.0.1:0/game"
 
 
@@ -35,7 +33,6 @@ def _server() -> Bus:
     return bus
 
 
-@bounded
 async def test_what_clients_say_and_hear_is_recorded_once(tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     async with Broker((TCP, WS), TCP, record=folder) as broker, connect(broker.server_urls[0], bus=_server()):
@@ -61,7 +58,6 @@ async def test_what_clients_say_and_hear_is_recorded_once(tmp_path: Path) -> Non
     assert info(Capture(folder)).open == 0
 
 
-@bounded
 async def test_what_a_broker_recorded_can_be_said_again_to_a_server(tmp_path: Path) -> None:
     async with Broker(TCP, TCP, record=tmp_path) as broker, connect(broker.server_urls[0], bus=_server()):
         async with connect(broker.client_urls[0]) as client:
@@ -71,7 +67,6 @@ async def test_what_a_broker_recorded_can_be_said_again_to_a_server(tmp_path: Pa
     assert (report.said["request"], report.answered, report.failed) == (1, 1, 0)
 
 
-@bounded
 async def test_a_broker_that_is_entered_again_records_again(tmp_path: Path) -> None:
     broker = Broker(TCP, TCP, record=tmp_path)
     for number in range(2):
@@ -82,7 +77,6 @@ async def test_a_broker_that_is_entered_again_records_again(tmp_path: Path) -> N
     assert [json.loads(event["data"]) for event in asked] == [{"n": 0}, {"n": 1}]
 
 
-@bounded
 async def test_a_broker_that_cannot_record_does_not_begin(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     await refused(Broker(TCP, TCP, record=tmp_path / "file"), CaptureError, match="cannot record to")
@@ -91,7 +85,6 @@ async def test_a_broker_that_cannot_record_does_not_begin(tmp_path: Path) -> Non
         Broker(TCP, TCP, record=7)  # type: ignore[arg-type]
 
 
-@bounded
 async def test_clients_that_are_cut_are_recorded_to_their_end(tmp_path: Path) -> None:
     async with Broker(TCP, TCP, record=tmp_path) as broker, connect(broker.server_urls[0], bus=_server()):
         async with connect(broker.client_urls[0]) as client:

@@ -12,7 +12,6 @@ from polybus.analysis.ranges import ReadWindow
 from polybus.capture import Capture
 from polybus.capture.decoding import decode
 from polybus.capture.schema import FLAG_TRUNCATED
-from tests.support import bounded
 
 from .folders import events_in, rows_in
 from .rows import batch, row
@@ -25,7 +24,6 @@ MADE = [variant(protocol, conn, 1000) for protocol in Variant.BY_PROTOCOL for co
 ALL = {f"{one.protocol} {options_text(one)}": one for one in MADE}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("url", "subject", "bodies"),
     [
@@ -37,7 +35,6 @@ ALL = {f"{one.protocol} {options_text(one)}": one for one in MADE}
         ("up+tcp://127.0.0.1:0", "//device1/10AB/3/7", True),
     ],
 )
-@bounded
 async def test_an_exchange_whose_bodies_are_cut_is_an_exchange(url: str, subject: str, bodies: bool, tmp_path: Path) -> None:
     server = Bus()
 

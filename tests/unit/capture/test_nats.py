@@ -17,12 +17,9 @@ from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, EVENTS
 from polybus.testing.nats_engine import NatsEngine
-from tests.support import bounded
 
 from .folders import events_in
 from .rows import batch, row
-
-pytestmark = pytest.mark.anyio
 
 SECRETS = ("pass", "auth_token", "jwt", "sig")
 
@@ -73,7 +70,6 @@ def test_without_bodies_the_text_of_an_error_is_left_out() -> None:
     assert b"Nats-Service-Error-Code: 5" in kept
 
 
-@bounded
 async def test_a_recording_has_requests_answers_and_errors_and_no_secret(tmp_path: Path) -> None:
     bus = Bus()
 

@@ -37,13 +37,12 @@ from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE,
 from polybus.capture.store.segments import SegmentWriter
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, until
+from tests.support import eventually, until
 from tests.unit.capture.recording_process import HELD_BACK
 
 from . import rows as frames
 from .folders import events_in, rows_in, write_segment
 
-pytestmark = pytest.mark.anyio
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ROOT = Path(__file__).parents[3]
 WAKE_ROWS, MOST_ROWS = CaptureRecorder.enough, MOST // FIELDS
@@ -83,7 +82,6 @@ def _threads() -> list[threading.Thread]:
 @pytest.mark.parametrize(
     ("protocol", "transport"), [*((protocol, "tcp") for protocol in PROTOCOLS), ("ubre", "ws"), ("ubre", "memory")]
 )
-@bounded
 async def test_every_frame_of_both_directions_is_recorded(protocol: str, transport: str, tmp_path: Path) -> None:
     address = f"memory://recorded-{protocol}" if transport == "memory" else f"{transport}://127.0.0.1:0"
     subject = _subject(protocol)
@@ -108,7 +106,6 @@ async def test_every_frame_of_both_directions_is_recorded(protocol: str, transpo
     assert {row["role"] for row in rows_in(tmp_path)} == {0}
 
 
-@bounded
 async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_path: Path) -> None:
     bus = _server("ubre")
     async with pair(bus) as one, pair(bus) as two:
@@ -132,7 +129,6 @@ async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_
     assert {row["capture_id"] for row in rows} == {recording.capture_id}
 
 
-@bounded
 @pytest.mark.parametrize(
     ("key", "shown"),
     [
@@ -153,7 +149,6 @@ async def test_the_key_of_an_identity_costs_no_connection_and_tells_no_secret(ke
     assert len(events_in(tmp_path, "open")) == 1
 
 
-@bounded
 async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> None:
     bus = _server("ubre")
     async with pair(bus) as client:
@@ -170,7 +165,6 @@ async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> No
         assert [json.loads(event["data"])["n"] for event in events_in(tmp_path / name, "request")] == numbers
 
 
-@bounded
 async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Path) -> None:
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, bus.record(tmp_path):
@@ -183,7 +177,6 @@ async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Pa
     assert len({event["conn_id"] for event in sent}) == 2
 
 
-@bounded
 async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> None:
     bus = _server("ubre")
     soon = Backoff(initial=0.001, maximum=0.01)
@@ -198,7 +191,6 @@ async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> N
     assert len({event["conn_id"] for event in events}) == 2
 
 
-@bounded
 async def test_a_tunnel_names_itself(tmp_path: Path) -> None:
     far = _server("csb")
     server = Bus()
@@ -229,7 +221,6 @@ def test_the_blocking_twin_records_too(tmp_path: Path) -> None:
     [({}, {b"hunter2"}), ({"redact": None}, set()), ({"bodies": False}, {b"hunter2", b"personal"})],
     ids=["usually", "where nobody wants it blanked", "without bodies"],
 )
-@bounded
 async def test_what_is_to_be_left_out_is_not_on_the_disk_and_exchanges_can_still_be_followed(
     options: dict[str, Any], gone: set[bytes], tmp_path: Path
 ) -> None:
@@ -243,7 +234,6 @@ async def test_what_is_to_be_left_out_is_not_on_the_disk_and_exchanges_can_still
     assert asked["correlation_id"] == answered["correlation_id"]
 
 
-@bounded
 async def test_only_the_owner_may_look(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "captures"
     async with pair(_server("ubre")) as client, client.record(folder):
@@ -728,7 +718,6 @@ def test_a_limit_of_file_sizes_does_not_hide_that_a_recording_is_over(
     assert (capture.ended, caplog.text) == ([recorder.capture_id], "")
 
 
-@bounded
 async def test_traffic_goes_on_where_nothing_at_all_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -758,7 +747,6 @@ def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception],
         Bus().record(path, **options)
 
 
-@bounded
 async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     bus = Bus()
@@ -777,7 +765,6 @@ def test_without_pyarrow_the_error_says_what_to_install() -> None:
     assert "ImportError: " in (said := _python(script).stderr) and "pip install 'polybus[capture]'" in said
 
 
-@bounded
 async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
     async with pair(_server("ubre")) as client:
         recording = client.record(tmp_path)
@@ -790,7 +777,6 @@ async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
     assert [event["kind"] for event in events_in(tmp_path)] == ["open", "request", "response"]
 
 
-@bounded
 async def test_a_recording_that_is_cancelled_while_it_begins_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

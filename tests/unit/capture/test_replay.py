@@ -23,12 +23,11 @@ from polybus.message import Kind
 from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, UProtocol
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from . import rows as frames
 from .folders import damage_batches, events_in, rows_in, write_segment
 
-pytestmark = pytest.mark.anyio
 WS, NOBODY = "ubre+ws://127.0.0.1:0/bus", "ubre+tcp://127.0.0.1:1"
 PROTOCOLS = ("ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=protobuf")
 
@@ -99,7 +98,6 @@ def _exchanges(folder: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("protocol", "side"), [*((protocol, "client") for protocol in PROTOCOLS), ("ubre", "server"), ("csb", "server")]
 )
-@bounded
 async def test_a_replay_gives_the_same_exchanges(protocol: str, side: str, tmp_path: Path) -> None:
     original = tmp_path / "original"
     async with _served(protocol) as (url, heard, server):
@@ -204,7 +202,6 @@ def test_recordings_of_the_same_time_are_said_side_by_side(tmp_path: Path) -> No
     assert [n for _, _, n in _said(folder, Selection(start=2, end=4.0))] == [3, 4]
 
 
-@bounded
 async def test_a_connection_ends_where_it_has_ended(tmp_path: Path) -> None:
     _write(tmp_path / "one", 0, *_five_publications())
     async with _served() as (url, heard, _server):
@@ -214,7 +211,6 @@ async def test_a_connection_ends_where_it_has_ended(tmp_path: Path) -> None:
     assert [kind for _, kind, _ in _said(tmp_path / "two")] == ["publish", "end"] * 5
 
 
-@bounded
 async def test_a_connection_ends_when_it_has_ended_and_the_last_one_is_not_waited_for(tmp_path: Path) -> None:
     def ends(seq: int, after: float, conn: str) -> dict[str, Any]:
         return _asks(seq, 0, after, after, conn_id=conn, frame=None, options=_OVER)
@@ -229,7 +225,6 @@ async def test_a_connection_ends_when_it_has_ended_and_the_last_one_is_not_waite
     assert end - begin >= 200_000_000
 
 
-@bounded
 async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = weakref.WeakSet[Bus]()
 
@@ -254,7 +249,6 @@ async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, mo
     assert (report.connections, report.answered, report.failed) == (6, 1, 0)
 
 
-@bounded
 async def test_a_client_that_is_refused_costs_what_it_would_have_said(tmp_path: Path) -> None:
     _write(tmp_path / "one", 0, *(_asks(n, n, 0, 0, conn_id=f"c-{n}") for n in range(3)))
     came = iter(("joe", None, "ann"))
@@ -263,7 +257,6 @@ async def test_a_client_that_is_refused_costs_what_it_would_have_said(tmp_path: 
     assert (report.connections, report.answered, report.skipped) == (2, 2, {"request": 1})
 
 
-@bounded
 async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> None:
     async with _served() as (url, _, _server), connect(url, record=tmp_path / "one") as bus:
         async with bus.subscribe("orders.*"):
@@ -277,7 +270,6 @@ async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> Non
     assert said == [Kind.SUBSCRIBE, Kind.REQUEST, Kind.UNSUBSCRIBE, Kind.REQUEST]
 
 
-@bounded
 async def test_what_another_protocol_cannot_say_is_counted_as_not_said(tmp_path: Path) -> None:
     async with _echoing(0x10001).serve("csb+tcp://127.0.0.1:0") as listener:
         async with connect(listener.url, record=tmp_path / "one") as bus, bus.subscribe(0x10002):
@@ -288,7 +280,6 @@ async def test_what_another_protocol_cannot_say_is_counted_as_not_said(tmp_path:
     assert report.skipped == {"subscribe": 1, "request": 1, "unsubscribe": 1}
 
 
-@bounded
 async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0.1)
     (tmp_path / "same").symlink_to(tmp_path / "one")
@@ -298,7 +289,6 @@ async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) ->
     assert [path.read_bytes() for path in sorted((tmp_path / "one").iterdir())] == before
 
 
-@bounded
 async def test_a_dry_run_connects_to_nobody_and_tells_what_of_the_capture_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     parts = [[_asks(10 * part + n, n, 0, 0) for n in range(10)] for part in range(3)]
@@ -309,7 +299,6 @@ async def test_a_dry_run_connects_to_nobody_and_tells_what_of_the_capture_is_los
     assert (report.said, report.skipped, report.connections) == ({"request": 20}, {"damaged": 10}, 1)
 
 
-@bounded
 async def test_numbered_actions_stay_numbers(tmp_path: Path) -> None:
     table = Csb(actions={"user.get": 0x10001})
     async with _echoing().serve("csb+tcp://127.0.0.1:0", protocol=table) as listener:
@@ -320,7 +309,6 @@ async def test_numbered_actions_stay_numbers(tmp_path: Path) -> None:
     assert any(row["frame"][4:8] == b"\0\1\0\1" for row in rows_in(tmp_path / "two") if row["frame"])
 
 
-@bounded
 async def test_what_is_not_wanted_is_not_said(tmp_path: Path) -> None:
     async with _served() as (url, _, server):
         async with server.record(tmp_path / "one"):
@@ -337,7 +325,6 @@ async def test_what_is_not_wanted_is_not_said(tmp_path: Path) -> None:
         assert dict(report.said) == {}
 
 
-@bounded
 async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0.2)
     async with _served() as (url, _, _server):
@@ -350,7 +337,6 @@ async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> 
         await replay(Capture(tmp_path / "one"), url, speed=0)
 
 
-@bounded
 async def test_a_recording_of_one_protocol_can_be_said_in_another(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0)
     async with _served("jrep") as (url, _, _server):
@@ -358,7 +344,6 @@ async def test_a_recording_of_one_protocol_can_be_said_in_another(tmp_path: Path
 
 
 @pytest.mark.parametrize(("protocol", "transport"), [("ubre", "ws"), ("csb", "tcp"), ("uprotocol", "ws")])
-@bounded
 async def test_a_proxy_records_what_passes_and_changes_nothing(protocol: str, transport: str, tmp_path: Path) -> None:
     get, _, _ = _names(protocol)
     async with _served(protocol) as (_, _heard, bus), bus.serve(f"{protocol}+{transport}://127.0.0.1:0") as listener:
@@ -372,7 +357,6 @@ async def test_a_proxy_records_what_passes_and_changes_nothing(protocol: str, tr
 
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
-@bounded
 async def test_a_proxy_records_what_strangers_write_so_that_it_can_be_read(format: str, tmp_path: Path) -> None:
     """A hash that is text, as up-python and up-java write it: strict buses refuse it, a proxy refuses nothing."""
     codec = UProtocol(format=format, mode="lenient").codec()  # type: ignore[arg-type]
@@ -389,7 +373,6 @@ async def test_a_proxy_records_what_strangers_write_so_that_it_can_be_read(forma
     assert said == [(attributes["source"], attributes["id"])]
 
 
-@bounded
 async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
     def authenticate(handshake: Handshake) -> str | None:
         return "joe" if handshake.headers.get("authorization") == "Bearer hunter2" else None
@@ -402,7 +385,6 @@ async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
     assert b"hunter2" not in b"".join(row["frame"] or b"" for row in rows_in(tmp_path))
 
 
-@bounded
 async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark(tmp_path: Path) -> None:
     seen = []
 
@@ -419,7 +401,6 @@ async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark
     assert seen == [{"room": "1", "floor": "2"}, {"room": "7", "floor": "2", "token": "a&b ü"}]
 
 
-@bounded
 async def test_whoever_connects_to_a_proxy_while_the_server_is_away_does_not_fill_its_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -434,14 +415,12 @@ async def test_whoever_connects_to_a_proxy_while_the_server_is_away_does_not_fil
     assert "127.0.0.1:1" in told[0].getMessage()
 
 
-@bounded
 async def test_a_server_that_is_not_there_is_told_as_connect_tells_it(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0)
     with pytest.raises(ConnectFailed, match="no server listens there"):
         await _replayed(tmp_path / "one", NOBODY, record=str(tmp_path / "two"))
 
 
-@bounded
 async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0.1)
     server = Bus()
@@ -458,7 +437,6 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
 
 
 @pytest.mark.parametrize("insecure", [False, True])
-@bounded
 async def test_a_recording_proxy_lets_in_clients_of_its_own_machine_alone(tmp_path: Path, insecure: bool) -> None:
     bus = Bus(authenticate=lambda handshake: "ann")
     async with bus.serve(WS) as listener:

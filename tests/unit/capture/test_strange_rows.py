@@ -83,7 +83,6 @@ def test_every_tool_takes_a_batch_of_one_strange_row(
     assert verify(Capture(tmp_path / "recovered")).frames == 1
 
 
-@pytest.mark.anyio
 async def test_every_tool_takes_a_capture_of_strange_rows(tmp_path: Path) -> None:
     rows = [{**row(number), **strange} for number, strange in enumerate(strange_rows())]
     capture = Capture(write_segment(tmp_path / "strange", batch(*rows)).parent)
@@ -95,7 +94,6 @@ async def test_every_tool_takes_a_capture_of_strange_rows(tmp_path: Path) -> Non
     assert report.said["publish"]
 
 
-@pytest.mark.anyio
 async def test_times_that_are_missing_are_told(tmp_path: Path) -> None:
     rows = row(0), row(1, ts_ns=None), row(2, mono_ns=None)
     capture = Capture(write_segment(tmp_path / "strange", batch(*rows)).parent)

@@ -14,7 +14,6 @@ from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT
 from polybus.protocols import Up
-from tests.support import bounded
 from tests.vectors import up_vectors as vectors
 
 from .folders import events_in
@@ -52,8 +51,6 @@ def test_without_its_body_a_frame_still_says_all_else() -> None:
     assert headers_only("up", "{}", b"\xff") == b""
 
 
-@pytest.mark.anyio
-@bounded
 async def test_a_recording_has_requests_answers_errors_and_publications_and_no_token(tmp_path: Path) -> None:
     bus = Bus()
 

@@ -10,7 +10,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from polybus import Bus, NoHandler, connect
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 
 from .support import Cli, next_line, serve_process, started
 
@@ -30,8 +30,6 @@ ALL = '[[route]]\nsource = "{name}"\ntarget = "{name}"\n'
 CONVERT = "def shout(body, message):\n    return body.upper()\n"
 
 
-@pytest.mark.anyio
-@bounded
 async def test_it_joins_two_sides_until_a_signal_which_lets_requests_be_answered(tmp_path: Path) -> None:
     (tmp_path / "convert.py").write_text(CONVERT)
     vehicle, go = Bus(), anyio.Event()

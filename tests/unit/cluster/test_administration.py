@@ -21,8 +21,6 @@ from tests.unit.cluster.handlers import failing
 
 from .test_durable import SOON, WORK, all_done, backbone_of, jetstream, node, state
 
-pytestmark = pytest.mark.anyio
-
 
 async def letters(administration: Administration, durable: str = "") -> list[Any]:
     return [letter async for letter in administration.letters(durable)]

@@ -22,8 +22,6 @@ from tests.refusal import refused
 from tests.support import BOUND, eventually, next_event
 from tests.unit.answering import noting, publish_each
 
-pytestmark = pytest.mark.anyio
-
 WORK, QUEUE = Store("work", "work.>"), Store("work", "work.>", work=True)
 SOON = Retry(attempts=3, backoff=(0.01, 0.02))
 

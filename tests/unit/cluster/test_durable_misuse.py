@@ -11,8 +11,6 @@ from polybus.cluster.durable.administration import Administration
 from polybus.testing import NatsEngine
 from tests.refusal import refused
 
-pytestmark = pytest.mark.anyio
-
 WORK = Store("work", "work.>")
 
 

@@ -127,7 +127,6 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-@pytest.mark.anyio
 async def test_it_keeps_stores_where_the_environment_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,7 +139,6 @@ async def test_it_keeps_stores_where_the_environment_says(
     assert f"stores are kept in {folder}" in caplog.text
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["below a file", "a file", "read alone", "of another engine"])
 async def test_a_folder_that_cannot_be_used_is_one_clear_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -172,7 +170,6 @@ def test_a_folder_is_free_again_when_its_engine_has_ended(tmp_path: Path) -> Non
             assert folder == tmp_path / "stores"
 
 
-@pytest.mark.anyio
 async def test_its_configuration_is_readable_for_us_alone_and_gone_when_it_has_been_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +185,6 @@ async def test_its_configuration_is_readable_for_us_alone_and_gone_when_it_has_b
     assert engine.child is None
 
 
-@pytest.mark.anyio
 async def test_one_that_does_not_start_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

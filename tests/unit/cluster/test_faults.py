@@ -20,8 +20,6 @@ from tests.support import eventually, next_event
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.handlers import Endless, double
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_gone(engine: NatsEngine) -> None:
     asker, worker, work = Bus(cluster=engine.url), Bus(cluster=engine.url), Endless()

@@ -21,11 +21,9 @@ from polybus.events import DeadLettered
 from polybus.plugins.extensions import party_of
 from polybus.testing import NatsEngine
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually, next_event
+from tests.support import BOUND, eventually, next_event
 from tests.unit.answering import noting
 from tests.unit.cluster.handlers import failing
-
-pytestmark = pytest.mark.anyio
 
 SOON = Retry(attempts=3, backoff=(0.01, 0.02))
 
@@ -69,7 +67,6 @@ async def messages(link: Peer, name: str) -> int:
 # -- handlers --------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_durable_handler_reads_a_stream_of_others_from_its_beginning(engine: Any, name: str) -> None:
     handled, bus = list[tuple[str, Any, int, str]](), Bus()
 
@@ -93,7 +90,6 @@ async def publish(link: Peer, name: str, *bodies: Any, **options: Any) -> None:
         await link.publish(f"{name}.placed", body, id=str(body), **options)
 
 
-@bounded
 async def test_what_no_attempt_can_handle_stays_in_their_stream(
     engine: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,7 +115,6 @@ async def test_what_no_attempt_can_handle_stays_in_their_stream(
     assert f"without dead_letters= no letter is kept: it was 2 of {name.upper()}" in caplog.text
 
 
-@bounded
 async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: Any, name: str) -> None:
     bus, url = Bus(), f"{engine.url}?dead_letters=dead.{name}"
     failing(bus, f"{name}.*")
@@ -141,7 +136,6 @@ async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: An
             await refused(link.subscribe("dead.>", durable="audit"), LocalProtocolError, match=text)
 
 
-@bounded
 async def test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped(engine: Any, name: str) -> None:
     bus, broken, url = Bus(), [True], f"{engine.url}?dead_letters=dead.{name}"
     billed: list[tuple[int, str]] = []
@@ -181,7 +175,6 @@ async def test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropp
     assert sorted(shipped) == sorted(heard) == [1, 2, 3]
 
 
-@bounded
 async def test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has(
     engine: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,7 +195,6 @@ async def test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has(
     assert headers["Polybus-Error-Id"] in caplog.text
 
 
-@bounded
 async def test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on(engine: Any, name: str) -> None:
     bus = Bus()
     handled = noting(bus, f"{name}.>", durable="billing")
@@ -217,7 +209,6 @@ async def test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on
     assert handled == [0, 1]
 
 
-@bounded
 async def test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready(engine: Any, name: str) -> None:
     handled: list[Any] = []
 
@@ -244,7 +235,6 @@ async def test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_re
 # -- subscriptions ---------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_durable_subscription_settles_each_publication_of_a_stream(engine: Any, name: str) -> None:
     read: list[tuple[Any, int | None]] = []
     async with owner(engine, name) as theirs, Bus().connect(engine.url) as link:
@@ -263,7 +253,6 @@ async def test_a_durable_subscription_settles_each_publication_of_a_stream(engin
     assert read == [(0, 1), (1, 1), (2, 1), (1, 2)]
 
 
-@bounded
 async def test_a_replay_reads_a_stream_and_leaves_nothing_there(engine: Any, name: str) -> None:
     async with owner(engine, name) as theirs, connect(engine.url) as bus:
         await publish(theirs, name, *range(3))
@@ -279,7 +268,6 @@ async def test_a_replay_reads_a_stream_and_leaves_nothing_there(engine: Any, nam
                 pass
 
 
-@bounded
 async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: str) -> None:
     bus = Bus()
     async with owner(engine, name), bus, bus.serve(f"ubre+memory://{name}"):
@@ -297,7 +285,6 @@ async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: 
 # -- publications ------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_publication_with_an_id_is_stored_once_when_it_returns(engine: Any, name: str) -> None:
     bus = Bus()
     heard = noting(bus, f"{name}.*")
@@ -313,7 +300,6 @@ async def test_a_publication_with_an_id_is_stored_once_when_it_returns(engine: A
             await bus.publish(f"{name}.paid", 7, id="seven")
 
 
-@bounded
 async def test_a_stream_that_takes_no_more_says_whose_limit_that_is(engine: Any, name: str) -> None:
     members = {"name": f"FULL{name}", "subjects": [f"full.{name}"], "retention": "limits", "storage": "file"}
     async with owner(engine, name) as theirs:
@@ -323,7 +309,6 @@ async def test_a_stream_that_takes_no_more_says_whose_limit_that_is(engine: Any,
             await theirs.publish(f"full.{name}", 2, id="2")
 
 
-@bounded
 async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str) -> None:
     page, bus = Bus(), Bus()
     async with (
@@ -348,7 +333,6 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
 # -- mistakes ----------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_pattern_that_no_stream_keeps_or_this_wire_cannot_carry_is_one_clear_error(engine: Any, name: str) -> None:
     bus = Bus()
     bus.on("elsewhere.>", durable="billing")(lambda number: None)
@@ -362,7 +346,6 @@ async def test_a_pattern_that_no_stream_keeps_or_this_wire_cannot_carry_is_one_c
             await refused(theirs.subscribe(pattern, durable="audit"), error)
 
 
-@bounded
 async def test_a_consumer_of_theirs_that_differs_is_named_with_what_differs_and_stays_as_it_is(engine: Any, name: str) -> None:
     bus = Bus()
     bus.on(f"{name}.>", durable="billing")(lambda number: None)
@@ -374,7 +357,6 @@ async def test_a_consumer_of_theirs_that_differs_is_named_with_what_differs_and_
         assert (await consumer(theirs, name, "billing"))["config"]["ack_wait"] == made["ack_wait"]
 
 
-@bounded
 async def test_two_links_are_told_apart_by_what_they_serve(engine: Any, name: str) -> None:
     bus = Bus()
     async with (
@@ -393,7 +375,6 @@ async def test_two_links_are_told_apart_by_what_they_serve(engine: Any, name: st
             assert await messages(theirs, name) == 1
 
 
-@bounded
 async def test_the_link_that_serves_a_pattern_reads_for_it(engine: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     handled = noting(bus, f"{name}.>", durable="billing")
@@ -407,7 +388,6 @@ async def test_the_link_that_serves_a_pattern_reads_for_it(engine: Any, name: st
     assert handled == [1]
 
 
-@bounded
 async def test_one_durable_name_has_a_handler_at_each_of_two_links(engine: Any, name: str) -> None:
     bus = Bus()
     handled = [noting(bus, pattern, durable="billing") for pattern in (f"{name}.>", f"more{name}.>")]
@@ -420,7 +400,6 @@ async def test_one_durable_name_has_a_handler_at_each_of_two_links(engine: Any, 
     assert handled == [[1], [2]]
 
 
-@bounded
 async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, name: str) -> None:
     bus = Bus()
     bus.on(f"{name}.placed", durable="billing")(lambda number: None)

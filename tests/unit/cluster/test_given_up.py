@@ -10,11 +10,8 @@ import pytest
 from polybus import Bus, Cluster, Store
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
-from tests.support import bounded
 from tests.unit.answering import noting
 from tests.unit.cluster.handlers import double
-
-pytestmark = pytest.mark.anyio
 
 
 async def node(engine: NatsEngine) -> None:
@@ -42,7 +39,6 @@ async def another(engine: NatsEngine) -> None:
 
 
 @pytest.mark.parametrize("enter", [node, keeper, nodes, another])
-@bounded
 async def test_nothing_is_left_of_an_entering_that_is_given_up(
     enter: Callable[[NatsEngine], Awaitable[None]], engine: NatsEngine
 ) -> None:

@@ -24,8 +24,6 @@ from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually, next_event
 from tests.unit.answering import publish_each
 
-pytestmark = pytest.mark.anyio
-
 SOON = Backoff(initial=0.02, maximum=0.1)
 
 

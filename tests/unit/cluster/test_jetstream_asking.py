@@ -10,9 +10,6 @@ from polybus import BusError, DeadlineExceeded, Disconnected
 from polybus.cluster.durable.jetstream import JetStream
 from tests.loops import virtual_asyncio  # noqa: F401
 
-pytestmark = pytest.mark.anyio
-
-
 SILENCE = object()
 
 

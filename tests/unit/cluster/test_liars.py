@@ -12,8 +12,6 @@ from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
 from tests.unit.cluster.handlers import Endless, double
 
-pytestmark = pytest.mark.anyio
-
 
 class Pair:
     """Two honest nodes, and a liar."""

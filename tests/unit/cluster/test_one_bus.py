@@ -14,7 +14,7 @@ from tests.support import BOUND, eventually
 from tests.unit.answering import noting
 from tests.unit.cluster.handlers import Endless, double
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 async def test_a_publication_reaches_the_subscriptions_and_clients_of_all_nodes_once(engine: NatsEngine) -> None:

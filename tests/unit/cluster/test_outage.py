@@ -15,8 +15,6 @@ from polybus.testing import NatsEngine
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
-
 
 class Refusing(NatsEngine):
     """An engine that lets nobody in while it is away."""

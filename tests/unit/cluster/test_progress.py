@@ -13,8 +13,6 @@ from tests.loops import virtual_asyncio  # noqa: F401
 from tests.unit.cluster.handlers import failing
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = pytest.mark.anyio
-
 WORK = Store("work", "work.>")
 
 

@@ -23,8 +23,6 @@ from tests.support import eventually
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.handlers import failing
 
-pytestmark = pytest.mark.anyio
-
 WORK = Store("work", "work.>")
 ASKED = "$JS.API."
 NEXT = f"{ASKED}CONSUMER.MSG.NEXT."

@@ -12,8 +12,6 @@ from polybus.plugins import Closed
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_asyncio  # noqa: F401
 
-pytestmark = pytest.mark.anyio
-
 Ask = Callable[[Bus, str], Awaitable[object]]
 
 

@@ -11,16 +11,13 @@ from polybus import Bus, Route, bridge
 from polybus._core.bus.bus import parts_of
 from polybus.testing import pair
 from polybus.testing.nats_engine import cluster
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.answering import noting
-
-pytestmark = pytest.mark.anyio
 
 BOTH_WAYS = [Route("t.>", "t.{rest}"), Route("t.>", "t.{rest}", reverse=True)]
 
 
 @pytest.mark.parametrize("relay", [False, True], ids=["nodes", "nodes that relay"])
-@bounded
 async def test_what_goes_round_through_nodes_of_a_cluster_comes_once_to_each(relay: bool) -> None:
     """The first node has no gateway itself: the others tell it that they have."""
     nodes, outside = [Bus(cluster="auto") for _ in range(3)], Bus()

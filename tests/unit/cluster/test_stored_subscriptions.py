@@ -14,8 +14,6 @@ from tests.support import eventually, next_event
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.test_durable import all_done, node, state
 
-pytestmark = pytest.mark.anyio
-
 WORK = Store("work", "work.>")
 AT_ONCE = Retry(attempts=3, backoff=0)
 

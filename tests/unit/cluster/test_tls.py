@@ -10,7 +10,7 @@ import pytest
 from polybus import Bus, Cluster
 from polybus.testing import NatsEngine, cluster
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 def trust() -> ssl.SSLContext:

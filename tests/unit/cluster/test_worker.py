@@ -18,9 +18,6 @@ from attrs import define
 
 from polybus import LocalProtocolError
 from polybus.cluster.worker import ASK, ASK_METRICS, Inheritance, Worker
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
 @define
@@ -74,7 +71,6 @@ def test_a_worker_tells_where_it_serves_and_why_it_cannot(family: Family) -> Non
     assert not family.worker.tell_why_not("nobody hears it")
 
 
-@bounded
 async def test_a_worker_answers_until_its_supervisor_is_gone(family: Family) -> None:
     why, asked = "", 0
 

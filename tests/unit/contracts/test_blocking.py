@@ -65,7 +65,6 @@ class AsyncNames:
         return ""
 
 
-@pytest.mark.anyio
 async def test_plain_methods_answer_in_worker_threads() -> None:
     bus = Bus()
     bus.implement(Threads, ThreadNames(), "thread")
@@ -75,7 +74,6 @@ async def test_plain_methods_answer_in_worker_threads() -> None:
         bus.implement(Threads, AsyncNames(), "other")  # type: ignore[arg-type,unused-ignore]
 
 
-@pytest.mark.anyio
 async def test_a_def_handler_asks_its_peer_by_a_contract() -> None:
     page = Bus()
     page.implement(Users, UsersInMemory(), "page")
@@ -91,7 +89,6 @@ async def test_a_def_handler_asks_its_peer_by_a_contract() -> None:
         assert await client.request("ask.back") == [7, 0, 1]
 
 
-@pytest.mark.anyio
 async def test_a_user_of_another_node_is_asked_by_a_contract() -> None:
     page, users, peers = Bus(), UsersInMemory(), list[Peer]()
     page.implement(Users, users, "page")

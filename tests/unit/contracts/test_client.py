@@ -17,8 +17,6 @@ from tests.support import eventually
 
 from .users import User, Users, UsersInMemory
 
-pytestmark = pytest.mark.anyio
-
 T_co = TypeVar("T_co", covariant=True)
 
 

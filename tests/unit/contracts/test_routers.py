@@ -11,8 +11,6 @@ from tests.support import eventually
 
 from .users import User, Users, UsersInMemory
 
-pytestmark = pytest.mark.anyio
-
 
 class Door(Protocol):
     @method(0x10001)

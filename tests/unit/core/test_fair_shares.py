@@ -12,11 +12,10 @@ from polybus import Broker, Bus, BusError, Limits, TooManyRequests, connect
 from polybus._core.runtime.memory_budgets import MemoryBudget, Share, network_of
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 KIB = 1024
 TOTAL = 1024 * KIB
-pytestmark = pytest.mark.anyio
 
 
 class Clerk:
@@ -161,7 +160,6 @@ def serving(**limits: int) -> Bus:
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
-@bounded
 async def test_a_good_client_is_served_while_others_of_its_address_flood(size: int) -> None:
     bus = serving()
     async with AsyncExitStack() as stack:
@@ -205,7 +203,6 @@ async def take(bus: Bus, client: Bus, count: int) -> list[Any]:
     [("10.0.0.1:{}", [39, 18, *[1] * 10]), ("10.0.0.{}:1", [39, 19, 11, 7, 4, 2, 2, 1, 1, 1, 1, 1])],
     ids=["of one address", "of others"],
 )
-@bounded
 async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have(place: str, expected: list[int]) -> None:
     bus = serving(total_running=100)
     async with AsyncExitStack() as stack:
@@ -219,7 +216,6 @@ async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have(place: str,
         await eventually(lambda: bus.stats().running == sum(taken) - 1)
 
 
-@bounded
 async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_addresses() -> None:
     bus = serving(total_running=100)
     async with AsyncExitStack() as stack:
@@ -239,7 +235,6 @@ async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_
         assert [address.running for address in bus._services.running.addresses.values()] == [0, 0]
 
 
-@bounded
 async def test_who_floods_from_behind_a_broker_leaves_a_quarter_of_the_places_to_those_who_come_directly() -> None:
     bus = Bus(limits=Limits(total_running=100, close_timeout=0.1))
 
@@ -276,7 +271,6 @@ async def test_who_floods_from_behind_a_broker_leaves_a_quarter_of_the_places_to
         ({"total_bytes": 60_000}, 40_000, r"0 bytes of yours are kept here already, and the share .* \(Limits.total_bytes\)"),
     ],
 )
-@bounded
 async def test_a_refusal_names_the_limit_that_was_reached_and_what_to_do(limits: dict[str, int], size: int, match: str) -> None:
     async with pair(bus := serving(**limits)) as client:
         replies = [client.request("never", "x" * size) for _ in range(12)]
@@ -285,7 +279,6 @@ async def test_a_refusal_names_the_limit_that_was_reached_and_what_to_do(limits:
             await next(reply for reply in replies if reply.done())
 
 
-@bounded
 async def test_what_a_flooder_holds_is_given_back_when_it_goes() -> None:
     bus = serving(waiting_bytes=512 * KIB)
     async with bus, pair(bus) as client:

@@ -15,8 +15,6 @@ from polybus._core.runtime.runtime import Runtime
 from polybus.testing import World, simulated
 from tests.loops import virtual_time  # noqa: F401
 
-pytestmark = pytest.mark.anyio
-
 
 class Owner:
     def _expire(self, now: float) -> float:

@@ -23,9 +23,7 @@ from polybus import (
 from polybus._core.runtime import access
 from polybus._core.runtime.access import Admissions
 from tests.refusal import refused
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 class Array:
@@ -46,7 +44,6 @@ ARRAY = Array()
         *((Identity(), True), (Identity(""), True), (Identity(0, key=""), True)),
     ],
 )
-@bounded
 async def test_what_is_empty_refuses(given: Any, told: bool, later: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def asked(handshake: Any) -> Any:
         return given
@@ -60,7 +57,6 @@ async def test_what_is_empty_refuses(given: Any, told: bool, later: bool, caplog
     ("given", "identity"),
     [("ann", "ann"), (1, 1), ({"id": 0}, {"id": 0}), (ARRAY, ARRAY), (Identity("", key="ann"), ""), (True, None)],
 )
-@bounded
 async def test_any_other_value_is_the_identity_and_true_lets_in_without_one(given: Any, identity: Any) -> None:
     bus, seen = Bus(authenticate=lambda handshake: given), list[Any]()
 
@@ -82,7 +78,6 @@ async def test_any_other_value_is_the_identity_and_true_lets_in_without_one(give
     ],
     ids=["an unknown user", "a malformed token", "a time without a zone", "a text", "a number"],
 )
-@bounded
 async def test_what_a_service_of_users_refuses_and_what_no_clock_can_compare_is_not_authenticated(
     outcome: Any, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,7 +106,6 @@ def test_the_remembered_answers_of_authorize_are_bounded() -> None:
     assert known == {2 * access._REMEMBERED: True}
 
 
-@bounded
 async def test_users_who_are_not_here_and_handlers_that_are_not_are_told_so() -> None:
     bus, told = Bus(), list[Any]()
 

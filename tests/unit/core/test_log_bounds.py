@@ -13,9 +13,8 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Disconnected, Forbidden, RequestError, Route, bridge, connect
 from polybus._util.logs import Warnings
-from tests.support import bounded, eventually
+from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
 MANY = 50
 UPGRADE = (
     b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
@@ -23,7 +22,6 @@ UPGRADE = (
 )
 
 
-@bounded
 async def test_publications_that_cannot_be_relayed_are_one_line_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     bus.relay("chat.>")
@@ -42,7 +40,6 @@ async def test_publications_that_cannot_be_relayed_are_one_line_and_all_counted(
     assert bus.stats().dropped == MANY
 
 
-@bounded
 async def test_publications_that_cannot_cross_a_bridge_are_one_line_between_others(caplog: pytest.LogCaptureFixture) -> None:
     here, there, far, heard = Bus(), Bus(), Bus(), list[object]()
 
@@ -116,7 +113,6 @@ def test_texts_of_peers_among_the_arguments_have_escapes_for_control_characters(
     ("transport", "nonsense", "said"),
     [("tcp", b"\0\0\0\x02{]", "malformed message"), ("tcp", b"\xfe\0\0\0", "the limit is"), ("ws", UPGRADE + b"\xff\xff", "")],
 )
-@bounded
 async def test_who_connects_again_and_again_to_send_nonsense_does_not_fill_the_log(
     transport: str, nonsense: bytes, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,7 +133,6 @@ async def test_who_connects_again_and_again_to_send_nonsense_does_not_fill_the_l
     assert bus.stats().malformed == (30 if said == "malformed message" else 0)
 
 
-@bounded
 async def test_hooks_that_fail_for_each_stranger_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def authenticate(_: object) -> object:
         raise RuntimeError("the database is away")
@@ -185,7 +180,6 @@ def _raise(text: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [_raise, _raise_from, _raise_group, _raise_with_a_note])
-@bounded
 async def test_what_a_peer_has_sent_writes_no_lines_of_its_own_by_what_an_application_raises(
     caplog: pytest.LogCaptureFixture, fails: Callable[[str], None]
 ) -> None:

@@ -15,8 +15,6 @@ from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
-
 
 def record_of(caplog: pytest.LogCaptureFixture, text: str) -> dict[str, Any]:
     """The attributes of the only record with that text."""

@@ -13,9 +13,8 @@ from polybus.errors import ConnectFailed
 from polybus.plugins import Handshake
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 TOKEN = "s3cr3t-t0k3n"
 MANY = 100
 
@@ -32,7 +31,6 @@ def tells_the_token(handshake: Handshake) -> str | None:
     raise Unauthorized(f"{handshake.headers.get('authorization')} has expired")
 
 
-@bounded
 async def test_a_refused_token_is_one_line_with_address_and_reason(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(authenticate=known)
     async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server:
@@ -45,7 +43,6 @@ async def test_a_refused_token_is_one_line_with_address_and_reason(caplog: pytes
 
 
 @pytest.mark.parametrize("authenticate", [known, tells_the_token])
-@bounded
 async def test_of_many_refused_tokens_there_are_four_lines_one_of_them_a_count(
     authenticate: Callable[[Handshake], str | None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,7 +65,6 @@ async def test_of_many_refused_tokens_there_are_four_lines_one_of_them_a_count(
     ],
     ids=["origin", "host"],
 )
-@bounded
 async def test_a_refused_origin_or_host_is_told_to_the_log_with_what_would_let_it_in_and_to_the_stranger_without(
     headers: dict[str, str], error: type[Exception], seen: str, option: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,7 +79,6 @@ async def test_a_refused_origin_or_host_is_told_to_the_log_with_what_would_let_i
     assert option not in str(told.value)
 
 
-@bounded
 async def test_who_comes_while_too_many_are_there_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(limits=Limits(peers=1))
     async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server, connect(server.url):
@@ -92,7 +87,6 @@ async def test_who_comes_while_too_many_are_there_is_told_of_too(caplog: pytest.
     assert line.startswith("refused 127.0.0.1:") and "Limits.peers" in line
 
 
-@bounded
 async def test_an_authenticate_that_takes_too_long_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     import anyio
 
@@ -117,7 +111,6 @@ async def only_whoami_later(peer: Peer, verb: str, subject: str | int) -> bool:
 
 
 @pytest.mark.parametrize("authorize", [only_whoami, only_whoami_later])
-@bounded
 async def test_a_refusal_of_authorize_is_a_line_with_verb_subject_and_peer(
     authorize: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,7 +132,6 @@ async def test_a_refusal_of_authorize_is_a_line_with_verb_subject_and_peer(
     assert {record.levelno for record in caplog.records if record.name == "polybus.security"} == {logging.INFO}
 
 
-@bounded
 async def test_of_many_refusals_there_are_four_lines_for_each_verb_one_of_them_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

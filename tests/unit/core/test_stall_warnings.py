@@ -13,9 +13,7 @@ from polybus import Bus, Context, Forbidden, Message
 from polybus._core.runtime.workers import StallWarnings
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 class Clock:
@@ -43,7 +41,6 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "polybus.handlers"]
 
 
-@bounded
 async def test_a_handler_that_blocks_the_loop_for_more_than_a_second_is_named(caplog: pytest.LogCaptureFixture) -> None:
     bus, clock = Bus(), Clock()
 
@@ -61,7 +58,6 @@ async def test_a_handler_that_blocks_the_loop_for_more_than_a_second_is_named(ca
     assert caplog.records[-1].levelno == logging.WARNING
 
 
-@bounded
 async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     refuses = waits = False
@@ -102,7 +98,6 @@ async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pyte
         assert await blamed(client, 0.0) == ["authorize"]
 
 
-@bounded
 async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: pytest.LogCaptureFixture) -> None:
     bus, clock, inside, go = Bus(), Clock(), anyio.Event(), anyio.Event()
 
@@ -126,7 +121,6 @@ async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: py
         assert told(caplog) == []
 
 
-@bounded
 async def test_a_handler_that_blocks_between_waits_at_its_end_or_when_cancelled_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -169,7 +163,6 @@ async def test_a_handler_that_blocks_between_waits_at_its_end_or_when_cancelled_
     assert ["2.0 s" in texts[0], "3.0 s" in texts[1], "5.0 s" in texts[2], "4.0 s" in texts[3]] == [True] * 4
 
 
-@bounded
 async def test_handlers_of_every_kind_and_middleware_are_named(caplog: pytest.LogCaptureFixture) -> None:
     bus, clock, heard = Bus(), Clock(), anyio.Event()
 
@@ -216,7 +209,6 @@ def nothing() -> None:
     """Something that the event loop does for a thread."""
 
 
-@bounded
 async def test_a_def_handler_that_runs_in_a_thread_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     bus, clock = Bus(), Clock()
 
@@ -231,7 +223,6 @@ async def test_a_def_handler_that_runs_in_a_thread_is_not_named(caplog: pytest.L
         assert told(caplog) == []
 
 
-@bounded
 async def test_a_handler_that_blocks_again_is_named_once_a_minute_apart_from_its_namesakes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -13,9 +13,9 @@ from fast_depends import Depends
 
 from polybus import Bus, Limits, connect, sync
 from tests.loops import both_backends  # noqa: F401
-from tests.support import BOUND, bounded
+from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 MANY = 12
 PATIENCE = 40.0
@@ -180,7 +180,6 @@ def circles(world: World) -> dict[str, Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("name", circles(World()))
-@bounded
 async def test_no_circle_of_threads_stands_still(name: str) -> None:
     world = World()
     world.bus.handle("outer")(circles(world)[name])

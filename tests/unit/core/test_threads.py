@@ -17,9 +17,8 @@ from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyReq
 from polybus._core.runtime.threads import Line
 from polybus.testing import pair
 from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
-from tests.support import BOUND, bounded, eventually, let_expire
+from tests.support import BOUND, eventually, let_expire
 
-pytestmark = pytest.mark.anyio
 QUICK = Limits(close_timeout=0.1)
 THREADS = QUICK.threads
 
@@ -70,7 +69,6 @@ def with_stuck(stuck: Stuck, limits: Limits = QUICK) -> Bus:
     return bus
 
 
-@bounded
 async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever_more_threads(stuck: Stuck) -> None:
     bus, before = with_stuck(stuck), set(threading.enumerate())
     async with pair(bus) as client:
@@ -90,7 +88,6 @@ async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever
     assert stuck.most <= THREADS
 
 
-@bounded
 async def test_a_cancelled_handler_keeps_its_place_until_its_thread_returns(stuck: Stuck) -> None:
     async with pair(bus := with_stuck(stuck, Limits(running=2, waiting=0, close_timeout=0.1))) as client:
         replies = [client.request("stuck") for _ in range(2)]
@@ -105,7 +102,6 @@ async def test_a_cancelled_handler_keeps_its_place_until_its_thread_returns(stuc
         assert await client.request("quick")
 
 
-@bounded
 async def test_threads_go_round_among_the_peers_that_wait(stuck: Stuck) -> None:
     bus, order = with_stuck(stuck, Limits(threads=1)), list[str]()
 
@@ -143,7 +139,6 @@ def test_turns_go_round_among_addresses_and_the_peers_of_each() -> None:
     assert len(line) == 0
 
 
-@bounded
 async def test_the_places_of_a_peer_that_has_gone_come_back_when_the_threads_return(stuck: Stuck) -> None:
     bus = with_stuck(stuck, Limits(running=2, total_running=2, close_timeout=0.1))
     async with bus.serve("ubre+memory://gone"):
@@ -160,7 +155,6 @@ async def test_the_places_of_a_peer_that_has_gone_come_back_when_the_threads_ret
     assert stuck.most == 2
 
 
-@bounded
 async def test_a_deadline_is_told_at_once_though_the_thread_runs_on(stuck: Stuck) -> None:
     async with pair(bus := with_stuck(stuck)) as client:
         error = await let_expire(lambda seconds: client.request("stuck", timeout=seconds), lambda: stuck.inside == 1)
@@ -171,7 +165,6 @@ async def test_a_deadline_is_told_at_once_though_the_thread_runs_on(stuck: Stuck
         await eventually(lambda: bus.stats().running == 0)
 
 
-@bounded
 async def test_leaving_does_not_wait_for_ever_for_a_thread_and_leaves_nothing_on_the_loop(stuck: Stuck) -> None:
     bus = with_stuck(stuck)
     bus.on("stuck")(stuck.__call__)
@@ -192,7 +185,6 @@ async def test_leaving_does_not_wait_for_ever_for_a_thread_and_leaves_nothing_on
         assert await client.request("stuck") == "returned"
 
 
-@bounded
 async def test_threads_that_were_left_alone_count_in_the_next_life_too(stuck: Stuck) -> None:
     bus = with_stuck(stuck)
     for _ in range(3):
@@ -205,7 +197,6 @@ async def test_threads_that_were_left_alone_count_in_the_next_life_too(stuck: St
     assert stuck.most <= THREADS + 2
 
 
-@bounded
 async def test_a_drain_does_not_wait_for_a_thread_that_nobody_waits_for(stuck: Stuck) -> None:
     async with pair(bus := with_stuck(stuck)) as client:
         reply = client.request("stuck")
@@ -216,7 +207,6 @@ async def test_a_drain_does_not_wait_for_a_thread_that_nobody_waits_for(stuck: S
         assert stuck.inside == 1
 
 
-@bounded
 async def test_a_thread_that_asks_the_bus_is_told_that_its_request_was_cancelled() -> None:
     bus, told, asking = Bus(limits=QUICK), [], threading.Event()
 
@@ -244,7 +234,6 @@ async def test_a_thread_that_asks_the_bus_is_told_that_its_request_was_cancelled
         await eventually(lambda: told)
 
 
-@bounded
 async def test_the_clean_up_of_a_cancelled_call_runs_though_all_threads_are_taken(stuck: Stuck) -> None:
     bus, diary = with_stuck(stuck, Limits(threads=1)), []
 
@@ -270,7 +259,6 @@ async def test_the_clean_up_of_a_cancelled_call_runs_though_all_threads_are_take
         assert await reply == "returned"
 
 
-@bounded
 async def test_calls_that_begin_wait_for_those_that_may_not_wait(stuck: Stuck) -> None:
     bus = with_stuck(stuck, Limits(threads=3))
 
@@ -290,7 +278,6 @@ async def test_calls_that_begin_wait_for_those_that_may_not_wait(stuck: Stuck) -
     assert stuck.most == 3
 
 
-@bounded
 async def test_a_thread_that_waits_in_a_blocking_verb_does_not_count_and_counts_again_afterwards(stuck: Stuck) -> None:
     bus, answered = with_stuck(stuck, Limits(threads=1)), anyio.Event()
 
@@ -317,7 +304,6 @@ async def test_a_thread_that_waits_in_a_blocking_verb_does_not_count_and_counts_
         assert await late
 
 
-@bounded
 async def test_a_call_that_is_cancelled_in_line_takes_no_thread(stuck: Stuck) -> None:
     async with pair(with_stuck(stuck, Limits(threads=1))) as client:
         first = client.request("stuck")
@@ -333,7 +319,6 @@ async def test_a_call_that_is_cancelled_in_line_takes_no_thread(stuck: Stuck) ->
         assert await client.request("quick")
 
 
-@bounded
 async def test_what_a_handler_leaves_behind_waits_for_a_thread_as_others_do(stuck: Stuck) -> None:
     bus, answers = with_stuck(stuck, Limits(threads=1)), list[str]()
 
@@ -359,7 +344,6 @@ async def test_what_a_handler_leaves_behind_waits_for_a_thread_as_others_do(stuc
     assert answers
 
 
-@bounded
 async def test_threads_that_are_all_taken_are_told_once_with_the_remedy(
     stuck: Stuck, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +366,6 @@ async def test_threads_that_are_all_taken_are_told_once_with_the_remedy(
     assert all(part in line for part in ("all 2 threads", "calls wait for one", "raise Limits.threads"))
 
 
-@bounded
 async def test_a_def_dependency_is_entered_and_left_in_one_context() -> None:
     bus, tenant, seen = Bus(), ContextVar("tenant", default="nobody"), list[str]()
 
@@ -410,7 +393,6 @@ async def test_a_def_dependency_is_entered_and_left_in_one_context() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", [PARAMS[ASYNCIO]])  # whose recordings have processes, which are dear
-@bounded
 async def test_what_polybus_does_in_threads_waits_for_none_of_anyio(tmp_path: Path) -> None:
     bus, anyios = with_stuck(Stuck()), anyio.to_thread.current_default_thread_limiter()
     for _ in range(int(anyios.total_tokens)):

@@ -17,9 +17,9 @@ from polybus._core.bus.bus import parts_of
 from polybus.errors import BusError, LocalProtocolError
 from polybus.testing import NatsEngine
 from tests.loops import both_backends  # noqa: F401
-from tests.support import bounded, eventually
+from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 class Odd(BaseException):
@@ -284,7 +284,6 @@ async def lives(bus: Bus, client: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", PLACES)
-@bounded
 async def test_what_a_function_of_the_application_raises_ends_no_bus(name: str) -> None:
     define, kinds = PLACES[name]
     bus, caller, trap = Bus(limits=Limits(threads=2)), Bus(), Trap()
@@ -304,7 +303,6 @@ async def test_what_a_function_of_the_application_raises_ends_no_bus(name: str) 
                 assert await lives(bus, client)
 
 
-@bounded
 async def test_what_a_durable_handler_raises_ends_no_bus() -> None:
     trap = Trap()
     async with NatsEngine() as engine:
@@ -325,7 +323,6 @@ async def test_what_a_durable_handler_raises_ends_no_bus() -> None:
 
 
 @pytest.mark.parametrize("side", ["request", "reply"])
-@bounded
 async def test_what_the_converter_of_a_route_raises_ends_no_bus(side: str) -> None:
     trap, left, right = Trap(), Bus(), Bus()
     right.handle("trap")(lambda: 1)
@@ -360,7 +357,6 @@ async def fail() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@bounded
 async def test_a_bus_of_which_a_task_fails_closes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     bus, links = Bus(), []
 
@@ -388,7 +384,6 @@ async def test_a_bus_of_which_a_task_fails_closes_and_says_so(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@bounded
 async def test_a_bus_of_which_a_task_fails_while_it_drains_closes_at_once() -> None:
     bus, asked = Bus(), anyio.Event()
 
@@ -413,7 +408,6 @@ async def test_a_bus_of_which_a_task_fails_while_it_drains_closes_at_once() -> N
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@bounded
 async def test_a_broker_of_which_a_task_fails_closes() -> None:
     broker = Broker("csb+ws://127.0.0.1:0/game", "csb+tcp://127.0.0.1:0")
     async with broker:

@@ -11,14 +11,11 @@ from polybus import Bus, Code, DeadlineExceeded, Limits, RemoteError, connect
 from polybus._core.runtime.workers import in_turn
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
-from tests.support import bounded, eventually, let_expire
+from tests.support import eventually, let_expire
 from tests.unit.answering import Gated
 from tests.unit.core.test_stall_warnings import Clock
 
-pytestmark = pytest.mark.anyio
 
-
-@bounded
 async def test_scopes_and_task_groups_of_anyio_work_at_once_and_after_a_wait() -> None:
     bus = Bus()
 
@@ -48,7 +45,6 @@ async def test_scopes_and_task_groups_of_anyio_work_at_once_and_after_a_wait() -
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@bounded
 async def test_timeouts_and_task_groups_of_asyncio_work_inside() -> None:
     bus = Bus()
 
@@ -75,7 +71,6 @@ async def test_timeouts_and_task_groups_of_asyncio_work_inside() -> None:
         assert [await reply for reply in replies] == [["timeout", "slept", "wait_for", True]] * 10
 
 
-@bounded
 async def test_handlers_that_do_not_wait_run_in_the_order_of_arrival() -> None:
     bus, order = Bus(), []
 
@@ -95,7 +90,6 @@ async def test_handlers_that_do_not_wait_run_in_the_order_of_arrival() -> None:
     assert order == list(range(60))
 
 
-@bounded
 async def test_stopping_one_handler_leaves_all_others_alone() -> None:
     bus, go, started, stopped = Bus(), anyio.Event(), list[int](), list[int]()
 
@@ -122,7 +116,6 @@ async def test_stopping_one_handler_leaves_all_others_alone() -> None:
         assert [await client.request("wait", number) for number in range(100, 110)] == list(range(100, 110))
 
 
-@bounded
 async def test_a_request_that_is_cancelled_before_its_turn_never_runs() -> None:
     bus, ran = Bus(), []
 
@@ -142,7 +135,6 @@ async def test_a_request_that_is_cancelled_before_its_turn_never_runs() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on trio a Cancelled cannot be made by hand
-@bounded
 async def test_a_cancellation_of_the_handler_s_own_making_is_an_internal_error() -> None:
     bus = Bus()
 
@@ -165,7 +157,6 @@ async def test_a_cancellation_of_the_handler_s_own_making_is_an_internal_error()
         assert bus.stats().running == 0
 
 
-@bounded
 async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_the_asker_is_told() -> None:
     """Or whoever asks and gives up, again and again, would fill the process with handlers that nothing counts."""
     bus, began, go = Bus(limits=Limits(running=1)), anyio.Event(), anyio.Event()
@@ -192,7 +183,6 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_th
         await eventually(lambda: bus.stats().running == 0)
 
 
-@bounded
 async def test_a_burst_beyond_the_pool_leaves_few_idle_workers() -> None:
     bus = Bus()
     gated = Gated(bus)
@@ -227,7 +217,6 @@ class Waiting:
         await self._go.wait()
 
 
-@bounded
 async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_their_order() -> None:
     begun, go = list[int](), anyio.Event()
     async with Bus() as bus:
@@ -259,7 +248,6 @@ class Working(Waiting):
         Working.now += 0.001
 
 
-@bounded
 async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fifty_milliseconds() -> None:
     begun: list[int] = []
     async with Bus() as bus:
@@ -306,7 +294,6 @@ def test_addresses_take_turns_and_so_do_the_links_of_each(given: str, expected: 
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["without a wait", "that wait at their end"])
-@bounded
 async def test_a_request_is_not_behind_all_that_another_peer_has_asked_before(waits: bool) -> None:
     bus, clock, begun = Bus(), Clock(), list[str]()
 

@@ -7,9 +7,7 @@ import pytest
 
 from polybus import Bus, CallNext, Context, Forbidden, Message, NotFound, RemoteError
 from polybus.testing import pair
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +46,6 @@ def answering_plainly(**options: Any) -> Bus:
     return bus
 
 
-@bounded
 async def test_a_plain_function_runs_in_the_event_that_brings_its_request() -> None:
     bus = answering_plainly(check_answers=True)
     async with pair(bus) as client:
@@ -65,7 +62,6 @@ async def test_a_plain_function_runs_in_the_event_that_brings_its_request() -> N
         assert bus.stats().running == client.stats().pending == 0
 
 
-@bounded
 async def test_a_plain_function_waits_for_what_is_asked_first_and_for_what_came_before() -> None:
     seen, bus = list[str](), answering_plainly(authorize=lambda peer, verb, subject: subject != "missing")
 

@@ -19,8 +19,6 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from polybus import Bus, CallNext, Channel, Context, EncodeError, Message, RemoteError, Router, Subject
 from polybus.testing import pair
 
-pytestmark = pytest.mark.anyio
-
 
 class Model(BaseModel):
     user_name: str = Field(alias="userName", min_length=1)

@@ -25,7 +25,7 @@ from polybus.sync import Context as BlockingContext
 from polybus.testing import pair
 from tests.support import eventually, let_expire
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 def opens(diary: list[str], name: str) -> Callable[[], Iterator[str]]:

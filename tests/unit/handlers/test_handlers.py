@@ -30,12 +30,10 @@ from polybus import (
     Subject,
 )
 from polybus.testing import pair
-from tests.support import bounded, eventually, let_expire
+from tests.support import eventually, let_expire
 
 if TYPE_CHECKING:
     from decimal import Decimal
-
-pytestmark = pytest.mark.anyio
 
 
 @attrs.frozen
@@ -107,7 +105,6 @@ def test_a_subject_or_queue_that_cannot_be_is_said_at_registration() -> None:
             bus.on("x", **options)
 
 
-@bounded
 async def test_a_router_is_included_with_a_prefix() -> None:
     router, bus, heard = Router(), Bus(), []
 
@@ -146,7 +143,6 @@ def test_a_router_that_is_included_takes_no_more_handlers_since_no_bus_would_kno
     other.handle("y")(talk)  # a bus goes on by itself
 
 
-@bounded
 async def test_middleware_stands_around_every_handler_the_first_outermost() -> None:
     bus, log = Bus(), []
 
@@ -212,7 +208,6 @@ async def test_middleware_may_answer_itself_and_may_hand_on_another_message() ->
         assert await client.request("asked", {"id": 7}) == 8
 
 
-@bounded
 async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
     bus, started, stopped, told = Bus(), anyio.Event(), anyio.Event(), list[Any]()
 
@@ -264,7 +259,6 @@ async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
         assert bus.stats().pending == 0
 
 
-@bounded
 async def test_a_local_stream_and_channel_work_and_end() -> None:
     bus, cleaned = Bus(), anyio.Event()
 
@@ -310,7 +304,6 @@ async def test_a_local_stream_and_channel_work_and_end() -> None:
         await eventually(lambda: bus.stats().pending == 0)
 
 
-@bounded
 @pytest.mark.parametrize("style", ["plain", "async"])
 @pytest.mark.parametrize("wire", ["jrep", "uprotocol"])
 async def test_a_notification_that_is_refused_or_does_not_fit_is_no_failure_of_its_handler(
@@ -343,7 +336,6 @@ async def test_a_notification_that_is_refused_or_does_not_fit_is_no_failure_of_i
     assert "a notification of 'open'" in caplog.text
 
 
-@bounded
 async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
     bus, other, answers, begun = Bus(), Bus(), list[int](), list[None]()
     go_on = anyio.Event()
@@ -383,7 +375,6 @@ class Checked:
         raise KeyError("a secret")
 
 
-@bounded
 async def test_a_check_of_the_applications_own_that_fails_is_a_body_that_does_not_fit() -> None:
     bus = Bus()
 

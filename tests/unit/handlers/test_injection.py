@@ -12,8 +12,6 @@ import polybus.sync
 from polybus import Bus, Message, Peer, Subject
 from polybus.testing import pair
 
-pytestmark = pytest.mark.anyio
-
 
 @attrs.frozen
 class Charge:

@@ -11,8 +11,6 @@ import pytest
 from polybus import BadRequest, Bus, NotFound, RemoteError
 from polybus.testing import pair
 
-pytestmark = pytest.mark.anyio
-
 
 @attrs.frozen
 class Line:

@@ -12,9 +12,7 @@ import pytest
 from polybus import Bus, Channel, Cluster, Context, DeadlineExceeded, Limits, Router, TooManyRequests, connect
 from polybus.errors import BusError
 from polybus.testing import NatsEngine, pair
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 class Gauge:
@@ -70,7 +68,6 @@ def asking(request: pytest.FixtureRequest) -> Callable[[Bus], Any]:
     return asker
 
 
-@bounded
 async def test_so_many_run_at_once_and_the_others_wait(asking: Callable[[Bus], Any]) -> None:
     bus = Bus()
     gauge = limited(bus, 3)
@@ -84,7 +81,6 @@ async def test_so_many_run_at_once_and_the_others_wait(asking: Callable[[Bus], A
         await eventually(lambda: bus.stats().running == bus.stats().waiting == 0)
 
 
-@bounded
 async def test_what_waits_for_a_handler_takes_no_place_of_others() -> None:
     bus = Bus(limits=Limits(running=2, waiting=16))
     gauge = limited(bus, 1)
@@ -104,7 +100,6 @@ async def test_what_waits_for_a_handler_takes_no_place_of_others() -> None:
         assert gauge.most == 1
 
 
-@bounded
 async def test_a_place_goes_round_among_those_who_wait() -> None:
     bus = Bus()
     gauge = limited(bus, 1)
@@ -121,7 +116,6 @@ async def test_a_place_goes_round_among_those_who_wait() -> None:
     assert gauge.begun == ["greedy 0", "greedy 1", "modest", "greedy 2", "greedy 3"]
 
 
-@bounded
 async def test_one_that_waits_ends_by_its_deadline_and_by_a_cancel(asking: Callable[[Bus], Any]) -> None:
     bus = Bus()
     gauge = limited(bus, 1)
@@ -140,7 +134,6 @@ async def test_one_that_waits_ends_by_its_deadline_and_by_a_cancel(asking: Calla
     assert gauge.begun == ["first", "last"]
 
 
-@bounded
 async def test_a_handler_that_is_told_to_stop_keeps_its_place_until_it_has(asking: Callable[[Bus], Any]) -> None:
     bus, gauge, cleaning, cleaned = Bus(), Gauge(), anyio.Event(), anyio.Event()
 
@@ -170,7 +163,6 @@ async def test_a_handler_that_is_told_to_stop_keeps_its_place_until_it_has(askin
     assert gauge.most == 1
 
 
-@bounded
 async def test_a_client_that_goes_gives_back_what_it_had_and_what_it_waited_for() -> None:
     bus = Bus()
     gauge = limited(bus, 2)
@@ -189,7 +181,6 @@ async def test_a_client_that_goes_gives_back_what_it_had_and_what_it_waited_for(
         await eventually(lambda: bus.stats().running == bus.stats().waiting == 0)
 
 
-@bounded
 async def test_streams_and_channels_have_their_place_as_long_as_they_are_open(asking: Callable[[Bus], Any]) -> None:
     bus, gauge = Bus(), Gauge()
 
@@ -223,7 +214,6 @@ async def test_streams_and_channels_have_their_place_as_long_as_they_are_open(as
             await eventually(lambda: bus.stats().running == bus.stats().waiting == gauge.inside == 0)
 
 
-@bounded
 async def test_one_too_many_is_refused_with_the_limits() -> None:
     bus = Bus(limits=Limits(waiting=2))
     gauge = limited(bus, 1, "report.make")
@@ -240,7 +230,6 @@ async def test_one_too_many_is_refused_with_the_limits() -> None:
         assert [await reply for reply in replies] == [0, 1, 2]
 
 
-@bounded
 async def test_a_bus_that_drains_lets_those_that_wait_have_their_turn() -> None:
     bus = Bus()
     gauge = limited(bus, 1)
@@ -253,7 +242,6 @@ async def test_a_bus_that_drains_lets_those_that_wait_have_their_turn() -> None:
         assert [await reply for reply in replies] == [0, 1, 2]
 
 
-@bounded
 async def test_a_bus_that_was_left_has_all_places_again() -> None:
     bus = Bus()
     gauge = limited(bus, 1)
@@ -266,7 +254,6 @@ async def test_a_bus_that_was_left_has_all_places_again() -> None:
         assert await client.request("work", "again") == "again"
 
 
-@bounded
 async def test_threads_are_counted_too() -> None:
     bus, gauge = Bus(), Gauge()
 
@@ -288,7 +275,6 @@ async def test_threads_are_counted_too() -> None:
     assert 1 <= gauge.most <= 2
 
 
-@bounded
 async def test_a_router_that_several_buses_include_gives_each_its_places() -> None:
     router, gauge = Router(), Gauge()
 
@@ -316,7 +302,6 @@ def test_what_is_no_number_of_calls_is_refused_at_registration() -> None:
         bus.handle("work", running=2.5)  # type: ignore[call-overload]
 
 
-@bounded
 async def test_in_a_cluster_one_too_many_is_asked_elsewhere() -> None:
     async with NatsEngine() as engine:
         asker = Bus(cluster=engine.url)
@@ -350,7 +335,6 @@ async def test_in_a_cluster_one_too_many_is_asked_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@bounded
 async def test_whatever_happens_no_place_is_lost_and_none_given_twice(seed: int) -> None:
     rng, bus = random.Random(seed), Bus(limits=Limits(running=3, waiting=8, total_running=16))
     gauges = {f"work.{n}": Gauge() for n in (1, 2, 5)}

@@ -17,12 +17,9 @@ from fastapi import BackgroundTasks, Cookie, Header, Request, UploadFile
 from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router, Subject
 from polybus.fastapi import BusDep
 from polybus.testing import pair
-from tests.support import bounded
 
 if TYPE_CHECKING:
     from decimal import Decimal
-
-pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 
@@ -117,7 +114,6 @@ async def by_keyword(*, ctx: Context, body: int, message: Message) -> Any:
 @pytest.mark.parametrize(
     "function", [may_be_none, optional, annotated, as_text, by_keyword], ids=lambda function: function.__name__
 )
-@bounded
 async def test_what_is_injected_may_be_annotated_in_many_ways(function: Any) -> None:
     bus = Bus()
     bus.handle("x")(function)
@@ -125,7 +121,6 @@ async def test_what_is_injected_may_be_annotated_in_many_ways(function: Any) -> 
         assert await client.request("x", 7) == [7, True]
 
 
-@bounded
 async def test_a_channel_may_be_annotated_in_many_ways() -> None:
     bus = Bus()
 
@@ -150,7 +145,6 @@ async def test_a_channel_may_be_annotated_in_many_ways() -> None:
         (list[Model] | None, [[{"id": 7}, {"id": 8}], None], [1]),
     ],
 )
-@bounded
 async def test_what_annotations_demand_of_a_body_is_checked(kind: Any, fits: list[Any], misfits: Any) -> None:
     bus = Bus()
 
@@ -167,7 +161,6 @@ async def test_what_annotations_demand_of_a_body_is_checked(kind: Any, fits: lis
             await client.request("same", misfits)
 
 
-@bounded
 async def test_bodies_within_generic_ones_are_objects_of_their_classes() -> None:
     bus = Bus()
 
@@ -185,7 +178,6 @@ async def test_bodies_within_generic_ones_are_objects_of_their_classes() -> None
         assert await client.request("models") is None
 
 
-@bounded
 async def test_tokens_of_the_subject_are_converted_to_what_is_annotated() -> None:
     bus, heard = Bus(), []
 
@@ -203,7 +195,6 @@ async def test_tokens_of_the_subject_are_converted_to_what_is_annotated() -> Non
     assert heard == [(True, 7.0, "red", 8), (False, 1000.0, "red", None)]
 
 
-@bounded
 async def test_a_handler_without_a_body_ignores_one() -> None:
     bus = Bus()
 
@@ -268,7 +259,6 @@ def gives_a_coroutine(body: int) -> Any:
         pytest.param(lambda body: gives_a_coroutine(body), 51, id="lambda that returns a coroutine"),
     ],
 )
-@bounded
 async def test_whatever_can_be_called_with_a_body_may_be_a_handler(function: Any, gives: int) -> None:
     for inline in (False, True):
         bus = Bus()
@@ -296,7 +286,6 @@ class Decorated:
         lambda function: Decorated().method,
     ],
 )
-@bounded
 async def test_a_decorator_lets_the_body_through_by_name_or_by_position(decorate: Callable[[Any], Any]) -> None:
     async def one(body: int) -> int:
         return body
@@ -368,7 +357,6 @@ def counts_down(body: int) -> AsyncIterator[int]:
         (counts_down, [2, 1, 0]),
     ],
 )
-@bounded
 async def test_whatever_gives_an_async_iterator_answers_a_stream(function: Any, gives: list[int]) -> None:
     bus = Bus()
     bus.handle("x")(function)
@@ -380,7 +368,6 @@ async def test_whatever_gives_an_async_iterator_answers_a_stream(function: Any, 
                 await asker.request("x", 3)
 
 
-@bounded
 async def test_a_stream_handler_that_returns_something_else_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
 
@@ -461,7 +448,6 @@ GENERIC: list[tuple[Callable[[Any], Any], str]] = [
 
 @pytest.mark.parametrize(("method", "verb"), GENERIC)
 @pytest.mark.parametrize("make", [Models, lambda: Rows[Query, Model]()], ids=["inherits", "with arguments"])
-@bounded
 async def test_a_variable_is_what_the_class_says(make: Callable[[], Any], method: Callable[[Any], Any], verb: str) -> None:
     bus = Bus(check_answers=True)
     bus.handle("x")(method(make()))
@@ -490,7 +476,6 @@ def test_what_is_left_open_is_a_type_error(method: Callable[[Any], Any], verb: s
             Bus().handle("x")(method(rows))
 
 
-@bounded
 async def test_what_is_left_open_is_as_the_subject_says_or_as_the_variable_itself() -> None:
     bus = Bus(check_answers=True)
     bus.handle(Subject("by.subject", Query, Model))(Rows().one)
@@ -593,7 +578,6 @@ def test_what_cannot_be_a_handler_is_a_type_error_that_names_it_and_the_remedy(f
             register(function)
 
 
-@bounded
 async def test_the_type_of_a_result_need_not_be_known_at_run_time() -> None:
     bus = Bus()
     bus.handle("one")(unknown_result)

@@ -18,9 +18,7 @@ from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
-from tests.support import BOUND, bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import BOUND, eventually
 
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 SOON = Backoff(initial=0.01, maximum=0.05)
@@ -118,7 +116,6 @@ async def check_both_ways(at_a: Hearing, at_b: Hearing) -> None:
 
 @pytest.mark.parametrize("relay", [False, True], ids=["alone", "relay"])
 @pytest.mark.parametrize("protocols", [*itertools.product(PROTOCOLS, PROTOCOLS)], ids="-".join)
-@bounded
 async def test_buses_that_have_dialled_each_other_hear_each_publication_once(protocols: tuple[str, str], relay: bool) -> None:
     async with each_other(place(protocols[0]), place(protocols[1]), relay=relay) as (at_a, at_b):
         await check_both_ways(at_a, at_b)
@@ -128,13 +125,11 @@ TCP, WS = "ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"
 
 
 @pytest.mark.parametrize("urls", [(TCP, WS), (WS, "csb+tcp://127.0.0.1:0"), ("jrep+http://127.0.0.1:0", TCP)], ids=" ".join)
-@bounded
 async def test_over_sockets_too(urls: tuple[str, str]) -> None:
     async with each_other(*urls) as (at_a, at_b):
         await check_both_ways(at_a, at_b)
 
 
-@bounded
 async def test_two_that_dial_each_other_at_the_same_time_lose_nothing_and_hear_nothing_twice() -> None:
     for _ in range(6):
         async with AsyncExitStack() as stack:
@@ -152,7 +147,6 @@ async def test_two_that_dial_each_other_at_the_same_time_lose_nothing_and_hear_n
                 assert sorted(body for body, _ in each.handled) == [0, 1, 2, 10, 11, 12]
 
 
-@bounded
 async def test_one_link_through_a_tunnel_and_one_beside_it() -> None:
     a, b, outer = barrier(Bus()), barrier(Bus()), Bus()
     at_a, at_b = Hearing(a), Hearing(b)
@@ -168,7 +162,6 @@ async def test_one_link_through_a_tunnel_and_one_beside_it() -> None:
 @pytest.mark.parametrize("serves", [False, True], ids=["client", "serves too"])
 @pytest.mark.parametrize("protocols", [("ubre", "ubre"), ("csb", "ubre"), ("jrep", "uprotocol"), ("csb", "jrep")], ids="-".join)
 @pytest.mark.parametrize("when", ["before", "between", "after"])
-@bounded
 async def test_a_bus_that_has_dialled_another_twice_hears_each_publication_once(
     when: str, protocols: tuple[str, str], serves: bool
 ) -> None:
@@ -189,7 +182,6 @@ async def test_a_bus_that_has_dialled_another_twice_hears_each_publication_once(
             await check_both_ways(at_a, at_b)
 
 
-@bounded
 async def test_a_client_that_has_dialled_a_broker_twice_hears_each_publication_once() -> None:
     server, client = barrier(Bus()), barrier(Bus())
     at_server, at_client = Hearing(server), Hearing(client)
@@ -204,7 +196,6 @@ async def test_a_client_that_has_dialled_a_broker_twice_hears_each_publication_o
 
 @pytest.mark.parametrize("protocols", [("ubre", "ubre"), ("csb", "ubre"), ("uprotocol", "jrep")], ids="-".join)
 @pytest.mark.parametrize("broken", [0, 1], ids=["opened by the publisher", "opened by the other"])
-@bounded
 async def test_nothing_is_lost_or_comes_twice_while_one_of_two_links_breaks_and_comes_back(
     broken: int, protocols: tuple[str, str]
 ) -> None:
@@ -265,7 +256,6 @@ def headers_of(frames: list[dict[str, Any]]) -> list[str | None]:
     return [frame.get("headers", {}).get("polybus-via") for frame in frames if "publish" in frame]
 
 
-@bounded
 async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
     a, c = Bus(), barrier(Bus())
     heard: list[Any] = []
@@ -285,7 +275,6 @@ async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
             assert headers_of(frames) == seen == [None]
 
 
-@bounded
 async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_bus() -> None:
     async with each_other(place("ubre"), place("ubre")) as (at_a, at_b):
         a, b = at_a.bus, at_b.bus
@@ -306,7 +295,6 @@ async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_b
         at_b.check(answers[0], b._services.id, a._services.id, "x" * 32)
 
 
-@bounded
 async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anything_for_what_it_says() -> None:
     async with each_other(place("ubre"), place("ubre")) as (at_a, at_b):
         a, b = at_a.bus, at_b.bus
@@ -353,7 +341,6 @@ async def imitated(third: Bus) -> AsyncIterator[tuple[Hearing, Bus, list[dict[st
 
 
 @pytest.mark.parametrize("identity", [lambda url: url, lambda url: Identity(object(), key=url)], ids=["value", "key"])
-@bounded
 async def test_a_server_cannot_pass_for_a_bus_that_has_dialled_it_where_its_identity_is_another(identity: Any) -> None:
     third = barrier(Bus(authenticate=lambda handshake: identity(handshake.url)))
     async with imitated(third) as (at_b, liar, frames), liar.subscribe("news.x") as news:
@@ -366,7 +353,6 @@ async def test_a_server_cannot_pass_for_a_bus_that_has_dialled_it_where_its_iden
         at_b.check(*range(3))
 
 
-@bounded
 async def test_links_of_one_identity_and_of_none_that_is_known_are_one_bus_all_the_same() -> None:
     here, there = BusIdentities(), BusIdentities()
     peers: list[Any] = [object() for _ in range(6)]
@@ -380,7 +366,6 @@ async def test_links_of_one_identity_and_of_none_that_is_known_are_one_bus_all_t
     assert set(here.same(peers)) == apart, "and the others are none"
 
 
-@bounded
 async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses_nothing_after_it_has_subscribed() -> None:
     """It might be the same bus; until that is known it is sent nothing, and its subscription is not confirmed."""
     go = anyio.Event()
@@ -412,7 +397,6 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
 
 
 @pytest.mark.parametrize("waiting_bytes", [16 * 1024 * 1024, 20_000], ids=["all fit", "few fit"])
-@bounded
 async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_task_and_answered_in_the_end(
     waiting_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,7 +432,6 @@ async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_tas
 # -- what is kept --------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_nothing_is_kept_of_peers_that_have_gone() -> None:
     async with Bus() as a:
         async with a.serve(place("ubre")) as to_a:
@@ -494,7 +477,6 @@ def test_who_has_said_something_else_before_is_not_compared_again() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("asked", [False, True], ids=["", "asked meanwhile"])
-@bounded
 async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_connection(protocol: str, asked: bool) -> None:
     def publishes_at_once(peer: Peer, verb: str, subject: str | int) -> bool:
         if verb == "publish" and subject == "poke":  # nothing has been read yet of what comes behind it

@@ -21,11 +21,10 @@ from polybus.protocols.ubre.session import ShortUbreSession, UbreSession
 from polybus.testing import pair
 from polybus.transports import Memory
 from tests.loops import both_backends  # noqa: F401
-from tests.support import BOUND, bounded, eventually, next_event
+from tests.support import BOUND, eventually, next_event
 from tests.unit.answering import answering
 from tests.unit.transports.support import Raw, raw_server
 
-pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.001)
 LIMITS = Limits()
 
@@ -69,7 +68,6 @@ class _Silent:
             self._closed(why)
 
 
-@bounded
 async def test_a_transport_that_reports_its_end_twice_and_late_does_not_end_the_next_connection() -> None:
     server, connector = answering(), Talkative("late")
     async with server.serve("ubre+memory://late"), connect(connector, protocol="ubre", backoff=SOON) as bus:
@@ -87,7 +85,6 @@ async def test_a_transport_that_reports_its_end_twice_and_late_does_not_end_the_
         assert bus.stats().malformed == 0
 
 
-@bounded
 @pytest.mark.parametrize("full", [False, True], ids=["", "with_a_full_connection"])
 async def test_what_is_asked_and_published_while_the_protocol_ends_a_connection_goes_to_the_next_one(full: bool) -> None:
     server, connector, limits = answering(), Talkative("asked-meanwhile"), Limits(bad_messages=3)
@@ -107,7 +104,6 @@ async def test_what_is_asked_and_published_while_the_protocol_ends_a_connection_
             assert bus.stats().reconnects == 1
 
 
-@bounded
 async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_one_is_up() -> None:
     server, connector = answering(), Talkative("given-up")
     async with server.serve("ubre+memory://given-up"), connect(connector, protocol="ubre", backoff=SOON) as bus:
@@ -125,7 +121,6 @@ async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_on
         connector.silent = False
 
 
-@bounded
 async def test_a_transport_that_cannot_be_cut_is_given_up_and_the_bus_keeps_house(caplog: pytest.LogCaptureFixture) -> None:
     server, connector = answering(), Talkative("uncut")
     limits = Limits(close_timeout=0.04)
@@ -165,7 +160,6 @@ def _options(bus: Bus) -> DialOptions:
     )
 
 
-@bounded
 async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> None:
     server = answering()
     async with server.serve("ubre+memory://own"), connect("ubre+memory://own", backoff=Backoff(attempts=1)) as bus:
@@ -186,7 +180,6 @@ async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> Non
         assert all(error.sent for error in errors)
 
 
-@bounded
 async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_of_their_own() -> None:
     server = answering()
     async with server.serve("ubre+memory://final"):
@@ -214,7 +207,6 @@ async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_o
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp", "unix", "ws"])
-@bounded
 async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(transport: str, tmp_path: Path) -> None:
     stopped = anyio.Event()
 
@@ -235,7 +227,6 @@ async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(t
         await eventually(lambda: server.stats().links == 0)
 
 
-@bounded
 async def test_who_leaves_a_silent_peer_without_having_said_a_word_does_not_wait_for_it() -> None:
     async def silent(raw: Raw) -> None:
         await anyio.sleep_forever()
@@ -246,7 +237,6 @@ async def test_who_leaves_a_silent_peer_without_having_said_a_word_does_not_wait
                 await bus.request("news.*")
 
 
-@bounded
 async def test_who_leaves_at_once_says_goodbye_all_the_same() -> None:
     server = Bus()
     events = server.events()
@@ -258,7 +248,6 @@ async def test_who_leaves_at_once_says_goodbye_all_the_same() -> None:
             assert (event.code, event.reason) == (1000, "the bus is leaving")
 
 
-@bounded
 async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() -> None:
     """And not when the connection is gone, for which a peer that reads nothing and closes nothing takes as long as it may."""
     over = anyio.Event()
@@ -278,7 +267,6 @@ async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() ->
             over.set()
 
 
-@bounded
 async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_at_once() -> None:
     server = Bus(limits=Limits(close_timeout=600))
     async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
@@ -305,7 +293,6 @@ async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_
     ],
     ids=lambda value: str(getattr(value, "code", value)),
 )
-@bounded
 async def test_a_server_tells_of_a_connection_that_ends_for_what_its_peer_did_or_left_undone(
     why: Closed, told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,7 +348,6 @@ async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_onc
 
 @pytest.mark.parametrize("error", [LookupError("a bug"), KeyboardInterrupt()], ids=["a bug", "Ctrl-C"])
 @pytest.mark.parametrize("comes", ["by itself", "in a frame"])
-@bounded
 async def test_a_bug_behind_a_session_costs_its_link_and_a_signal_is_raised_too(comes: str, error: BaseException) -> None:
     async with pair(Bus(), reconnect=True) as client:
         link, events = party_of(client.peers[0]).link, client.events()

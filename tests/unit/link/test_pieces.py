@@ -16,7 +16,6 @@ from polybus import Bus, Limits
 from polybus._core.link.receiver import ConnectionReceiver
 from tests.support import BOUND, eventually
 
-pytestmark = pytest.mark.anyio
 COUNT = 10_000
 ASSOCIATE = [{"ToSubject": "ServerBus", "CommandType": "Associate", "RemoteServices": "ClientBus"}]
 

@@ -15,10 +15,8 @@ from polybus._core.link.state import State
 from polybus.events import LinkDown
 from polybus.plugins import Closed
 from tests.loops import both_backends  # noqa: F401
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, eventually
 from tests.unit.answering import answering
-
-pytestmark = pytest.mark.anyio
 
 SLICE, PAUSE = 4_000, 0.05
 """80 kB/s."""
@@ -63,7 +61,6 @@ class Sliced(anyio.abc.ByteReceiveStream):
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ws"])
-@bounded
 async def test_large_messages_pass_a_slow_line_in_both_directions(transport: str) -> None:
     """Each takes twice as long as any of the deadlines is."""
     limits = Limits(frame_timeout=2.0, write_timeout=2.0, ping_interval=2.0, ping_timeout=2.0)
@@ -84,7 +81,6 @@ async def dripping(stack: AsyncExitStack, port: int, size: int) -> anyio.abc.Soc
     return stream
 
 
-@bounded
 async def test_frames_that_come_slowly_count_in_total_bytes_and_find_a_bound_there() -> None:
     bus = Bus(limits=Limits(total_bytes=2_400_000))
     async with bus.serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:

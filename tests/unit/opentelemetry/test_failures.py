@@ -14,7 +14,7 @@ from polybus.testing import pair
 from tests.unit.answering import noting
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 PARENT: Final = f"00-{'a' * 32}-{'b' * 16}-01"
 

@@ -16,8 +16,6 @@ from polybus.testing import pair
 
 from .spans import Traces
 
-pytestmark = pytest.mark.anyio
-
 
 def telling(bus: Bus) -> Bus:
     @bus.handle("headers")

@@ -22,8 +22,6 @@ from tests.support import BOUND, eventually
 from tests.unit.answering import answering, noting, publish_each
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     "protocol", ["ubre", "csb", "jrep", Up(names={"news.today": 0x8001, "news.later": 0x8002}), "uprotocol"]

@@ -33,8 +33,6 @@ from tests.support import eventually
 from tests.unit.answering import answering
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = pytest.mark.anyio
-
 PROTOCOLS = ["ubre", "csb", "jrep", "uprotocol"]
 
 

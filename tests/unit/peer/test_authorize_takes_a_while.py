@@ -13,8 +13,6 @@ from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
 
-pytestmark = pytest.mark.anyio
-
 
 class Slow:
     """An `authorize` that decides nothing of this kind before it is released."""

@@ -22,9 +22,7 @@ from polybus.testing import Faults, pair
 from tests.doubles.driven import Driven
 from tests.doubles.numbered import Numbered
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import BOUND, eventually
 
 
 class Busy:
@@ -56,7 +54,6 @@ async def unanswered(client: Bus) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@bounded
 async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
     busy = Busy()
     async with pair(busy.bus) as client:
@@ -76,7 +73,6 @@ async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@bounded
 async def test_patterns_are_told_to_a_peer_that_answers_late(caplog: pytest.LogCaptureFixture) -> None:
     busy, client, heard = Busy("subscribe"), Bus(), list[Any]()
     for pattern in ("first", "a.*"):
@@ -91,7 +87,6 @@ async def test_patterns_are_told_to_a_peer_that_answers_late(caplog: pytest.LogC
 
 
 @pytest.mark.usefixtures("impatient")
-@bounded
 async def test_a_peer_that_cannot_be_told_of_a_pattern_does_not_keep_it_from_the_others() -> None:
     client, server, heard = Bus(), Bus(), list[Any]()
     async with pair(Bus(), client=client, faults=Faults(seed=1, drop=1.0)), pair(server, client=client):
@@ -103,7 +98,6 @@ async def test_a_peer_that_cannot_be_told_of_a_pattern_does_not_keep_it_from_the
 
 
 @pytest.mark.usefixtures("impatient")
-@bounded
 async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use() -> None:
     async with pair(Busy().bus, faults=Faults(seed=1, drop=1.0)) as client:
         before = client.stats().sent
@@ -116,7 +110,6 @@ async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use()
         assert len(party_of(client.peers[0]).negotiation._late or ()) == 30  # those of which an answer would still be known
 
 
-@bounded
 async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_has_dialled_in_that_it_could_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,7 +121,6 @@ async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_
         assert not identities.held_out
 
 
-@bounded
 async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
     busy, got = Busy(), list[int]()
     async with pair(busy.bus) as client:
@@ -152,7 +144,6 @@ async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
 
 
 @pytest.mark.parametrize("verb", ["stream", "channel"])
-@bounded
 async def test_who_opens_something_while_the_link_is_down_is_told_that_it_does_not_wait(verb: str) -> None:
     async with pair(Busy().bus, reconnect=True) as client:
         peer = client.peers[0]
@@ -162,7 +153,6 @@ async def test_who_opens_something_while_the_link_is_down_is_told_that_it_does_n
         await refused(getattr(client, verb)("one"), Disconnected, says)
 
 
-@bounded
 async def test_all_who_wait_for_the_question_learn_that_the_link_broke() -> None:
     busy, failed = Busy(), list[Exception]()
     async with pair(busy.bus) as client:
@@ -245,7 +235,6 @@ async def echoing(echo: Echo, protocol: str, **options: Any) -> AsyncIterator[Bu
 
 
 @pytest.mark.parametrize("protocol", BARE)
-@bounded
 async def test_who_answers_everything_with_what_it_was_asked_is_no_polybus(protocol: str) -> None:
     echo = Echo(protocol)
     async with echoing(echo, protocol) as client:
@@ -266,7 +255,6 @@ async def test_who_answers_everything_with_what_it_was_asked_is_no_polybus(proto
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("protocol", BARE)
-@bounded
 async def test_nor_does_it_become_one_when_it_answers_late(protocol: str) -> None:
     echo = Echo(protocol)
     echo.answers = anyio.Event()
@@ -280,7 +268,6 @@ async def test_nor_does_it_become_one_when_it_answers_late(protocol: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "ubre?format=binary", "csb", "uprotocol", "uprotocol?format=protobuf"])
-@bounded
 async def test_nor_is_the_mirror_that_sends_back_every_frame(protocol: str) -> None:
     async with echoing(Echo(protocol, frames=True), protocol) as client:
         with pytest.raises(Unsupported, match="is not a polybus peer"):
@@ -311,7 +298,6 @@ class Old(Echo):
 
 
 @pytest.mark.parametrize("protocol", BARE)
-@bounded
 async def test_a_bus_of_before_is_known_by_its_answer_and_knows_us_by_ours(protocol: str) -> None:
     old = Old(protocol)
     async with echoing(old, protocol) as client:
@@ -320,7 +306,6 @@ async def test_a_bus_of_before_is_known_by_its_answer_and_knows_us_by_ours(proto
         assert old.answer == {"v": 1}
 
 
-@bounded
 async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> None:
     bus, done, go_on = Bus(limits=Limits(running=1, waiting=8)), list[int](), anyio.Event()
 
@@ -353,7 +338,6 @@ async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> N
 
 
 @pytest.mark.parametrize("many", [False, True])
-@bounded
 async def test_between_the_hello_and_its_subscriptions_a_peer_misses_nothing(many: bool) -> None:
     bus, client, heard, done = Bus(), Bus(), list[int](), anyio.Event()
 
@@ -379,7 +363,6 @@ async def test_between_the_hello_and_its_subscriptions_a_peer_misses_nothing(man
     assert heard == list(range(heard[0], heard[0] + 50))
 
 
-@bounded
 async def test_a_subscription_that_is_refused_counts_as_told() -> None:
     def authorize(peer: Any, verb: str, subject: Any) -> bool:
         return verb != "subscribe" or subject == "b.*"
@@ -400,7 +383,6 @@ async def test_a_subscription_that_is_refused_counts_as_told() -> None:
     [("uprotocol", ANY, pack("google.protobuf.Value", b"\xff")), (Numbered(), JSON, b'1,"a":2')],
     ids=["a broken value", "no JSON"],
 )
-@bounded
 async def test_a_hello_that_cannot_be_read_is_told_so_and_costs_no_link(
     protocol: Any, body_format: Any, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,9 +22,7 @@ from polybus import Backoff, Bus, Handshake, Identity, Limits, NoHandler, Peer, 
 from polybus._core.runtime.runtime import ALL_ANSWERED
 from polybus.events import BusEvent, LinkRetrying, LinkUp
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
-from tests.support import bounded, free_port, next_event
-
-pytestmark = pytest.mark.anyio
+from tests.support import free_port, next_event
 
 RETRY = Backoff(initial=0.5, maximum=20)
 SAID = {"retry": {"initial": 500, "maximum": 20_000}}
@@ -64,13 +62,11 @@ def hello(**facts: Any) -> dict[str, Any]:
         ({}, {"confirm": "a", "token": "x"}, {}),
     ],
 )
-@bounded
 async def test_a_server_says_what_it_was_told_and_what_it_was_asked(options: Any, question: Any, answer: Any) -> None:
     async with asked(Bus(limits=LIMITS), **options) as ask:
         assert await ask(hello(**question)) == {"success": 1, "body": {"v": 1, **answer}}
 
 
-@bounded
 async def test_a_hello_that_asks_about_too_many_patterns_is_refused_and_says_how_many_it_may_be() -> None:
     async with asked(Bus(limits=Limits(subscriptions=1021))) as ask:
         patterns = [f"n.{number}" for number in range(1025)]
@@ -92,7 +88,6 @@ class Door:
         return Identity("ann", expires_at=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60))
 
 
-@bounded
 async def test_the_reference_has_each_member_of_an_answer_each_code_of_a_close_and_the_last_word_of_a_drain() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/ubre.md").read_text()
     members = page.partition("| member of a hello |")[2].partition("\n\n")[0]
@@ -105,7 +100,6 @@ async def test_the_reference_has_each_member_of_an_answer_each_code_of_a_close_a
     assert f"| 1001, `{ALL_ANSWERED}` |" in page
 
 
-@bounded
 async def test_a_token_that_no_header_can_hold_or_that_is_too_long_renews_nothing() -> None:
     door = Door()
     async with asked(Bus(authenticate=door, limits=LIMITS)) as ask:
@@ -116,7 +110,6 @@ async def test_a_token_that_no_header_can_hold_or_that_is_too_long_renews_nothin
         assert door.shown == ["", "Bearer " + "x" * 100]
 
 
-@bounded
 async def test_a_client_comes_back_as_the_server_says() -> None:
     server = Bus(limits=Limits(close_timeout=0.1))
     async with server.serve("ubre+ws://127.0.0.1:0/bus", retry=Backoff(initial=0.001, maximum=0.001)) as listener:
@@ -141,7 +134,6 @@ async def left_by_its_server() -> AsyncIterator[tuple[str, Bus, AsyncIterator[Bu
         yield url, bus, events
 
 
-@bounded
 async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None:
     server = Bus(limits=Limits(close_timeout=0.1))
     server.handle("echo")(anyio.lowlevel.checkpoint)
@@ -154,7 +146,6 @@ async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None
             assert (await next_event(events, LinkRetrying)).delay > 0.001
 
 
-@bounded
 async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is_not_polybus() -> None:
     asked = anyio.Event()
 
@@ -181,7 +172,6 @@ def test_what_are_no_pauses_is_not_heeded(retry: Any) -> None:
         assert backoff_told(RETRY, odd) is RETRY
 
 
-@bounded
 async def test_an_asynchronous_authorize_is_asked_for_several_at_a_time_and_what_it_allows_is_done_in_order() -> None:
     asking, most, heard = 0, 0, list[str]()
 

@@ -9,10 +9,8 @@ import pytest
 
 from polybus import Backoff, Bus, Context, Disconnected, Handshake, Identity, Unauthorized, connect
 from polybus.events import LinkUp
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import answering
-
-pytestmark = pytest.mark.anyio
 
 SOON = datetime.timedelta(milliseconds=200)
 QUICK = Backoff(0.01, 0.05)
@@ -33,7 +31,6 @@ def make_server() -> Bus:
     return bus
 
 
-@bounded
 async def test_a_client_whose_headers_are_a_function_comes_back_with_a_new_token() -> None:
     tokens: list[str] = []
 
@@ -51,7 +48,6 @@ async def test_a_client_whose_headers_are_a_function_comes_back_with_a_new_token
             assert tokens.index(await bus.request("who")) > 0
 
 
-@bounded
 async def test_a_request_in_flight_when_a_token_is_replaced_is_told_of_a_lost_connection_not_of_a_refusal() -> None:
     async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
         async with connect(listener.url, headers=lambda: {"authorization": "new"}, backoff=QUICK) as bus:
@@ -60,7 +56,6 @@ async def test_a_request_in_flight_when_a_token_is_replaced_is_told_of_a_lost_co
             assert caught.value.sent
 
 
-@bounded
 async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> None:
     async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
         async with connect(listener.url, headers={"authorization": "fixed"}, backoff=QUICK) as bus:

@@ -24,9 +24,6 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": VirtualLoop}
 
 
-pytestmark = pytest.mark.anyio
-
-
 def soon() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LASTS)
 

@@ -1,14 +1,9 @@
 """The parts of a peer: each is made when it is first needed."""
 
-import pytest
-
 from polybus import Bus
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
-from tests.support import bounded
 from tests.unit.answering import answering
-
-pytestmark = pytest.mark.anyio
 
 PARTS = ("_budget", "_inbound", "_negotiation", "_streams", "_subscriptions", "undecided", "undelivered")
 
@@ -17,7 +12,6 @@ def parts(bus: Bus) -> set[str]:
     return {name for name in PARTS if getattr(party_of(bus.peers[0]), name) is not None}
 
 
-@bounded
 async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:
     async with pair(bus := answering()) as client:
         assert parts(bus) == parts(client) == set()

@@ -19,11 +19,9 @@ from polybus.testing import pair
 from polybus.transports.postmessage import MessageChannel, PortTransport
 from tests.integration.processes.raw import RawPeer
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.broker.raw import raw_peer as csb_peer
 from tests.unit.protocols.jrep.raw import raw as errai_peer
-
-pytestmark = pytest.mark.anyio
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 
@@ -48,7 +46,6 @@ async def bare_client(bus: Bus, url: str) -> AsyncIterator[tuple[RawPeer, Peer]]
             yield RawPeer(stream), listener.peers[0]
 
 
-@bounded
 async def test_a_bare_ubre_client_is_told_of_a_subscription_and_of_its_end() -> None:
     bus = Bus()
     async with bare_client(bus, "ubre+tcp://127.0.0.1:0") as (bare, peer), anyio.create_task_group() as group:
@@ -69,7 +66,6 @@ async def test_a_bare_ubre_client_is_told_of_a_subscription_and_of_its_end() -> 
         assert not bus._pubsub.to_peers.indices
 
 
-@bounded
 async def test_a_bare_jrep_client_is_told_of_a_subscription_and_of_its_end() -> None:
     """An Errai client sends only to subjects that it was told of."""
     bus = Bus()
@@ -92,7 +88,6 @@ async def test_a_bare_jrep_client_is_told_of_a_subscription_and_of_its_end() -> 
 
 
 @pytest.mark.usefixtures("impatient")
-@bounded
 async def test_a_bare_csb_client_cannot_be_subscribed_to() -> None:
     async with Bus() as bus, bus.serve("csb+tcp://127.0.0.1:0") as listener, csb_peer(listener.url):
         await eventually(lambda: listener.peers)
@@ -101,7 +96,6 @@ async def test_a_bare_csb_client_cannot_be_subscribed_to() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@bounded
 async def test_a_bare_uprotocol_client_sends_all_that_it_publishes_and_need_not_be_asked() -> None:
     """The wire has no subscriptions, so the subscription chooses here."""
     bus = Bus()
@@ -116,7 +110,6 @@ async def test_a_bare_uprotocol_client_sends_all_that_it_publishes_and_need_not_
             assert len(doors) == 0
 
 
-@bounded
 async def test_a_server_that_only_answers_cannot_ask_who_posts() -> None:
     bus, seen = Bus(), list[Peer]()
 
@@ -133,14 +126,12 @@ async def test_a_server_that_only_answers_cannot_ask_who_posts() -> None:
             assert await bodies(news, 1) == [1]
 
 
-@bounded
 async def test_a_number_that_the_wire_of_that_peer_cannot_carry_is_unsupported() -> None:
     async with pair(Bus()) as client:
         await refused(client.peers[0].subscribe(0x10001), Unsupported, "65537")
         assert not client._pubsub.to_peers.indices
 
 
-@bounded
 async def test_a_full_queue_drops_the_oldest_and_the_others_miss_nothing() -> None:
     async with pair(bus := Bus()) as client, client.subscribe("news", queue=10) as others:
         async with client.peers[0].subscribe("news", queue=2) as small:
@@ -151,7 +142,6 @@ async def test_a_full_queue_drops_the_oldest_and_the_others_miss_nothing() -> No
             assert small.dropped == 3
 
 
-@bounded
 async def test_over_two_links_between_two_buses_each_link_has_its_own() -> None:
     left, right = Bus(), Bus()
     async with pair(left, client=right), pair(right, client=left):
@@ -164,7 +154,6 @@ async def test_over_two_links_between_two_buses_each_link_has_its_own() -> None:
             assert len(by_our_link) == len(by_their_link) == 0
 
 
-@bounded
 async def test_both_ends_of_a_message_port_can_be_asked() -> None:
     channel, server = MessageChannel(), Bus()
     async with server.serve(PortTransport(channel.port2), protocol="ubre"):
@@ -176,7 +165,6 @@ async def test_both_ends_of_a_message_port_can_be_asked() -> None:
                 assert (await bodies(up, 1), await bodies(down, 1)) == ([1], [2])
 
 
-@bounded
 async def test_what_a_server_relays_comes_from_that_server() -> None:
     server = Bus()
     server.relay("chat.>")
@@ -186,7 +174,6 @@ async def test_what_a_server_relays_comes_from_that_server() -> None:
         assert (message.body, message.peer) == ("hello", bob.peers[0])
 
 
-@bounded
 async def test_what_a_bus_has_published_and_a_relay_brings_back_is_not_of_the_peer() -> None:
     left, right = Bus(), Bus()
     right.relay("chat.>")
@@ -201,7 +188,6 @@ async def test_what_a_bus_has_published_and_a_relay_brings_back_is_not_of_the_pe
             assert await bodies(one, 1) == await bodies(two, 1) == ["of the other"]
 
 
-@bounded
 async def test_what_crosses_a_bridge_comes_from_the_bus_at_its_near_end() -> None:
     plant, office = Bus(), Bus()
     async with bridge(plant, office, routes=[Route("plant.>", "site.{rest}")]):
@@ -211,7 +197,6 @@ async def test_what_crosses_a_bridge_comes_from_the_bus_at_its_near_end() -> Non
             assert (message.subject, message.body, message.peer) == ("site.alarm", 3, clerk.peers[0])
 
 
-@bounded
 async def test_a_server_whose_link_is_down_is_asked_when_it_is_back() -> None:
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url, backoff=BACKOFF) as client:
@@ -227,7 +212,6 @@ async def test_a_server_whose_link_is_down_is_asked_when_it_is_back() -> None:
             assert await bodies(news, 1) == [1]
 
 
-@bounded
 async def test_a_refusal_when_the_link_comes_back_ends_what_asked_its_peer() -> None:
     welcome = True
     bus = Bus(authenticate=lambda handshake: "ann" if welcome else None)
@@ -240,7 +224,6 @@ async def test_a_refusal_when_the_link_comes_back_ends_what_asked_its_peer() -> 
                 await anext(news)
 
 
-@bounded
 async def test_a_bus_that_is_left_ends_its_subscriptions_without_an_error() -> None:
     async with pair(bus := Bus()) as client:
         for peer in (client.peers[0], bus.peers[0]):
@@ -255,7 +238,6 @@ async def test_a_bus_that_is_left_ends_its_subscriptions_without_an_error() -> N
             assert [message async for message in news] == []
 
 
-@bounded
 async def test_the_end_of_a_client_does_not_end_what_others_were_asked_for() -> None:
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0") as listener:

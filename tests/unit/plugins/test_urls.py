@@ -9,9 +9,6 @@ import pytest
 from polybus import Bus, Handshake, connect
 from polybus.plugins.registry import mistyped_options, resolve_url
 from polybus.protocols import Ubre
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(
@@ -88,7 +85,6 @@ def test_a_wrong_value_of_an_option_is_refused_on_every_transport(address: str) 
 
 
 @pytest.mark.parametrize("address", ["memory://with-query", "ws://127.0.0.1:0/bus"])
-@bounded
 async def test_a_member_that_is_no_option_reaches_the_server_in_the_handshake(address: str) -> None:
     seen = list[Handshake]()
 
@@ -106,7 +102,6 @@ async def test_a_member_that_is_no_option_reaches_the_server_in_the_handshake(ad
     assert [dict(handshake.query) for handshake in seen] == [{"tenant": "7", "empty": ""}, {"tenant": "8"}]
 
 
-@bounded
 async def test_the_url_of_a_listener_keeps_its_options_and_takes_members_of_clients() -> None:
     async with Bus().serve("ubre+memory://both?dialect=spec") as listener:
         assert listener.url == "ubre+memory://both?dialect=spec"

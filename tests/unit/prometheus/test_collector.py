@@ -22,7 +22,7 @@ from polybus.testing import pair
 from tests.support import eventually
 from tests.unit.answering import answering
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 BY_SUBJECT = "polybus_handler_duration_seconds"
 OUTCOMES = "polybus_handler_outcomes"

@@ -60,7 +60,6 @@ def test_each_panel_says_what_it_shows() -> None:
     assert len({panel["title"] for panel in shown}) == len(shown)
 
 
-@pytest.mark.anyio
 async def test_each_query_names_metrics_that_a_scrape_has() -> None:
     bus = answering()
     bus.use(Durations())

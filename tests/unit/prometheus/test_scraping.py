@@ -16,7 +16,7 @@ from polybus.testing import NatsEngine, cluster
 from polybus.testing.nats_engine import met
 from tests.loops import virtual_time  # noqa: F401
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 RECEIVED = "polybus_messages_received_total"
 

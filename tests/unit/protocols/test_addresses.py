@@ -15,9 +15,7 @@ from polybus.protocols.up.samples import DIALECTS, Filters
 from polybus.protocols.up.uuris import UUri, parse_entity
 from polybus.subjects import canonical, matches
 from polybus.testing import pair
-from tests.support import BOUND, bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import BOUND, eventually
 
 CAR, PHONE = "//car/10AB/3", "//phone/CD/4"
 DOORS, HMI = "//VCU.VIN/body.access/1", "//HU.VIN/hmi/1"
@@ -64,7 +62,6 @@ PATTERNS = {  # which of these each stands for
 }  # fmt: skip
 
 
-@bounded
 async def test_a_subscription_hears_the_addresses_that_its_pattern_stands_for() -> None:
     bus = Bus()
     async with AsyncExitStack() as stack:
@@ -145,7 +142,6 @@ def wires(named: bool) -> list[Any]:
 
 @pytest.mark.parametrize("registered", [0, 1])
 @pytest.mark.parametrize(("server", "client", "methods", "topics"), [*wires(False), *wires(True)])
-@bounded
 async def test_handlers_and_subscriptions_by_address_are_found_by_every_spelling(
     server: Any, client: Any, methods: Any, topics: Any, registered: int
 ) -> None:
@@ -173,7 +169,6 @@ async def test_handlers_and_subscriptions_by_address_are_found_by_every_spelling
 
 
 @pytest.mark.parametrize("registered", ["update", f"{CAR}/B"])
-@bounded
 async def test_a_request_without_authority_is_for_this_host(registered: str) -> None:
     bus = echoing(registered)
     async with bus.serve("up+memory://local", protocol=Up(entity=CAR, names=NAMES)) as listener:
@@ -185,7 +180,6 @@ async def test_a_request_without_authority_is_for_this_host(registered: str) -> 
 @pytest.mark.parametrize(
     "pattern", ["//car/FFFF/3/B", "//car/10AB/FF/B", "//car/10AB/3/ffff", "//*/10AB/3/B", "//car/FFFF10AB/3/B"]
 )
-@bounded
 async def test_a_wildcard_where_no_pattern_may_stand_is_refused_there(pattern: str) -> None:
     bus = Bus()
     with pytest.raises(LocalProtocolError, match="pattern"):
@@ -206,7 +200,6 @@ def test_an_address_in_another_spelling_has_one_handler() -> None:
 
 
 @pytest.mark.parametrize("wire", [Ubre, Csb])
-@bounded
 async def test_authorize_sees_one_spelling_of_an_address_and_of_a_pattern(wire: Any) -> None:
     asked = list[tuple[str, str | int]]()
 
@@ -231,7 +224,6 @@ async def test_authorize_sees_one_spelling_of_an_address_and_of_a_pattern(wire: 
 
 
 @pytest.mark.parametrize("wire", [Ubre, Csb])
-@bounded
 async def test_a_subscription_goes_on_when_one_in_another_spelling_ends(wire: Any) -> None:
     bus = Bus()
     async with pair(bus, protocol=wire()) as client, client.subscribe("//CAR/10ab/3/8001") as stays:
@@ -244,7 +236,6 @@ async def test_a_subscription_goes_on_when_one_in_another_spelling_ends(wire: An
             assert len(stays) == 1
 
 
-@bounded
 async def test_members_of_a_group_may_spell_their_address_as_they_like() -> None:
     bus, heard = Bus(), list[object]()
 
@@ -272,7 +263,6 @@ async def test_members_of_a_group_may_spell_their_address_as_they_like() -> None
     ],
 )
 @pytest.mark.parametrize("transport", ["memory://route", "tcp://127.0.0.1:0"])
-@bounded
 async def test_a_route_takes_an_address_in_every_spelling_and_by_name(source: str, topic: str | None, transport: str) -> None:
     left, right = Bus(), echoing("far")
     heard = heard_by(right, "far")
@@ -290,7 +280,6 @@ async def test_a_route_takes_an_address_in_every_spelling_and_by_name(source: st
 
 
 @pytest.mark.parametrize("pattern", ["//car/10ab/03/8001", "//car/FFFF/3/8001", "opened"])
-@bounded
 async def test_a_relay_takes_an_address_in_every_spelling_and_by_name(pattern: str) -> None:
     bus, other = Bus(), Bus()
     bus.relay(pattern)
@@ -302,7 +291,6 @@ async def test_a_relay_takes_an_address_in_every_spelling_and_by_name(pattern: s
                 await eventually(lambda: heard == [1])
 
 
-@bounded
 async def test_serves_names_an_address_in_any_spelling() -> None:
     one, other, bus = Bus(), Bus(), Bus()
 
@@ -320,7 +308,6 @@ async def test_serves_names_an_address_in_any_spelling() -> None:
 
 @pytest.mark.parametrize("published", ["opened", f"{CAR}/8001", "up://car/10ab/03/8001"])
 @pytest.mark.parametrize("pattern", ["opened", "//car/10ab/3/8001", "//car/FFFF/FF/8001", "/10AB/3/8001"])
-@bounded
 async def test_a_bus_hears_its_own_publications_by_name_and_by_address(published: str, pattern: str) -> None:
     bus = Bus()
     heard = heard_by(bus, pattern)
@@ -331,7 +318,6 @@ async def test_a_bus_hears_its_own_publications_by_name_and_by_address(published
             await eventually(lambda: heard == [1])
 
 
-@bounded
 async def test_on_a_fabric_names_and_addresses_are_one_and_a_route_of_a_method_opens() -> None:
     car, far, phone = Bus(), echoing("far.update"), Bus()
     patterns = ("//car/10ab/3/8001", "//CAR/FFFF/FF/8001", "opened", "//*/FFFF10AB/3/ffff")

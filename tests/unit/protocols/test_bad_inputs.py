@@ -10,12 +10,10 @@ import pytest
 
 from polybus import Bus, Limits
 from polybus.events import FrameRefused
-from tests.support import bounded, next_event
+from tests.support import next_event
 from tests.unit.protocols.by_hand import TABLES, Wire
 from tests.unit.transports.support import dial, running
 from tests.vectors.bad_inputs import Bad
-
-pytestmark = pytest.mark.anyio
 
 UNBOUNDED = Limits(message=10_000_000)
 """Of the peer by hand."""
@@ -26,7 +24,6 @@ NAMES = itertools.count()
     ("spoken", "bad"),
     [pytest.param(one, bad, id=f"{one.__name__}-{name}") for one, table in TABLES.items() for name, bad in table.items()],
 )
-@bounded
 async def test_a_bad_input_has_its_effect_alone(spoken: Callable[[int | None], Wire], bad: Bad, anyio_backend: Any) -> None:
     wire, bus = spoken(bad.at), Bus()
 

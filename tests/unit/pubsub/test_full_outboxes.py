@@ -15,7 +15,6 @@ from polybus.message import Kind, Message
 from polybus.plugins.extensions import party_of
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
 
-pytestmark = pytest.mark.anyio
 LIMITS = Limits(outbox=1)
 URL = "ubre+memory://full-outboxes"
 

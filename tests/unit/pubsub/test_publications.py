@@ -20,11 +20,9 @@ from polybus.events import HandlerFailed
 from polybus.plugins.extensions import party_of
 from polybus.stats import Counters
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.answering import Gated, answering
 from tests.unit.pubsub.reading import bodies, with_barrier
-
-pytestmark = pytest.mark.anyio
 
 
 @attrs.frozen
@@ -35,7 +33,6 @@ class News:
 # -- who gets it ---------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_typed_subscription_converts_and_skips_what_does_not_fit() -> None:
     topic: Subject[News, Any] = Subject("news", News)
     async with (
@@ -77,7 +74,6 @@ async def test_what_cannot_be_subscribed_to_and_headers_of_others_are_said_by_th
                 subscribe("x", when_full="sometimes")  # type: ignore[call-overload]  # on purpose
 
 
-@bounded
 async def test_a_subscription_can_be_entered_again_after_it_was_left_but_not_twice() -> None:
     async with Bus() as bus:
         subscription = bus.subscribe("x")
@@ -89,7 +85,6 @@ async def test_a_subscription_can_be_entered_again_after_it_was_left_but_not_twi
             await anext(subscription)
 
 
-@bounded
 async def test_several_readers_of_one_subscription_share_its_messages() -> None:
     async with Bus() as bus, bus.subscribe("x") as shared, anyio.create_task_group() as group:
         got: list[int] = []
@@ -108,7 +103,6 @@ async def test_several_readers_of_one_subscription_share_its_messages() -> None:
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_a_reader_that_is_cancelled_leaves_the_message_to_another() -> None:
     async with Bus() as bus, bus.subscribe("x") as shared:
         for _ in range(20):
@@ -127,7 +121,6 @@ async def test_a_reader_that_is_cancelled_leaves_the_message_to_another() -> Non
 
 
 @pytest.mark.parametrize(("when_full", "kept"), [("drop_oldest", [7, 8, 9]), ("drop_newest", [0, 1, 2])])
-@bounded
 async def test_a_full_queue_keeps_the_newest_or_the_oldest(when_full: Any, kept: list[int]) -> None:
     async with Bus() as bus, bus.subscribe("x", queue=3, when_full=when_full) as subscription:
         for number in range(10):
@@ -136,7 +129,6 @@ async def test_a_full_queue_keeps_the_newest_or_the_oldest(when_full: Any, kept:
         assert bodies(subscription) == kept
 
 
-@bounded
 async def test_a_full_queue_of_latest_keeps_the_newest_of_each_subject() -> None:
     async with Bus() as bus, bus.subscribe("x.*", queue=3, when_full="latest") as kept:
         for number in range(10):
@@ -145,7 +137,6 @@ async def test_a_full_queue_of_latest_keeps_the_newest_of_each_subject() -> None
         assert sorted(bodies(kept)) == ["a9", "b9", "c9"]
 
 
-@bounded
 async def test_a_full_queue_that_blocks_holds_the_publishers_of_this_process_back() -> None:
     async with Bus() as bus, bus.subscribe("x", queue=2, when_full="block") as slow, anyio.create_task_group() as group:
         published: list[int] = []
@@ -167,7 +158,6 @@ async def test_a_full_queue_that_blocks_holds_the_publishers_of_this_process_bac
         assert len(slow) == bus.stats().dropped == 0
 
 
-@bounded
 async def test_members_of_a_group_in_one_process_take_turns_and_who_has_room_is_next() -> None:
     async with (
         Bus() as bus,
@@ -188,7 +178,6 @@ async def test_members_of_a_group_in_one_process_take_turns_and_who_has_room_is_
         assert [(await anext(two)).body for _ in range(2)] == [1, 2]
 
 
-@bounded
 async def test_leaving_a_full_subscription_lets_the_publisher_go_on() -> None:
     async with Bus() as bus, anyio.create_task_group() as group, bus.subscribe("x", queue=1, when_full="block"):
         await bus.publish("x", 1)
@@ -196,7 +185,6 @@ async def test_leaving_a_full_subscription_lets_the_publisher_go_on() -> None:
         await anyio.wait_all_tasks_blocked()
 
 
-@bounded
 async def test_a_subscriber_of_one_place_may_publish_and_ask_in_its_own_loop() -> None:
     async with pair(server := answering()) as client, client.subscribe("x", queue=1, when_full="block") as news:
         for number in range(50):
@@ -206,7 +194,6 @@ async def test_a_subscriber_of_one_place_may_publish_and_ask_in_its_own_loop() -
             assert await client.request("echo", message.body) == number
 
 
-@bounded
 async def test_what_a_link_brings_waits_beyond_the_queue_and_nothing_is_lost() -> None:
     server = with_barrier(Bus())
     async with pair(server) as client, server.subscribe("x", queue=1, when_full="block") as slow:
@@ -217,7 +204,6 @@ async def test_what_a_link_brings_waits_beyond_the_queue_and_nothing_is_lost() -
         assert [(await anext(slow)).body for _ in range(100)] == list(range(100))
 
 
-@bounded
 async def test_too_much_held_back_ends_that_subscription_and_neither_its_link_nor_another() -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=20_000)))
     async with (
@@ -254,7 +240,6 @@ def numbers(subscription: Subscription, digits: int = 4) -> list[int]:
     return [int(body[:digits]) for body in bodies(subscription)]
 
 
-@bounded
 async def test_a_queue_is_full_of_bytes_too_and_holds_the_publishers_of_this_process_back() -> None:
     limits = Limits(queue_bytes=1024 * KIB)
     async with Bus(limits=limits) as bus, bus.subscribe("x", when_full="block") as slow, anyio.create_task_group() as group:
@@ -276,7 +261,6 @@ async def test_a_queue_is_full_of_bytes_too_and_holds_the_publishers_of_this_pro
         assert bus.stats().dropped == 0
 
 
-@bounded
 async def test_the_policies_obey_the_bytes_of_a_queue_too() -> None:
     limits = Limits(queue_bytes=1024 * KIB)
     async with (
@@ -296,7 +280,6 @@ async def test_the_policies_obey_the_bytes_of_a_queue_too() -> None:
         assert (len(newest), len(oldest), len(latest)) == (1, 1, 1)
 
 
-@bounded
 async def test_what_a_link_brings_is_bounded_in_bytes_before_the_queue_is_full_of_messages() -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=1024 * KIB)))
     async with pair(server) as client, server.subscribe("x", when_full="block") as slow:
@@ -315,7 +298,6 @@ async def test_what_a_link_brings_is_bounded_in_bytes_before_the_queue_is_full_o
         assert server._services.running.buffered == 0
 
 
-@bounded
 async def test_small_messages_that_wait_behind_large_ones_do_not_hide_them() -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=1024 * KIB)))
     async with pair(server) as client, server.subscribe("x", queue=100, when_full="block") as slow:
@@ -338,7 +320,6 @@ async def test_small_messages_that_wait_behind_large_ones_do_not_hide_them() -> 
             await anext(slow)
 
 
-@bounded
 async def test_queues_stay_within_total_bytes() -> None:
     async with (
         Bus(limits=Limits(total_bytes=500 * KIB)) as bus,
@@ -382,7 +363,6 @@ async def heard(limits: Limits | None = None) -> AsyncIterator[tuple[Bus, Subscr
         yield server, news, thinking
 
 
-@bounded
 async def test_publications_keep_their_order_while_authorize_thinks_about_one() -> None:
     decided = anyio.Event()
     async with heard() as (server, news, thinking), anyio.create_task_group() as group:
@@ -410,7 +390,6 @@ async def test_publications_keep_their_order_while_authorize_thinks_about_one() 
         assert server._services.running.buffered < 1000, "only what the subscription costs"
 
 
-@bounded
 async def test_a_publisher_waits_until_authorize_has_decided_about_what_is_its_own() -> None:
     decided = anyio.Event()
     async with heard() as (server, news, thinking), anyio.create_task_group() as group:
@@ -432,7 +411,6 @@ async def test_a_publisher_waits_until_authorize_has_decided_about_what_is_its_o
         assert (await anext(news)).body == 2
 
 
-@bounded
 async def test_what_waits_for_authorize_is_bounded_and_charged(caplog: pytest.LogCaptureFixture) -> None:
     async with heard(Limits(outbox=10)) as (server, news, thinking):
         events = server.events()
@@ -448,7 +426,6 @@ async def test_what_waits_for_authorize_is_bounded_and_charged(caplog: pytest.Lo
     assert line.endswith("publications to it are dropped (when_full='drop_oldest'), and counted in stats().dropped")
 
 
-@bounded
 async def test_a_peer_that_leaves_while_authorize_thinks_leaves_nothing_behind() -> None:
     async with heard() as (server, _, _), anyio.create_task_group() as group:
         group.start_soon(server.publish, "news.a", "x" * 1000)
@@ -458,7 +435,6 @@ async def test_a_peer_that_leaves_while_authorize_thinks_leaves_nothing_behind()
         await eventually(lambda: not server.peers and server._services.running.buffered == 0)
 
 
-@bounded
 async def test_relayed_publications_keep_their_order_and_their_bound_too() -> None:
     async with heard(Limits(outbox=10)) as (server, news, thinking):
         server.relay("news.>")
@@ -476,7 +452,6 @@ async def test_relayed_publications_keep_their_order_and_their_bound_too() -> No
 # -- handlers of publications --------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_with_concurrency_that_many_run_at_the_same_time_and_no_more() -> None:
     bus, done = Bus(), list[int]()
     gated = Gated(bus, answer=done.append)
@@ -492,7 +467,6 @@ async def test_with_concurrency_that_many_run_at_the_same_time_and_no_more() -> 
     assert sorted(done) == list(range(10))
 
 
-@bounded
 async def test_an_on_handler_that_fails_is_logged_and_counted_and_gets_the_next(caplog: pytest.LogCaptureFixture) -> None:
     bus, heard = Bus(), []
 
@@ -514,7 +488,6 @@ async def test_an_on_handler_that_fails_is_logged_and_counted_and_gets_the_next(
     assert bus.stats().failed == 1
 
 
-@bounded
 async def test_a_body_that_fits_no_on_handler_is_skipped_counted_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     bus, heard = Bus(), list[News]()
 
@@ -597,7 +570,6 @@ async def test_an_on_handler_that_is_registered_while_the_bus_runs_is_announced(
 
 
 @pytest.mark.parametrize(("subjects", "hints"), [(["chat.room"] * 3, 1), ([f"chat.{n}" for n in range(300)], 4)])
-@bounded
 async def test_a_publication_that_a_relay_would_have_passed_on_is_hinted_at_once_but_does_not_fill_the_log(
     subjects: list[str], hints: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -615,7 +587,6 @@ async def test_a_publication_that_a_relay_would_have_passed_on_is_hinted_at_once
         assert found[-1].getMessage().startswith("253 more within ")  # of the first 256 subjects
 
 
-@bounded
 async def test_buses_that_all_relay_to_each_other_take_each_publication_once() -> None:
     buses = [with_barrier(Bus()) for _ in range(4)]
     heard: list[list[Any]] = [[] for _ in buses]
@@ -638,7 +609,6 @@ async def test_buses_that_all_relay_to_each_other_take_each_publication_once() -
         assert [sorted(got) for got in heard] == [[*range(20), *range(100, 120)]] * 4
 
 
-@bounded
 async def test_a_peer_that_is_named_twice_gets_a_publication_once() -> None:
     bus = with_barrier(Bus())
     async with pair(bus) as one, pair(bus) as other, one.subscribe("news") as first, other.subscribe("news") as second:
@@ -652,7 +622,6 @@ async def test_a_peer_that_is_named_twice_gets_a_publication_once() -> None:
 
 
 @pytest.mark.parametrize("via", ["", ",", "x" * 5000, "a,b,c,d,e,f", ",,,,,,,,"])
-@bounded
 async def test_a_peer_may_write_anything_where_publications_have_been(via: str) -> None:
     bus = with_barrier(Bus())
     bus.relay("chat.>")
@@ -669,7 +638,6 @@ async def test_a_peer_may_write_anything_where_publications_have_been(via: str) 
             pass
 
 
-@bounded
 async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed_publication() -> None:
     """Its id is known to all whom it has reached; one of them could say it faster on another way."""
 
@@ -697,7 +665,6 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
         assert [(await anext(alarms)).body for _ in range(2)] == [3, 9]
 
 
-@bounded
 async def test_a_full_subscription_does_not_delay_a_publication_to_another_one_that_has_room_again() -> None:
     async with (
         Bus() as bus,
@@ -714,7 +681,6 @@ async def test_a_full_subscription_does_not_delay_a_publication_to_another_one_t
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("protocol", ["csb", "jrep", "ubre"])
-@bounded
 async def test_a_publication_to_a_peer_that_has_not_identified_itself_is_authorized(protocol: str, later: bool) -> None:
     asked = list[str]()
 
@@ -782,7 +748,6 @@ def test_a_way_keeps_a_bounded_number_of_names_and_counts_on() -> None:
 
 
 @pytest.mark.parametrize("there", ["a link", "a subscription", "nobody"])
-@bounded
 async def test_a_publisher_that_never_has_to_wait_lets_others_run(there: str) -> None:
     bus, turns = Bus(), 0
 
@@ -803,7 +768,6 @@ async def test_a_publisher_that_never_has_to_wait_lets_others_run(there: str) ->
 # -- one at a time -------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_receive_gives_the_next_publication_or_gives_up_in_time_and_loses_nothing_by_it() -> None:
     async with pair(server := Bus()) as client:
         async with server.subscribe("x", returns=int) as numbers:
@@ -821,7 +785,6 @@ async def test_receive_gives_the_next_publication_or_gives_up_in_time_and_loses_
             await server.subscribe("x").receive(timeout=1)
 
 
-@bounded
 async def test_a_publication_from_the_inner_link_is_framed_once_for_all_clients_of_a_wire() -> None:
     async with (bus := with_barrier(Bus())).serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
         readers = []

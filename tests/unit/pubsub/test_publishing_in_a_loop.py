@@ -6,8 +6,6 @@ import pytest
 from polybus import Bus, Limits, connect
 from tests.support import BOUND
 
-pytestmark = pytest.mark.anyio
-
 COUNT = 5_000
 
 

@@ -10,9 +10,8 @@ from polybus import Broker, Bus, Route, Router, Subject, bridge, connect
 from polybus._core.bus.bus import parts_of
 from polybus.asyncapi import document
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
 WIRES = ["ubre", "csb", "jrep", "uprotocol"]
 
 
@@ -34,7 +33,6 @@ def with_handler(heard: list[Any], **options: Any) -> Bus:
     return bus
 
 
-@bounded
 async def test_the_first_publication_of_a_client_to_a_handler_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     bus = with_handler(heard := list[Any]())
     async with pair(bus, identity="ann") as ann, pair(bus, identity="ben") as ben:
@@ -50,7 +48,6 @@ async def test_the_first_publication_of_a_client_to_a_handler_is_warned_of_once(
 
 
 @pytest.mark.native
-@bounded
 async def test_clients_behind_a_broker_are_warned_of_and_kept_from_handlers_too(caplog: pytest.LogCaptureFixture) -> None:
     bus = with_handler(heard := list[Any]())
     bus.on("orders.placed", peers=False)(lambda order: heard.append(-order))
@@ -65,7 +62,6 @@ async def test_clients_behind_a_broker_are_warned_of_and_kept_from_handlers_too(
         assert len(told(caplog)) == 1
 
 
-@bounded
 async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(Bus(authenticate=names), identity="ann") as ann:
         async with ann.subscribe("orders.placed"):
@@ -77,7 +73,6 @@ async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.L
 
 
 @pytest.mark.parametrize("options", [{"authorize": lambda peer, verb, subject: True}, {"authenticate": None}])
-@bounded
 async def test_nothing_is_warned_of_where_something_decides(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     heard, bus = list[Any](), Bus(**{"authenticate": names, **options})
     bus.on("orders.placed")(lambda order: heard.append(order))
@@ -89,7 +84,6 @@ async def test_nothing_is_warned_of_where_something_decides(options: dict[str, A
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("how", ["bus", "router", "late"])
-@bounded
 async def test_a_handler_with_peers_false_hears_its_bus_alone(wire: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
     heard, bus, router = list[Any](), Bus(authenticate=names), Router(prefix="orders.")
     name = "//v/a/1/door#Door" if wire == "uprotocol" else "orders.placed"
@@ -115,7 +109,6 @@ async def test_a_handler_with_peers_false_hears_its_bus_alone(wire: str, how: st
     assert sorted(heard) == [-3, -2, -1, 2]
 
 
-@bounded
 async def test_what_a_bridge_brings_counts_as_the_buss_own() -> None:
     heard, left, right = list[Any](), Bus(), Bus()
     right.on("t.a", peers=False)(lambda body: heard.append(body))
@@ -143,7 +136,6 @@ def hears(bus: Bus, subject: str) -> bool:
     return bool(parts_of(bus).pubsub.remote.match(subject))
 
 
-@bounded
 async def test_peers_are_not_told_of_a_handler_that_they_cannot_reach() -> None:
     server, client = Bus(), Bus()
     client.on("news", peers=False)(lambda body: None)

@@ -12,11 +12,9 @@ from polybus import Bus, Limits, Route, SlowConsumer, bridge, connect
 from polybus.events import SubscriptionSlow
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.answering import Gated
 from tests.unit.pubsub.reading import bodies, with_barrier
-
-pytestmark = pytest.mark.anyio
 
 
 class Hours:
@@ -51,7 +49,6 @@ def told(events: Any) -> list[SubscriptionSlow]:
 @pytest.mark.parametrize(
     "url", ["ubre+tcp://127.0.0.1:0", "csb+tcp://127.0.0.1:0", "jrep+memory://slow", "uprotocol+memory://slow"]
 )
-@bounded
 async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_request_on_it(url: str) -> None:
     server, client, go, asked = Bus(), Bus(), anyio.Event(), anyio.Event()
     heard: list[int] = []
@@ -85,7 +82,6 @@ async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_reques
         assert len(told(events)) >= 1
 
 
-@bounded
 async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_links_bring() -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=20_000)))
     gated = Gated(server)
@@ -107,7 +103,6 @@ async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_li
         assert "x" in {event.pattern for event in told(events)}
 
 
-@bounded
 async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
     async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=2, when_full="block"):
         clock, events = Hours(server), server.events()
@@ -117,7 +112,6 @@ async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
             clock.pass_by(10)
 
 
-@bounded
 async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_not_the_near_link() -> None:
     near, far = with_barrier(Bus(limits=Limits(queue_bytes=200_000))), Bus()
     gated = Gated(far)
@@ -134,7 +128,6 @@ async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_no
         assert len(gated.begun) + near.stats().dropped == 3000
 
 
-@bounded
 async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_and_may_be_entered_again() -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=2_000)))
     async with pair(server) as client:
@@ -165,7 +158,6 @@ async def one_read(server: Bus) -> AsyncIterator[Callable[..., None]]:
 
 @pytest.mark.parametrize("when_full", ["drop_oldest", "drop_newest", "latest", "block"])
 @pytest.mark.parametrize("how", ["on", "subscribe"])
-@bounded
 async def test_a_reader_that_keeps_up_loses_nothing_of_what_one_read_brings(how: str, when_full: Any) -> None:
     server, heard = Bus(), list[int]()
 
@@ -197,7 +189,6 @@ async def test_a_reader_that_keeps_up_loses_nothing_of_what_one_read_brings(how:
 @pytest.mark.parametrize(
     ("when_full", "left"), [("drop_oldest", range(95, 100)), ("drop_newest", range(1, 6)), ("latest", range(95, 100))]
 )
-@bounded
 async def test_what_a_reader_leaves_of_one_read_goes_by_the_policy(when_full: Any, left: range) -> None:
     server, heard, go = Bus(), [], anyio.Event()
 
@@ -220,7 +211,6 @@ async def test_what_a_reader_leaves_of_one_read_goes_by_the_policy(when_full: An
         assert heard == [0, *left]
 
 
-@bounded
 async def test_what_one_read_brings_is_bounded_in_bytes() -> None:
     server, heard = Bus(limits=Limits(queue_bytes=20_000)), []
 
@@ -237,7 +227,6 @@ async def test_what_one_read_brings_is_bounded_in_bytes() -> None:
         assert len(heard) + server.stats().dropped == 10_000
 
 
-@bounded
 async def test_a_reader_that_is_cancelled_before_its_turn_leaves_no_queue_without_a_bound() -> None:
     server = Bus()
     async with one_read(server) as read, server.subscribe("x", queue=5) as news:
@@ -251,7 +240,6 @@ async def test_a_reader_that_is_cancelled_before_its_turn_leaves_no_queue_withou
         assert bodies(news) == [16, 17, 18, 19, 20]
 
 
-@bounded
 async def test_a_slow_subscription_is_told_at_half_before_it_loses_anything_and_then_once_a_second() -> None:
     async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=100) as slow:
         clock, events, peer = Hours(server), server.events(), server.peers[0]
@@ -280,7 +268,6 @@ async def test_a_slow_subscription_is_told_at_half_before_it_loses_anything_and_
         assert fourth.dropped == slow.dropped == 510
 
 
-@bounded
 async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
     async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=10) as slow:
         clock, events = Hours(server), server.events()
@@ -293,7 +280,6 @@ async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
         assert slow.dropped == 0
 
 
-@bounded
 async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
     server = with_barrier(Bus(limits=Limits(queue_bytes=100_000)))
     async with pair(server) as client, server.subscribe("x") as slow:
@@ -306,7 +292,6 @@ async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
         assert 5 <= event.unread <= 8
 
 
-@bounded
 async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=4):
         clock = Hours(server)
@@ -324,7 +309,6 @@ async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCap
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-@bounded
 async def test_a_subscription_that_is_left_before_its_losses_are_told_tells_them(caplog: pytest.LogCaptureFixture) -> None:
     async with Bus() as bus:
         async with bus.subscribe("news", queue=10):
@@ -347,7 +331,6 @@ async def test_the_log_names_the_bound_in_bytes_of_a_queue_of_few_messages(caplo
     assert "queue=100000" in line and "Limits.queue_bytes=2000" in line
 
 
-@bounded
 async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> None:
     server = with_barrier(Bus())
     gated = Gated(server)
@@ -363,7 +346,6 @@ async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> No
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "jrep", "csb", "nats"])
-@bounded
 async def test_a_burst_of_small_publications_is_kept_whole_by_a_slow_handler(protocol: str) -> None:
     bus = Bus()
     gated = Gated(bus)
@@ -378,7 +360,6 @@ async def test_a_burst_of_small_publications_is_kept_whole_by_a_slow_handler(pro
         assert bus.stats().dropped == 0
 
 
-@bounded
 async def test_what_a_queue_keeps_by_default_is_bounded_in_bytes_also_where_bodies_have_none() -> None:
     bus = Bus(limits=Limits(queue_bytes=10_000))
     async with pair(bus, protocol="ubre") as client, bus.subscribe("x") as unread:

@@ -10,9 +10,6 @@ from attrs import frozen
 import polybus.sync
 from polybus import BadReply, Bus, CallNext, Context, Message, NotFound, RemoteError, Route, Subject, bridge
 from polybus.testing import context, pair
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
 @frozen
@@ -41,7 +38,6 @@ class Nothing: ...
 BOTH = {"etag": "v7", "x-more": "yes"}
 
 
-@bounded
 async def test_the_asker_sees_them_at_the_reply_or_asks_for_the_whole_message() -> None:
     async with pair(tagging()) as client:
         reply = client.request(GET_USER, 7)
@@ -62,7 +58,6 @@ async def test_the_asker_sees_them_at_the_reply_or_asks_for_the_whole_message() 
             client.subscribe("user.>", returns=Message[User])
 
 
-@bounded
 async def test_a_bus_that_asks_itself_sees_them_too() -> None:
     bus = tagging()
     async with bus:
@@ -73,7 +68,6 @@ async def test_a_bus_that_asks_itself_sees_them_too() -> None:
     assert ctx.answer_headers == ctx.message.answer_headers == {"etag": "v1"}
 
 
-@bounded
 async def test_an_error_and_an_answer_to_a_question_with_headers_have_none_of_them() -> None:
     bus = Bus()
 
@@ -91,7 +85,6 @@ async def test_an_error_and_an_answer_to_a_question_with_headers_have_none_of_th
         assert not (await client.request("work", False, headers={"etag": "1"}, returns=Message)).headers
 
 
-@bounded
 async def test_a_middleware_adds_to_them_also_where_it_passes_another_message_on() -> None:
     bus = tagging()
 
@@ -126,7 +119,6 @@ def test_a_def_handler_sets_them_and_the_blocking_twin_sees_them() -> None:
 
 
 @pytest.mark.parametrize("headers", [{"etag": 7}, {"ReplyTo": "x"}, {"a b": "x"}, {"x": "x" * 20_000}])
-@bounded
 async def test_odd_headers_are_a_failure_of_the_handler(headers: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
 
@@ -145,7 +137,6 @@ async def test_odd_headers_are_a_failure_of_the_handler(headers: dict[str, Any],
 
 
 @pytest.mark.parametrize("convert", [None, lambda body, message: {"id": body["id"] + 1}])
-@bounded
 async def test_only_those_that_a_route_names_cross_a_bridge(convert: Any) -> None:
     left, right, route = Bus(), tagging(), Route("user.get", "user.get", headers=["etag"], reply=convert)
     async with pair(left) as client, pair(right, client=Bus()) as towards, bridge(left, towards, routes=[route]):

@@ -34,10 +34,9 @@ from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.testing import Faults, pair
 from tests.loops import virtual_time  # noqa: F401
-from tests.support import BOUND, bounded, eventually, let_expire
+from tests.support import BOUND, eventually, let_expire
 from tests.unit.answering import Gated, answering
 
-pytestmark = pytest.mark.anyio
 LOCAL = pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
 
 
@@ -62,7 +61,6 @@ class Counting:
 
 
 @LOCAL
-@bounded
 async def test_a_stream_ends_at_its_deadline_on_both_sides(local: bool) -> None:
     bus, started, stopped = Bus(), anyio.Event(), anyio.Event()
 
@@ -88,7 +86,6 @@ async def test_a_stream_ends_at_its_deadline_on_both_sides(local: bool) -> None:
         await eventually(lambda: bus.stats().running == 0)
 
 
-@bounded
 async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent() -> None:
     bus = Bus()
 
@@ -110,7 +107,6 @@ async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent(
             await anext(items)
 
 
-@bounded
 async def test_a_stream_without_a_deadline_has_none() -> None:
     bus = Bus()
 
@@ -126,7 +122,6 @@ async def test_a_stream_without_a_deadline_has_none() -> None:
 # -- credits -------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_credits_that_are_no_numbers_are_ignored() -> None:
     bus = Bus()
     counting = Counting(bus)
@@ -142,7 +137,6 @@ async def test_credits_that_are_no_numbers_are_ignored() -> None:
 
 
 @LOCAL
-@bounded
 async def test_tasks_that_send_at_once_share_credit_and_keep_order(local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     bus, got, go = Bus(), list[int](), anyio.Event()
 
@@ -168,7 +162,6 @@ async def test_tasks_that_send_at_once_share_credit_and_keep_order(local: bool, 
     assert [number // 50 for number in got] == sorted(number // 50 for number in got)
 
 
-@bounded
 async def test_tasks_that_send_large_items_at_once_stay_within_the_bytes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     bus, sizes, go = Bus(), list[int](), anyio.Event()
 
@@ -192,7 +185,6 @@ async def test_tasks_that_send_large_items_at_once_stay_within_the_bytes_ahead(m
     assert sizes == [64 * KIB] * 40
 
 
-@bounded
 async def test_a_sender_that_is_cancelled_in_the_line_lets_the_next_one_go() -> None:
     bus, got, go = Bus(), list[str](), anyio.Event()
 
@@ -233,7 +225,6 @@ def _hold_back_writes(patch: pytest.MonkeyPatch) -> None:
 # -- ends ----------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_handler_that_aborts_chooses_the_error_of_the_other_side() -> None:
     bus = Bus()
 
@@ -249,7 +240,6 @@ async def test_a_handler_that_aborts_chooses_the_error_of_the_other_side() -> No
         assert (error.code, error.reason, error.detail) == (Code.FAILED_PRECONDITION, "early", {"wait": 5})
 
 
-@bounded
 async def test_a_sender_that_waits_for_credit_learns_of_the_end() -> None:
     bus, go = Bus(), anyio.Event()
 
@@ -277,7 +267,6 @@ async def test_a_sender_that_waits_for_credit_learns_of_the_end() -> None:
     [{"text": "no \ud800"}, {"reason": "\ud800"}, {"detail": float("nan")}, {"detail": object()}, {"text": "no" * 1_000_000}],
     ids=["text", "reason", "nan", "object", "long"],
 )
-@bounded
 async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of_it(protocol: str, error: Any) -> None:
     bus = Bus()
 
@@ -293,7 +282,6 @@ async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of
         await eventually(lambda: not party_of(bus.peers[0]).channels)
 
 
-@bounded
 async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
     bus, over = Bus(), anyio.Event()
 
@@ -317,7 +305,6 @@ async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_fai
     assert not caplog.records
 
 
-@bounded
 async def test_a_stream_in_a_scope_ends_by_the_scope_whatever_the_peer_says() -> None:
     bus = Bus()
 
@@ -358,7 +345,6 @@ class Upload:
 @pytest.mark.parametrize("says_eof", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 @LOCAL
-@bounded
 async def test_an_upload_looks_complete_where_its_end_was_said(local: bool, fails: bool, says_eof: bool) -> None:
     bus = Bus()
     upload = Upload(bus)
@@ -381,7 +367,6 @@ async def test_an_upload_looks_complete_where_its_end_was_said(local: bool, fail
         assert not party_of(client.peers[0]).channels and not party_of(bus.peers[0]).channels
 
 
-@bounded
 async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on() -> None:
     bus = Bus()
 
@@ -397,7 +382,6 @@ async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_
         assert await anext(ch) == "fine"
 
 
-@bounded
 async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> None:
     bus, cleaned = Bus(), anyio.Event()
 
@@ -418,7 +402,6 @@ async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> N
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
     bus = Bus(limits=Limits(channels=2))
     Counting(bus)
@@ -442,7 +425,6 @@ async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
         group.cancel_scope.cancel()
 
 
-@bounded
 async def test_requests_that_run_and_wait_count_for_streams_too() -> None:
     bus = Bus(limits=Limits(running=2, waiting=1))
     Counting(bus)
@@ -463,7 +445,6 @@ async def test_requests_that_run_and_wait_count_for_streams_too() -> None:
             await reply
 
 
-@bounded
 async def test_streams_that_were_turned_away_do_not_count_as_open() -> None:
     bus = Bus(limits=Limits(running=1, channels=2, waiting_bytes=1000))
     Counting(bus)
@@ -484,7 +465,6 @@ async def test_streams_that_were_turned_away_do_not_count_as_open() -> None:
             assert await anext(items) == 1
 
 
-@bounded
 async def test_while_draining_no_channel_is_opened() -> None:
     bus = Bus()
     Counting(bus)
@@ -501,7 +481,6 @@ async def test_while_draining_no_channel_is_opened() -> None:
         await running
 
 
-@bounded
 async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_and_then_ends_them() -> None:
     bus, go, cleaned = Bus(), anyio.Event(), []
 
@@ -549,7 +528,6 @@ async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_
     assert sorted(cleaned) == ["channel", "stream", "stream"]
 
 
-@bounded
 async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took() -> None:
     bus = Bus()
 
@@ -569,7 +547,6 @@ async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took(
             assert 0 < caught.value.elapsed < BOUND
 
 
-@bounded
 async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> None:
     bus = Bus()
     counting = Counting(bus)
@@ -585,7 +562,6 @@ async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> N
             assert await anext(again) > 0
 
 
-@bounded
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
     async with pair(bus := answering()) as client:
         party = party_of(client.peers[0])
@@ -621,7 +597,6 @@ class Large:
 
 
 @LOCAL
-@bounded
 async def test_unread_items_are_held_back_by_their_bytes_and_charged(local: bool) -> None:
     bus, client = Bus(), Bus()
     large, asker = Large(bus, 64 * KIB), bus if local else client
@@ -640,7 +615,6 @@ async def test_unread_items_are_held_back_by_their_bytes_and_charged(local: bool
         assert asker._services.running.buffered == 0
 
 
-@bounded
 async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> None:
     bus, client = Bus(), Bus()
     Large(bus, 64 * KIB)
@@ -664,7 +638,6 @@ async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> Non
         await eventually(lambda: bus._services.running.buffered == 0)
 
 
-@bounded
 async def test_items_of_all_sizes_never_get_stuck() -> None:
     bus = Bus()
     sizes = [300 * KIB, *[1] * 15, 0, 70 * KIB, *[5] * 40, *[20 * KIB] * 30, 700 * KIB, *[2] * 7] * 3
@@ -681,7 +654,6 @@ async def test_items_of_all_sizes_never_get_stuck() -> None:
 
 
 @pytest.mark.parametrize(("count", "size", "says"), [(1000, 1, "granted"), (60, 200 * KIB, "bytes")], ids=["items", "bytes"])
-@bounded
 async def test_what_is_beyond_the_credit_or_may_not_be_sent_ahead_ends_the_channel(count: int, size: int, says: str) -> None:
     bus, client = Bus(), Bus()
 
@@ -704,7 +676,6 @@ async def test_what_is_beyond_the_credit_or_may_not_be_sent_ahead_ends_the_chann
         assert client._services.running.buffered == 0
 
 
-@bounded
 async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> None:
     bus, client = Bus(), Bus(limits=Limits(total_bytes=1024 * KIB))
     Large(bus, 64 * KIB)
@@ -723,7 +694,6 @@ async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> Non
         assert client._services.running.buffered == 0
 
 
-@bounded
 async def test_a_bus_may_open_so_many_channels_to_itself_and_no_more_and_leave_each_early() -> None:
     bus = Bus(limits=Limits(channels=2))
     Large(bus, 64 * KIB)
@@ -737,7 +707,6 @@ async def test_a_bus_may_open_so_many_channels_to_itself_and_no_more_and_leave_e
                 await stack.enter_async_context(bus.stream("large", 9))
 
 
-@bounded
 async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None:
     bus, client = Bus(), Bus()
     Large(bus, 1)
@@ -762,7 +731,6 @@ async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None
         (6, "stream", Limits().channels - 1, "begun"),
     ],
 )
-@bounded
 async def test_a_channel_from_another_node_is_refused_as_one_from_a_peer_of_this_one(
     id: int, mode: str, opened: int, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

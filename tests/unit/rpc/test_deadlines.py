@@ -22,10 +22,8 @@ from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
 from tests.loops import virtual_time  # noqa: F401
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.answering import answering
-
-pytestmark = pytest.mark.anyio
 
 LATE = 0.011
 """Seconds by which one alarm may be late, so that it serves many deadlines; and what rounding adds."""
@@ -142,7 +140,6 @@ class World:
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb"])
 @pytest.mark.parametrize("seed", range(4))
-@bounded
 async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_link(protocol: str, seed: int) -> None:
     world = World(seed)
     events: list[Callable[[], None]] = [
@@ -166,7 +163,6 @@ async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_lin
                 await reply
 
 
-@bounded
 async def test_a_link_that_is_cut_again_to_protect_this_process_comes_back_once() -> None:
     async with pair(Bus(), reconnect=True) as client:
         link, sessions = party_of(client.peers[0]).link, set()
@@ -183,7 +179,6 @@ async def test_a_link_that_is_cut_again_to_protect_this_process_comes_back_once(
         assert client.stats().reconnects == 1
 
 
-@bounded
 async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     bus, client = Bus(), Bus()
     async with pair(bus, client=client), pair(bus, client=client):
@@ -209,7 +204,6 @@ async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(m
                 await reply
 
 
-@bounded
 async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
     class Failing:
         failed = 0
@@ -283,7 +277,6 @@ def test_a_scope_around_tasks_of_asyncio_fires_itself_although_the_peer_gives_up
         runner.run(main())
 
 
-@bounded
 async def test_a_request_that_its_scope_ends_before_it_is_awaited_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
     bus.handle("early")(early)

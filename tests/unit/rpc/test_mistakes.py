@@ -11,7 +11,6 @@ from polybus import Bus, Channel, connect
 from polybus.testing import pair
 from tests.refusal import refused
 
-pytestmark = pytest.mark.anyio
 ENTER = "this is an async context manager, enter it: `async with "
 
 

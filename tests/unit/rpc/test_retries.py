@@ -36,8 +36,6 @@ from polybus.testing import pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
-pytestmark = pytest.mark.anyio
-
 QUICK = Backoff(initial=0.01, maximum=0.01, jitter=False)
 
 

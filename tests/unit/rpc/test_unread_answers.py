@@ -13,10 +13,8 @@ from polybus._core.peer import call_memory
 from polybus._core.rpc.reply import Reply
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.answering import Gated
-
-pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
 ANSWER = 900_000
@@ -84,7 +82,6 @@ async def all_of(replies: list[Reply[Any]], size: int) -> None:
 
 
 @KINDS
-@bounded
 async def test_for_a_peer_that_asks_and_does_not_read_no_more_than_8_mib_of_answers_are_made(subject: str) -> None:
     bus = Bus()
     library = Library(bus)
@@ -123,7 +120,8 @@ async def busy(bus: Bus) -> AsyncIterator[None]:
 FOREVER = Limits(write_timeout=1e6, ping_interval=1e6)
 
 
-# Not `bounded`: requests have no more time than the scope that they are made in, and here time goes fast.
+# The mark keeps it out of a scope: requests have no more time than the scope that they are made in, and here time goes fast.
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("subject", ["at.once", "after.a.wait", "after.some.waits", "in.place"])
 async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_however_busy_the_machine_is(subject: str) -> None:
     bus = Bus(limits=FOREVER)
@@ -137,7 +135,6 @@ async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_however_
         await all_of(replies, ANSWER)
 
 
-@bounded
 async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_memory, "_LOOK", 1e6)  # as long as the machine takes to run a thread
     bus = Bus()
@@ -151,7 +148,6 @@ async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_in_threa
         await all_of(replies, ANSWER)
 
 
-@bounded
 async def test_the_first_requests_to_a_handler_that_waits_for_all_of_them_begin_after_a_moment() -> None:
     bus, inside, full = Bus(), 0, anyio.Event()
 
@@ -170,7 +166,6 @@ async def test_the_first_requests_to_a_handler_that_waits_for_all_of_them_begin_
             await all_of([client.request("meet") for _ in range(40)], 100_000)
 
 
-@bounded
 async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_yet_and_for_others_after_it() -> None:
     bus = Bus(limits=Limits(running=66))
     Library(bus)
@@ -184,7 +179,6 @@ async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_y
         await all_of(replies, 20_000)
 
 
-@bounded
 async def test_who_asks_too_much_of_a_handler_that_has_not_answered_yet_is_told_that_answers_are_the_reason() -> None:
     bus = Bus(limits=Limits(waiting=1))
     gated = Gated(bus)
@@ -197,7 +191,6 @@ async def test_who_asks_too_much_of_a_handler_that_has_not_answered_yet_is_told_
             await reply
 
 
-@bounded
 async def test_a_handler_that_has_not_answered_yet_begins_beside_others_that_wait_before_large_answers() -> None:
     bus, inside, go = Bus(), 0, anyio.Event()
 
@@ -218,7 +211,6 @@ async def test_a_handler_that_has_not_answered_yet_begins_beside_others_that_wai
         await all_of(replies, ANSWER)
 
 
-@bounded
 async def test_what_is_set_aside_for_calls_that_wait_is_what_an_answer_of_their_handler_shows() -> None:
     bus, inside, go, some = Bus(), 0, anyio.Event(), anyio.Event()
 
@@ -241,7 +233,6 @@ async def test_what_is_set_aside_for_calls_that_wait_is_what_an_answer_of_their_
         await all_of(replies, 20_000)
 
 
-@bounded
 async def test_answers_that_are_not_large_for_a_minute_are_not_expected_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     bus, inside, go = Bus(limits=Limits(running=3)), 0, anyio.Event()
 
@@ -267,7 +258,6 @@ async def test_answers_that_are_not_large_for_a_minute_are_not_expected_to_be(mo
         await all_of(replies, 0)
 
 
-@bounded
 async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_in_which_it_has_asked() -> None:
     bus = Bus()
     library, begun = Library(bus), list[int]()
@@ -304,7 +294,6 @@ async def four_unread(bus: Bus, client: Bus) -> AsyncIterator[list[Reply[Any]]]:
         yield replies
 
 
-@bounded
 async def test_who_does_not_read_takes_no_places_from_others_once_its_handlers_are_over() -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000, total_running=8))
     Library(bus)
@@ -317,7 +306,6 @@ async def test_who_does_not_read_takes_no_places_from_others_once_its_handlers_a
         assert bus.stats().running == 0
 
 
-@bounded
 async def test_a_bus_that_drains_waits_for_answers_that_wait_to_be_read() -> None:
     async with pair(bus := Bus(limits=Limits(outbox_bytes=20_000))) as client, anyio.create_task_group() as group:
         async with four_unread(bus, client) as replies:
@@ -327,7 +315,6 @@ async def test_a_bus_that_drains_waits_for_answers_that_wait_to_be_read() -> Non
         await all_of(replies, 70_000)
 
 
-@bounded
 async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
     bus = Bus()
     Library(bus)
@@ -348,7 +335,6 @@ async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * ANSWER, "é" * (ANSWER // 2)], ids=["ASCII", "UTF-8"])
-@bounded
 async def test_answers_that_wait_cost_the_memory_that_they_are_charged_with(text: str) -> None:
     """msgspec leaves its buffer as large as it has grown: up to two and a half times as large as what is in it."""
     bus = Bus(limits=Limits(outbox_bytes=128 * MIB))

@@ -74,7 +74,6 @@ def test_a_user_of_a_bus_that_is_alone_is_one_of_its_own_clients() -> None:
         assert [node.here for node in bus.nodes()] == [True]
 
 
-@pytest.mark.anyio
 async def test_a_plain_handler_reaches_users_too() -> None:
     server, page = Bus(), Bus()
 

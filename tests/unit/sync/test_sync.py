@@ -637,7 +637,6 @@ else:
 # -- in handlers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_a_def_handler_asks_back_streams_and_lets_its_own_threads_do_so() -> None:
     app = polybus.Bus()
 
@@ -671,7 +670,6 @@ def test_the_context_of_threads_is_for_def_handlers_only() -> None:
         polybus.Bus().handle("a")(handler)
 
 
-@pytest.mark.anyio
 async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
     app, kept = polybus.Bus(), list[BlockingBus]()
 
@@ -691,7 +689,6 @@ async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
 # -- on an event loop ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_there(url: str) -> None:
     outside = sync.connect(url)  # no bus runs on this loop: as in a notebook
     try:

@@ -7,12 +7,8 @@ from polybus import Bus, Cluster, Identity, LocalProtocolError, connect
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.nats_engine import met
 from tests.loops import virtual_time  # noqa: F401
-from tests.support import bounded
-
-pytestmark = pytest.mark.anyio
 
 
-@bounded
 async def test_each_knows_all_others_and_they_are_one_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYBUS_CLUSTER", "nats+tcp://127.0.0.1:1/of-production")
     buses = [Bus(cluster="auto") for _ in range(4)]
@@ -32,7 +28,6 @@ async def test_each_knows_all_others_and_they_are_one_bus(monkeypatch: pytest.Mo
     assert not any(bus.stats().links for bus in buses)
 
 
-@bounded
 async def test_whatever_cluster_a_bus_is_made_for_it_is_this_one_for_the_test() -> None:
     one = Bus(cluster=Cluster("nats+tls://nats.example/shop", name="shop", gap="disconnect"))
     two = Bus(
@@ -45,13 +40,11 @@ async def test_whatever_cluster_a_bus_is_made_for_it_is_this_one_for_the_test() 
     assert one.cluster == Cluster("nats+tls://nats.example/shop", name="shop", gap="disconnect")
 
 
-@bounded
 async def test_a_node_that_comes_later_is_given_the_url_of_the_engine() -> None:
     async with cluster(Bus(cluster="auto")) as url, Bus(cluster=url) as late:
         assert len(await late.nodes()) == 2
 
 
-@bounded
 async def test_the_engine_may_be_one_that_the_test_has() -> None:
     one, two = Bus(cluster="auto"), Bus(cluster="auto")
     async with NatsEngine() as engine, cluster(one, two, url=engine.url) as url:
@@ -59,7 +52,6 @@ async def test_the_engine_may_be_one_that_the_test_has() -> None:
         assert len(engine.clients) == 2
 
 
-@bounded
 async def test_a_bus_that_can_be_no_node_is_an_error_that_says_what_to_write() -> None:
     with pytest.raises(LocalProtocolError, match=r"create it with Bus\(cluster='auto'\)"):
         async with cluster(Bus(cluster="auto"), Bus()):
@@ -70,7 +62,6 @@ async def test_a_bus_that_can_be_no_node_is_an_error_that_says_what_to_write() -
                 raise AssertionError
 
 
-@bounded
 async def test_nodes_that_do_not_meet_are_an_error_and_no_wait_for_ever() -> None:
     one, stranger = Bus(cluster="auto"), Bus(cluster="auto")
     async with cluster(one), stranger:

@@ -8,7 +8,6 @@ import pytest
 from polybus import LocalProtocolError
 from polybus.plugins import Closed
 from polybus.testing.nats_engine import EngineClient, NatsEngine
-from tests.support import bounded
 
 
 class Wire:
@@ -125,8 +124,6 @@ def test_a_server_says_errors_news_and_asks_for_a_sign_of_life() -> None:
     assert not engine.subscriptions.match("a")
 
 
-@pytest.mark.anyio
-@bounded
 async def test_an_engine_that_is_entered_twice_or_cannot_listen_says_so_and_can_be_left() -> None:
     async with NatsEngine("memory://engine-twice") as engine:
         with pytest.raises(LocalProtocolError, match="entered already"):

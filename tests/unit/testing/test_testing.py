@@ -12,9 +12,7 @@ from polybus.testing import Faults, context, pair, protocol_suite, transport_sui
 from polybus.transports import Memory
 from tests.loops import virtual_time  # noqa: F401
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import BOUND, eventually
 
 
 def echoing(**options: Any) -> Bus:
@@ -28,7 +26,6 @@ def echoing(**options: Any) -> Bus:
     return bus
 
 
-@bounded
 async def test_pair_joins_a_client_through_the_real_codec() -> None:
     bus = echoing()
     async with pair(bus, protocol=Ubre(format="binary")) as client:
@@ -37,7 +34,6 @@ async def test_pair_joins_a_client_through_the_real_codec() -> None:
         assert client.peers[0].transport == "memory"
 
 
-@bounded
 async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
     bus = echoing()
     async with pair(bus, protocol="nats") as client, client.subscribe("news.>") as news:
@@ -49,7 +45,6 @@ async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
     await refused(with_identity, LocalProtocolError, match=r"identity= and faults= do not apply.*NatsEngine")
 
 
-@bounded
 async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked() -> None:
     def authenticate(handshake: Any) -> Any:
         raise AssertionError("not asked")
@@ -61,12 +56,10 @@ async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked()
         assert len(bus.peers_of("ann")) == len(bus.peers_of("bob")) == 1
 
 
-@bounded
 async def test_without_an_identity_authenticate_decides() -> None:
     await refused(pair(echoing(authenticate=lambda handshake: None)), Unauthorized)
 
 
-@bounded
 async def test_without_reconnect_a_lost_link_stays_lost() -> None:
     bus = echoing()
     async with pair(bus) as client:
@@ -99,7 +92,6 @@ async def _answered(faults: Faults) -> list[int]:
         return [number for number, reply in enumerate(replies) if reply.done()]
 
 
-@bounded
 async def test_equal_seeds_give_equal_faults() -> None:
     once, again, other = [await _answered(Faults(seed=seed, drop=0.2)) for seed in (1, 1, 2)]
     assert once == again
@@ -107,7 +99,6 @@ async def test_equal_seeds_give_equal_faults() -> None:
     assert 0 < len(once) < 30
 
 
-@bounded
 @pytest.mark.parametrize(
     ("reconnect", "outcomes"),
     [(False, [0, 1, *[Disconnected] * 2]), (True, [0, 1, Disconnected, 3, 4, Disconnected, 6, 7, Disconnected])],
@@ -117,7 +108,6 @@ async def test_a_cut_comes_after_so_many_frames_and_is_a_disconnect(reconnect: b
     assert await _outcomes(Faults(cut_after=5), len(outcomes), reconnect) == outcomes
 
 
-@bounded
 async def test_delays_keep_the_order() -> None:
     bus = echoing()
     async with pair(bus, faults=Faults(seed=1, delay=0.003)) as client, bus.subscribe("x") as received:
@@ -128,7 +118,6 @@ async def test_delays_keep_the_order() -> None:
         assert [(await reply)[0] for reply in replies] == list(range(20))
 
 
-@bounded
 async def test_leaving_while_frames_are_late_loses_none_that_were_sent() -> None:
     bus, heard = Bus(), []
 
@@ -144,7 +133,6 @@ async def test_leaving_while_frames_are_late_loses_none_that_were_sent() -> None
     assert heard == list(range(10))
 
 
-@bounded
 async def test_faults_go_around_any_connector() -> None:
     bus = echoing()
     async with bus.serve("ubre+memory://any") as listener:

@@ -30,10 +30,10 @@ from polybus.plugins import Handshake
 from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
 from tests.integration.web.support import OverAsgi, both_loops, both_ways, echoing, running, served  # noqa: F401  # pytest finds the fixtures by their names here
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.transports.support import UPGRADE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 QUESTION: Final = b'{"request": "echo", "id": 7, "body": 1}'
@@ -71,7 +71,6 @@ def kinds(server: Any) -> set[type]:
 
 @pytest.mark.parametrize("implementation", ["auto", "websockets-sansio", PatientWebSockets])
 @pytest.mark.parametrize("parser", ["h11", "auto"])
-@bounded
 async def test_a_connection_of_this_uvicorn_is_adopted_and_nothing_of_uvicorn_is_left(implementation: Any, parser: Any) -> None:
     app, bus = served()
     async with running(app, ws=implementation, http=parser) as server, connect(at(server)) as client:
@@ -83,7 +82,6 @@ async def test_a_connection_of_this_uvicorn_is_adopted_and_nothing_of_uvicorn_is
     assert server.server_state.connections == set()
 
 
-@bounded
 async def test_compression_is_declined_where_a_connection_is_adopted_and_left_where_it_is_not(way: Any) -> None:
     app, _ = served()
     async with running(app, ws=way) as server:
@@ -94,7 +92,6 @@ async def test_compression_is_declined_where_a_connection_is_adopted_and_left_wh
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(100_000, 5_000), (5_000, 100_000)])
-@bounded
 async def test_the_smaller_limit_of_a_message_counts_that_of_the_bus_or_that_of_uvicorn(
     way: Any, ours: int, theirs: int
 ) -> None:
@@ -111,7 +108,6 @@ async def test_the_smaller_limit_of_a_message_counts_that_of_the_bus_or_that_of_
             assert caught.value.rcvd.reason == "a frame of 5001 bytes, the limit is 5000 (Limits.message)"
 
 
-@bounded
 async def test_what_uvicorn_counts_it_goes_on_counting(way: Any) -> None:
     app, bus = served()
     async with running(app, ws=way, limit_concurrency=3) as server, connect(at(server)), connect(at(server)):
@@ -120,7 +116,6 @@ async def test_what_uvicorn_counts_it_goes_on_counting(way: Any) -> None:
             assert (await http.get("/openapi.json")).status_code == 503
 
 
-@bounded
 async def test_at_a_unix_socket_it_is_adopted_too(tmp_path: Path) -> None:
     app, _ = served()
     async with running(app) as server:
@@ -168,7 +163,6 @@ class Moody(Watcher):
         await self._app(scope, receive, send)
 
 
-@bounded
 async def test_handlers_see_the_variables_of_the_bus_and_not_those_of_the_call(way: Any) -> None:
     app, bus = served()
 
@@ -193,7 +187,6 @@ class Reader(Watcher):
         await self._app(scope, looked_at if scope["type"] == "websocket" else receive, send)
 
 
-@bounded
 async def test_a_middleware_is_left_when_the_connection_ends(way: Any) -> None:
     app, bus = served()
     told: list[str] = []
@@ -208,7 +201,6 @@ async def test_a_middleware_is_left_when_the_connection_ends(way: Any) -> None:
         assert bus.peers == []
 
 
-@bounded
 async def test_a_middleware_that_wraps_receive_sees_every_frame() -> None:
     app, _ = served()
     told: list[str] = []
@@ -274,7 +266,6 @@ def wrapped_whole() -> Any:
         (included, None),  # FastAPI copies the routes of a router, or calls them through it, as its version has it
     ],
 )
-@bounded
 async def test_the_call_returns_where_only_known_things_are_around_it(make: Callable[[], Any], returns: bool | None) -> None:
     async with running(make()) as server:
         async with connect(at(server)) as client:
@@ -287,7 +278,6 @@ async def test_the_call_returns_where_only_known_things_are_around_it(make: Call
         await eventually(lambda: not server.server_state.connections)
 
 
-@bounded
 async def test_a_call_that_the_server_cancels_cuts_the_connection() -> None:
     app, bus = served()
     told: list[str] = []
@@ -309,7 +299,6 @@ async def test_a_call_that_the_server_cancels_cuts_the_connection() -> None:
 
 @pytest.mark.filterwarnings("ignore:The `websockets` implementation", "ignore:websockets.", "ignore:remove second")
 @pytest.mark.parametrize("implementation", ["wsproto", "websockets", OverAsgi])
-@bounded
 async def test_with_another_implementation_of_uvicorn_the_connection_stays_with_it(implementation: Any) -> None:
     app, _ = served()
     async with running(app, ws=implementation) as server, connect(at(server)) as client:
@@ -334,7 +323,6 @@ _USUAL = StreamReader.at_eof
     ],
     ids=["uvicorn", "the loop", "the parser of websockets"],
 )
-@bounded
 async def test_with_another_version_of_what_is_used_of_it_the_connection_stays_with_uvicorn(
     where: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +334,6 @@ async def test_with_another_version_of_what_is_used_of_it_the_connection_stays_w
 
 
 @pytest.mark.parametrize("early", [len(FRAME), 2, 6, 1, 20], ids=["whole", "length", "header", "byte", "part"])
-@bounded
 async def test_a_client_that_speaks_before_it_has_the_answer_is_served_and_stays_with_uvicorn(early: int) -> None:
     asked, decide = anyio.Event(), anyio.Event()
 
@@ -388,7 +375,6 @@ async def until(stream: anyio.abc.ByteStream, end: bytes) -> bytes:
 # -- how it ends
 
 
-@bounded
 async def test_at_its_end_uvicorn_waits_for_the_answer_to_the_goodbye(way: Any) -> None:
     app, bus = served(limits=Limits(close_timeout=60))
     async with running(app, ws=way, lifespan="off") as server:
@@ -406,7 +392,6 @@ async def test_at_its_end_uvicorn_waits_for_the_answer_to_the_goodbye(way: Any) 
         await eventually(lambda: not server.server_state.connections)
 
 
-@bounded
 async def test_at_its_end_uvicorn_waits_no_longer_than_the_close_timeout_for_a_peer_that_says_nothing() -> None:
     app, bus = served(limits=Limits(close_timeout=0.1))
     async with running(app, lifespan="off") as server, await anyio.connect_tcp("127.0.0.1", server.port) as stream:
@@ -419,7 +404,6 @@ async def test_at_its_end_uvicorn_waits_no_longer_than_the_close_timeout_for_a_p
         await eventually(lambda: not bus.peers)
 
 
-@bounded
 async def test_pings_are_those_of_the_limits_and_uvicorn_sends_none_any_more() -> None:
     app, bus = served(limits=Limits(ping_interval=3600, ping_timeout=3600))
     async with running(app, ws_ping_interval=0.01, ws_ping_timeout=0.01) as server:

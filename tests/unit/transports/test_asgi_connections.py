@@ -24,11 +24,11 @@ from polybus.plugins import Handshake
 from polybus.transports._ws.adoption import AdoptedWire
 from polybus.transports._ws.asgi import AsgiTransport, socket_of
 from tests.integration.web.support import both_loops, both_ways, running, served  # noqa: F401  # pytest finds the fixtures by their names here
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.transports.support import UPGRADE, Receiver
 from tests.unit.transports.support import running as transport_host
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 def plain(port: int, **options: Any) -> Any:
@@ -43,7 +43,6 @@ async def code_of(socket: Any) -> tuple[int, str]:
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
 
-@bounded
 async def test_a_binary_frame_where_text_is_spoken_ends_the_connection_with_1003(way: Any) -> None:
     app, _ = served()
     async with running(app, ws=way) as server, plain(server.port) as socket:
@@ -72,7 +71,6 @@ async def stalling(server: Any, bus: Bus, asks: str = '{"subscribe": "news"}', p
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "end"])
-@bounded
 async def test_a_peer_that_leaves_is_gone_however_it_goes(way: Any, how: str) -> None:
     app, bus = served()
     async with running(app, ws=way) as server:
@@ -98,7 +96,6 @@ async def test_a_peer_that_leaves_is_gone_however_it_goes(way: Any, how: str) ->
         assert bus.peers == []
 
 
-@bounded
 async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_others_are_served(way: Any) -> None:
     app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
     async with running(app, ws=way) as server:
@@ -114,7 +111,6 @@ async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_
             await eventually(lambda: len(server.server_state.connections) == 1)
 
 
-@bounded
 async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up(way: Any) -> None:
     app, bus = served(limits=Limits(message=1000, outbox_bytes=10_000, frame_timeout=0.2))
     async with running(app, ws=way) as server, stalling(server, bus, "") as flooding:
@@ -144,7 +140,6 @@ class Hiding:
         await self._app(scope, hidden, send)
 
 
-@bounded
 async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given_up_all_the_same() -> None:
     app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
     app.add_middleware(Hiding)
@@ -156,7 +151,6 @@ async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given
 
 
 @pytest.mark.parametrize("size", [1_000, 500_000])
-@bounded
 async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_takes_on_a_slow_line(size: int) -> None:
     taken = anyio.Event()
 
@@ -184,7 +178,6 @@ async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_tak
         assert f"took nothing for {patience:g} s" in str(receiver.why)
 
 
-@bounded
 async def test_a_close_that_the_peer_does_not_read_is_cut_after_the_close_timeout(way: Any) -> None:
     app, bus = served(limits=Limits(close_timeout=0.1, outbox_bytes=300_000))
     async with running(app, ws=way) as server, stalling(server, bus):
@@ -196,7 +189,6 @@ async def test_a_close_that_the_peer_does_not_read_is_cut_after_the_close_timeou
         await eventually(lambda: not server.server_state.connections)
 
 
-@bounded
 async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing(
     way: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,7 +214,6 @@ async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@bounded
 async def test_with_a_certificate_of_the_server_it_is_wss(way: Any, tmp_path: Path) -> None:
     authority = trustme.CA()
     pem = tmp_path / "server.pem"
@@ -246,7 +237,6 @@ async def test_with_a_certificate_of_the_server_it_is_wss(way: Any, tmp_path: Pa
     assert (seen[0].transport, seen[0].url) == ("wss", f"wss://127.0.0.1:{server.port}/bus")
 
 
-@bounded
 async def test_small_messages_are_not_held_back_by_the_system(way: Any) -> None:
     app, bus = served()
     async with running(app, ws=way) as server, plain(server.port):

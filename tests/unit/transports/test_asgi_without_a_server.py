@@ -15,7 +15,6 @@ from polybus.transports.asgi import AsgiWebSocket
 from tests.loops import virtual_time  # noqa: F401  # the fixture `anyio_backend`
 from tests.unit.transports.support import Gate, Receiver, running
 
-pytestmark = pytest.mark.anyio
 SCOPE: dict[str, Any] = {
     "type": "websocket",
     "scheme": "ws",

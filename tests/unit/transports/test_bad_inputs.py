@@ -16,8 +16,6 @@ from tests.vectors.bad_inputs import HANDSHAKES, LENGTHS, WEBSOCKET
 
 from .support import Host, Receiver, Server, dial, opened, raw_peer, running, serving
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def undisturbed(host: Host, url: str) -> AsyncIterator[Server]:

@@ -25,8 +25,6 @@ from tests.support import BOUND
 
 from .support import Host, Raw, Receiver, dial, fill, joined, raw_peer, running, serving
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def pumped(host: Host) -> AsyncIterator[tuple[Receiver, Raw]]:

@@ -27,7 +27,7 @@ from .errai_servlets import (
     serving,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 SOON = Backoff(initial=0.001, maximum=0.01)
 
 

@@ -16,8 +16,6 @@ from tests.support import BOUND
 
 from .support import Gate, Host, Receiver, Server, dial, fill, joined, running, serving
 
-pytestmark = pytest.mark.anyio
-
 SCHEMES = ["memory", "tcp", "unix", "ws"]
 SOCKETS = ["tcp", "unix", "ws"]
 

@@ -18,8 +18,6 @@ from tests.unit.link.test_slow_lines import slow_line
 
 from .support import BOTH, Host, Raw, raw_server, running
 
-pytestmark = pytest.mark.anyio
-
 TWICE = gzip.compress(gzip.compress(bytes(1 << 20)))
 COOKIES = b"".join(b"Set-Cookie: c%d=1\r\n" % number for number in range(257))
 TOO_MUCH = {

@@ -29,8 +29,6 @@ from .support import Raw, Receiver, bare, client_tls, dial, fill, joined, opened
 if TYPE_CHECKING:
     import trustme
 
-pytestmark = pytest.mark.anyio
-
 linux = pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell it")
 
 TCP, WS = "tcp://127.0.0.1:0", "ws://127.0.0.1:0/bus"

@@ -16,8 +16,6 @@ from tests.loops import both_backends  # noqa: F401
 
 from .support import BOTH, Gate, Host, Receiver, dial, joined, running, serving
 
-pytestmark = pytest.mark.anyio
-
 
 async def listen(host: Host, end: PipeEnd, **more: Any) -> Gate:
     gate = Gate(host)

@@ -18,8 +18,6 @@ from tests.support import BOUND
 
 from .support import Raw, client_tls, dial, raw_peer, raw_server, running, serving
 
-pytestmark = pytest.mark.anyio
-
 TRANSPORTS = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/lines"]
 
 

@@ -16,7 +16,7 @@ from tests.support import BOUND
 
 from .support import Raw, raw_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 SOON = Limits(connect_timeout=0.3, handshake_timeout=0.3, write_timeout=0.3, frame_timeout=0.3, close_timeout=0.3)
 STANDS = evolve(SOON, connect_timeout=BOUND, handshake_timeout=BOUND)

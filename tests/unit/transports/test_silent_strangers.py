@@ -14,11 +14,9 @@ from polybus import Bus, ConnectFailed, Limits, connect
 from polybus.protocols.uprotocol import IdFactory
 from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from .support import client_tls
-
-pytestmark = pytest.mark.anyio
 
 LIMITS = Limits(handshakes=5, handshake_timeout=60.0, close_timeout=0.1)
 
@@ -29,7 +27,6 @@ async def silent(url: str, stack: AsyncExitStack) -> anyio.abc.SocketStream:
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss", "tls"])
-@bounded
 async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
     scheme: str, authority: trustme.CA, server_tls: ssl.SSLContext
 ) -> None:
@@ -57,7 +54,6 @@ async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
         assert admissions.hosts == {}
 
 
-@bounded
 async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:
     go, asked = anyio.Event(), 0
 
@@ -87,7 +83,6 @@ async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:
 
 @pytest.mark.parametrize("limits", [Limits(peers=8), Limits(peers_per_address=8)], ids=["in all", "of one address"])
 @pytest.mark.parametrize("wire", ["uprotocol", "jrep"])
-@bounded
 async def test_a_peer_over_http_that_asks_for_nothing_gives_way_where_there_are_too_many(
     wire: str, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

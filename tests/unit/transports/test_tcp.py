@@ -22,8 +22,6 @@ from tests.support import HAS_IPV6, free_port
 
 from .support import Host, Raw, adapter_of, bare, client_tls, dial, raw_peer, raw_server, running, serving
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_silent_peer_gets_a_keep_alive_and_is_not_cut(anyio_backend: Any) -> None:
     async with bare(anyio_backend, "tcp://127.0.0.1:0") as (host, raw, there):

@@ -227,7 +227,6 @@ def test_a_peer_of_which_the_system_tells_nothing_has_one_ping_timeout(asked: Op
     assert asked.connection.closed
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_bus_alone_behind_http_waits_so(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = anyio.Event()

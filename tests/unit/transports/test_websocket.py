@@ -20,8 +20,6 @@ from tests.loops import every_loop  # noqa: F401
 
 from .support import Raw, bare, dial, fill, joined, raw_peer, raw_server, running, serving
 
-pytestmark = pytest.mark.anyio
-
 URL = "ws://127.0.0.1:0/bus"
 _WEBSOCKETS = int(version("websockets").partition(".")[0])
 

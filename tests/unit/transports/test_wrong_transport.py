@@ -10,11 +10,11 @@ import trustme
 from polybus import Bus, BusError, ConnectFailed, Limits, connect
 from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import eventually
 
 from .support import client_tls
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 PATIENT = Limits(handshake_timeout=600.0, connect_timeout=600.0)
 """So that only what happens at once ends within a test."""
 
@@ -32,7 +32,6 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize(("served", "dialled"), [("ws", "wss"), ("tcp", "tls")])
-@bounded
 async def test_tls_to_a_plain_port_is_told_at_once(served: str, dialled: str) -> None:
     bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
     async with bus.serve(f"ubre+{served}://127.0.0.1:0") as server:
@@ -40,7 +39,6 @@ async def test_tls_to_a_plain_port_is_told_at_once(served: str, dialled: str) ->
         await refused(entering, ConnectFailed, match=f"speaks no TLS on this port.* in place of {dialled}://")
 
 
-@bounded
 async def test_frames_of_tcp_to_a_websocket_server_are_told_at_once() -> None:
     bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
     async with bus.serve("ubre+ws://127.0.0.1:0") as server:
@@ -50,7 +48,6 @@ async def test_frames_of_tcp_to_a_websocket_server_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("transport", ["wss", "tls"])
-@bounded
 async def test_the_log_of_a_server_says_that_a_client_may_not_trust_it(
     transport: str, authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,7 +59,6 @@ async def test_the_log_of_a_server_says_that_a_client_may_not_trust_it(
     assert "no connection: the client " in said(caplog) and "trust this server's certificate" in said(caplog)
 
 
-@bounded
 async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of_a_server_with_it(
     authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,7 +76,6 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
     ("name", "expires", "says"),
     [("127.0.0.1", -1, "has expired: renew it"), ("another.example", 30, "is not for 127.0.0.1: connect to a name in it")],
 )
-@bounded
 async def test_a_certificate_that_is_not_right_is_told_by_its_cause(
     name: str, expires: int, says: str, authority: trustme.CA
 ) -> None:

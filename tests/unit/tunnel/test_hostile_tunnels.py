@@ -16,11 +16,9 @@ from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, let_expire, next_event
+from tests.support import eventually, let_expire, next_event
 from tests.unit.answering import answering
 from tests.unit.tunnel.test_tunnels import Heard, nothing_is_left, offered, the_channel, tunnelled
-
-pytestmark = pytest.mark.anyio
 
 
 async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> FrameChannel:
@@ -46,7 +44,6 @@ async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> Frame
         ({"params": {"id": None}}, "params of a tunnel are text to text"),
     ],
 )
-@bounded
 async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts: Any, said: str) -> None:
     async with offered(inner := answering()) as (front, out):
         with pytest.raises(RequestError, match=said):
@@ -56,7 +53,6 @@ async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts:
         assert await out.request("echo", 1) == 1
 
 
-@bounded
 async def test_an_open_without_a_body_is_let_in_as_one_without_wishes() -> None:
     async with offered(inner := answering()) as (front, out):
         channel = await opened(out, "plant.7", None)
@@ -66,7 +62,6 @@ async def test_an_open_without_a_body_is_let_in_as_one_without_wishes() -> None:
         assert nothing_is_left(front, out)
 
 
-@bounded
 async def test_an_inner_authenticate_sees_cookies_and_none_where_they_are_malformed() -> None:
     seen: list[Handshake] = []
 
@@ -81,7 +76,6 @@ async def test_an_inner_authenticate_sees_cookies_and_none_where_they_are_malfor
     assert [dict(handshake.cookies) for handshake in seen] == [{"session": "42", "theme": "dark"}, {}]
 
 
-@bounded
 async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself() -> None:
     async with pair(answering()) as out:
         there = out.tunnel("plant.7")
@@ -90,7 +84,6 @@ async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself(
         await refused(outside, LocalProtocolError, match="as safe as its outer connection")
 
 
-@bounded
 async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_authenticate_is_cancelled() -> None:
     begun, cancelled = anyio.Event(), anyio.Event()
 
@@ -118,7 +111,6 @@ async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_auth
         assert await out.request("echo", 1) == 1
 
 
-@bounded
 async def test_an_outer_bus_that_is_left_while_a_tunnel_is_let_in_ends_the_attempt() -> None:
     begun = anyio.Event()
 
@@ -132,7 +124,6 @@ async def test_an_outer_bus_that_is_left_while_a_tunnel_is_let_in_ends_the_attem
         await front.peers[0].aclose("switched off")
 
 
-@bounded
 async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_behind() -> None:
     begun, go = anyio.Event(), anyio.Event()
 
@@ -166,7 +157,6 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
 
 @pytest.mark.parametrize("waits", [False, True], ids=["read", "unread"])
 @pytest.mark.parametrize("item", [7, "no base64!", "YQ="], ids=str)
-@bounded
 async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
     async with tunnelled(inner := answering()) as (_, out, within):
         transport: Any = party_of(inner.peers[0]).link.transport
@@ -184,7 +174,6 @@ async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: A
         assert await within.request("echo", 2) == 2
 
 
-@bounded
 async def test_a_frame_may_come_as_text_in_base64() -> None:
     async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
@@ -194,7 +183,6 @@ async def test_a_frame_may_come_as_text_in_base64() -> None:
 
 
 @pytest.mark.parametrize("unread", [0, WINDOW + 1], ids=["both ended", "ours waits"])
-@bounded
 async def test_items_after_the_end_of_their_half_are_no_frames_any_more(unread: int) -> None:
     async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
@@ -217,7 +205,6 @@ async def test_items_after_the_end_of_their_half_are_no_frames_any_more(unread: 
 
 
 @pytest.mark.parametrize("outbox", [8, Limits().outbox])  # full, and not full where the credit ends
-@bounded
 async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and_what_waits_arrives_in_order(
     outbox: int,
 ) -> None:
@@ -246,7 +233,6 @@ async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and
         await eventually(lambda: writer.held == 0)
 
 
-@bounded
 async def test_a_frame_that_the_outer_connection_refuses_after_it_waited_ends_the_tunnel_with_the_limit() -> None:
     async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
@@ -263,7 +249,6 @@ async def test_a_frame_that_the_outer_connection_refuses_after_it_waited_ends_th
         assert await out.request("echo", 1) == 1
 
 
-@bounded
 async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_after_close_timeout() -> None:
     async with tunnelled(answering(), client=Bus(limits=Limits(close_timeout=0.02, write_timeout=30.0))) as (
         front,
@@ -285,7 +270,6 @@ async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_af
         assert await out.request("echo", 1) == 1
 
 
-@bounded
 async def test_a_request_that_waits_in_a_tunnel_ends_with_the_peer_that_is_gone() -> None:
     async with tunnelled(answering()) as (_, out, within):
         pending = within.request("endless", timeout=100)

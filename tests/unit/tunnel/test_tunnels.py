@@ -18,10 +18,9 @@ from polybus.plugins.extensions import party_of
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import Gated, answering
 
-pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.02)
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 
@@ -98,7 +97,6 @@ class Heard:
     ],
     ids=["name", "protocol"],
 )
-@bounded
 async def test_a_tunnel_that_is_not_served_is_connect_failed_saying_why_and_costs_nothing(
     name: str, protocol: str, why: str
 ) -> None:
@@ -108,7 +106,6 @@ async def test_a_tunnel_that_is_not_served_is_connect_failed_saying_why_and_cost
         assert await out.request("echo", 1) == 1
 
 
-@bounded
 async def test_authorize_of_the_outer_bus_is_asked_for_the_tunnel_and_no_means_forbidden() -> None:
     asked: list[Any] = []
 
@@ -126,7 +123,6 @@ async def test_authorize_of_the_outer_bus_is_asked_for_the_tunnel_and_no_means_f
     assert asked == [("tunnel", "plant.7"), ("tunnel", "plant.8"), ("tunnel", "nobody")]
 
 
-@bounded
 async def test_without_an_inner_authenticate_the_inner_identity_is_the_outer_one() -> None:
     inner = Bus()
 
@@ -139,7 +135,6 @@ async def test_without_an_inner_authenticate_the_inner_identity_is_the_outer_one
         assert inner.peers_of("42") == inner.peers
 
 
-@bounded
 async def test_an_inner_authenticate_sees_the_outer_peer_the_names_of_the_pattern_params_and_headers() -> None:
     seen: list[Handshake] = []
 
@@ -161,7 +156,6 @@ async def test_an_inner_authenticate_sees_the_outer_peer_the_names_of_the_patter
         assert nothing_is_left(front, out)
 
 
-@bounded
 async def test_a_server_may_open_a_tunnel_to_its_client() -> None:
     front, out = Bus(), Bus()
     out.handle_tunnels("back", answering(), protocol="jrep")
@@ -169,7 +163,6 @@ async def test_a_server_may_open_a_tunnel_to_its_client() -> None:
         assert await within.request("echo", "hi") == "hi"
 
 
-@bounded
 async def test_the_inner_bus_runs_from_the_first_tunnel_to_the_end_of_the_outer_one_unless_somebody_runs_it() -> None:
     inner = answering()
     async with tunnelled(inner):
@@ -181,7 +174,6 @@ async def test_the_inner_bus_runs_from_the_first_tunnel_to_the_end_of_the_outer_
         assert not inner.why_not_ready
 
 
-@bounded
 async def test_two_buses_that_lead_tunnels_to_each_other_end_all_the_same() -> None:
     one, two = answering(), answering()
     one.handle_tunnels("two", two, protocol="csb")
@@ -215,7 +207,6 @@ def test_what_is_no_name_no_pattern_no_protocol_or_no_bus_is_told_at_once() -> N
 # -- one in the other ----------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_bus_that_leads_to_itself_is_entered_as_often_as_there_are_hops_and_no_oftener() -> None:
     bus = answering()
     bus.handle_tunnels("again", bus, protocol="ubre")
@@ -229,7 +220,6 @@ async def test_a_bus_that_leads_to_itself_is_entered_as_often_as_there_are_hops_
         assert await level.request("echo", "still") == "still"
 
 
-@bounded
 async def test_the_far_end_counts_hops_itself() -> None:
     bus = answering(limits=Limits(hops=1))
     bus.handle_tunnels("again", bus, protocol="ubre")
@@ -237,7 +227,6 @@ async def test_the_far_end_counts_hops_itself() -> None:
         await refused(connect(first.tunnel("again"), protocol="ubre"), ConnectFailed, match="limit is 1")
 
 
-@bounded
 async def test_a_tunnel_goes_through_a_broker() -> None:
     server = answering()
     server.handle_tunnels("plant.{id}", answering(), protocol="jrep")
@@ -253,7 +242,6 @@ async def test_a_tunnel_goes_through_a_broker() -> None:
 
 
 @pytest.mark.parametrize("outside", ["ubre", Ubre(format="binary"), "csb", "jrep", "uprotocol"], ids=str)
-@bounded
 async def test_a_frame_that_the_outer_connection_does_not_take_is_too_large_naming_both_limits(outside: Any) -> None:
     inner, small = Bus(), Limits(message=8192)
 
@@ -278,7 +266,6 @@ async def test_a_frame_that_the_outer_connection_does_not_take_is_too_large_nami
 
 
 @pytest.mark.parametrize("outside", ["ubre", "jrep"])
-@bounded
 async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: str) -> None:
     deep: Any = 0
     for _ in range(110):
@@ -290,7 +277,6 @@ async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: 
 # -- what holds a tunnel back --------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
     inner = answering()
     async with tunnelled(inner, client=Bus(limits=Limits(queue_bytes=100_000))) as (_, out, within):
@@ -304,7 +290,6 @@ async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
         assert within.stats().reconnects == 0
 
 
-@bounded
 async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_when_it_reads_again() -> None:
     inner = answering()
     async with tunnelled(inner) as (_, out, within):
@@ -323,7 +308,6 @@ async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_wh
         assert channel.queued == 0
 
 
-@bounded
 async def test_frames_that_come_together_are_handed_on_together_and_in_order() -> None:
     async with tunnelled(answering()) as (front, out, _):
         channel, far = the_channel(out), the_channel(front)
@@ -337,7 +321,6 @@ async def test_frames_that_come_together_are_handed_on_together_and_in_order() -
         await eventually(lambda: far._credit + channel._consumed == granted)  # and room for as many was granted again
 
 
-@bounded
 async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
     hasty = Bus(limits=Limits(write_timeout=0.05))
     async with tunnelled(answering(), client=hasty) as (front, out, within):
@@ -351,7 +334,6 @@ async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
         assert await out.request("echo", 1) == 1
 
 
-@bounded
 async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_has_ended() -> None:
     inner, heard = Bus(), 0
 
@@ -373,7 +355,6 @@ async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_ha
             assert within.stats().reconnects == 1
 
 
-@bounded
 async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
     async with tunnelled(inner := answering()) as (front, out, within):
         transport: Any = party_of(inner.peers[0]).link.transport
@@ -390,7 +371,6 @@ async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer
         assert budget.held == 0
 
 
-@bounded
 async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and_nothing_else() -> None:
     async with offered(answering()) as (_, out):
         party = party_of(out.peers[0])
@@ -405,7 +385,6 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
 
 
 @pytest.mark.parametrize("reads", [False, True])
-@bounded
 async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone(reads: bool) -> None:
     async with tunnelled(inner := answering()) as (front, out, within):
         channel = the_channel(out)
@@ -424,7 +403,6 @@ async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunne
 # -- ends ----------------------------------------------------------------------------------------------------------------
 
 
-@bounded
 async def test_leaving_the_inner_client_ends_the_tunnel_and_nothing_else() -> None:
     inner = answering()
     async with tunnelled(inner) as (front, out, within):
@@ -439,7 +417,6 @@ async def test_leaving_the_inner_client_ends_the_tunnel_and_nothing_else() -> No
         assert front.stats().running == 0  # a tunnel takes nobody's place
 
 
-@bounded
 async def test_what_was_written_before_the_inner_client_left_arrives() -> None:
     inner = Bus()
     seen: list[int] = []
@@ -460,7 +437,6 @@ async def test_what_was_written_before_the_inner_client_left_arrives() -> None:
     ("outside", "code", "reason"),
     [("ubre", 1000, ""), ("csb", 1000, "enough for today"), ("jrep", 1001, "moving"), ("uprotocol", 4000, "own")],
 )
-@bounded
 async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str, code: int, reason: str) -> None:
     inner = answering()
     for here, there in (("server", "client"), ("client", "server")):
@@ -472,7 +448,6 @@ async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str,
             assert (event.code, event.reason) == (code, reason)
 
 
-@bounded
 async def test_the_other_half_flows_on_when_one_has_ended() -> None:
     async with tunnelled(answering()) as (front, out, _):
         channel, far = the_channel(out), the_channel(front)
@@ -485,7 +460,6 @@ async def test_the_other_half_flows_on_when_one_has_ended() -> None:
         assert (heard.frames, heard.ends[0].code) == ([b"\x00" * 10] * 300, 1000)
 
 
-@bounded
 async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> None:
     async with tunnelled(answering()) as (front, out, within):
         party_of(within.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
@@ -495,14 +469,12 @@ async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> 
         )
 
 
-@bounded
 async def test_while_the_outer_link_is_down_no_tunnel_is_opened() -> None:
     async with pair(answering(), reconnect=True) as out:
         party_of(out.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
         await refused(connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match="the outer link to .* is down")
 
 
-@bounded
 async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_both_come_back() -> None:
     inner = answering()
     async with tunnelled(inner) as (front, _, within), within.subscribe("news") as news:
@@ -520,7 +492,6 @@ async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_b
         assert (await anext(news)).body == "again"
 
 
-@bounded
 async def test_when_the_outer_link_is_gone_for_good_so_is_the_inner_one() -> None:
     async with offered(answering()) as (front, out):
         async with connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON) as within:
@@ -530,7 +501,6 @@ async def test_when_the_outer_link_is_gone_for_good_so_is_the_inner_one() -> Non
                 await within.request("echo", 1)
 
 
-@bounded
 async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
     gated = Gated(inner := Bus())
     async with tunnelled(inner) as (front, _, within), anyio.create_task_group() as group:
@@ -543,7 +513,6 @@ async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@bounded
 async def test_a_draining_outer_bus_lets_inner_requests_finish_also_of_buses_that_others_run(deep: bool) -> None:
     outer, inner, innermost = Bus(), Bus(), Bus()
     gated = Gated(innermost if deep else inner)
@@ -577,7 +546,6 @@ OUTSIDES = (*PROTOCOLS, Ubre(format="binary"), UProtocol(format="protobuf"))
 
 
 @pytest.mark.parametrize(("inside", "outside"), [*zip(itertools.cycle(PROTOCOLS), OUTSIDES, strict=False)], ids=str)
-@bounded
 async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outside: Any) -> None:
     sizes: list[tuple[str, int]] = []
     async with tunnelled(answering(), inside=inside, protocol=outside) as (_, out, within):

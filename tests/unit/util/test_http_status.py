@@ -15,7 +15,7 @@ from tests.support import eventually
 
 EXAMPLE = "http://127.0.0.1:8081"
 LOCAL = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 @asynccontextmanager

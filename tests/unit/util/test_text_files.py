@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from polybus._util.process import read_text_files
-from tests.support import bounded
 
-pytestmark = [pytest.mark.anyio, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
-@bounded
 async def test_texts_are_given_by_their_paths(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("ü", encoding="utf-8")
     (tmp_path / "b").write_text("")
@@ -29,7 +27,6 @@ async def test_texts_are_given_by_their_paths(tmp_path: Path) -> None:
         (b"x" * (64 * 1024 + 1), "the key is larger than 65536 bytes"),
     ],
 )
-@bounded
 async def test_what_is_no_small_text_is_refused_without_its_path(tmp_path: Path, content: bytes | None, text: str) -> None:
     path = tmp_path / "secret"
     if content is not None:
@@ -40,7 +37,6 @@ async def test_what_is_no_small_text_is_refused_without_its_path(tmp_path: Path,
 
 
 @pytest.mark.parametrize("path", ["a\0b", "", "/"])
-@bounded
 async def test_what_is_no_path_of_a_file_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="the key "):
         await read_text_files({path: "the key"})

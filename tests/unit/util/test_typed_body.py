@@ -9,12 +9,10 @@ from pydantic import TypeAdapter
 
 from polybus import Bus
 from polybus.testing import pair
-from tests.support import bounded
 
 UNIT = {"unit": "m"}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("annotation", "maker"),
     [
@@ -24,7 +22,6 @@ UNIT = {"unit": "m"}
     ],
     ids=str,
 )
-@bounded
 async def test_the_reader_of_a_type_without_a_hash_is_made_once_and_not_for_each_message(
     annotation: Any, maker: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,6 @@ from polybus.testing.virtual_time import VirtualLoop
 from tests.support import BOUND, eventually, let_expire
 from tests.unit.broker.raw import raw_peer
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=["virtual time"], scope="module")
 async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:

@@ -11,7 +11,7 @@ from polybus import Bus, BusError, Handshake, Limits, connect
 from polybus.broker import Broker
 from polybus.protocols import Csb
 from polybus.testing import FaultRates, World, simulated
-from tests.support import bounded, eventually
+from tests.support import eventually
 from tests.unit.broker.raw import RawPeer, raw_peer
 
 pytestmark = pytest.mark.native
@@ -46,8 +46,6 @@ async def test_a_client_that_is_sent_away_while_it_publishes_costs_the_others_no
             assert other.stats().reconnects == 0
 
 
-@pytest.mark.anyio
-@bounded
 @pytest.mark.parametrize("let_in", [True, False], ids=["let_in", "while_it_waits_for_authenticate"])
 async def test_a_client_of_a_broker_that_sends_too_much_that_is_malformed_is_sent_away_alone(let_in: bool) -> None:
     asked: list[Handshake] = []
@@ -81,8 +79,6 @@ async def test_a_client_of_a_broker_that_sends_too_much_that_is_malformed_is_sen
             assert (server.stats().malformed, server.stats().reconnects, good.stats().reconnects) == (6, 0, 0)
 
 
-@pytest.mark.anyio
-@bounded
 async def test_a_broker_that_sends_too_much_that_is_malformed_and_of_no_client_loses_its_link() -> None:
     server, ends = Bus(limits=Limits(bad_messages=5)), list[tuple[int, str]]()
     entered = anyio.Event()

@@ -24,8 +24,6 @@ from .raw import raw
 from .test_federation import URL, make_bus
 from .test_session import carry, hear, messages, pair
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def served(bus: Bus, *while_connecting: str) -> AsyncIterator[tuple[ClientMessageBusImpl, Peer]]:

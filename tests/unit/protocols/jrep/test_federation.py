@@ -23,7 +23,6 @@ from tests.support import BOUND, eventually, next_event
 
 from .raw import Peer, raw
 
-pytestmark = pytest.mark.anyio
 URL = "jrep+tcp://127.0.0.1:0"
 
 

@@ -170,7 +170,6 @@ def adding() -> Bus:
     return bus
 
 
-@pytest.mark.anyio
 async def test_a_function_answers_for_primitives_and_for_their_classes() -> None:
     bus = adding()
     with anyio.fail_after(BOUND):
@@ -190,7 +189,6 @@ async def test_a_function_answers_for_primitives_and_for_their_classes() -> None
             assert await bus.request(ADD, [2, 3]) == 5  # its own
 
 
-@pytest.mark.anyio
 async def test_what_an_annotation_says_of_an_argument_is_checked() -> None:
     bus = Bus()
 
@@ -204,7 +202,6 @@ async def test_what_an_annotation_says_of_an_argument_is_checked() -> None:
             await SERVICE.call(bus, "half", 3)
 
 
-@pytest.mark.anyio
 async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() -> None:
     bus = adding()
     with anyio.fail_after(BOUND):

@@ -9,8 +9,6 @@ from polybus import Bus, Limits
 from tests.loops import virtual_time  # noqa: F401
 from tests.unit.transports.support import dial, running
 
-pytestmark = pytest.mark.anyio
-
 
 def command(verb: str, **parts: str) -> bytes:
     return json.dumps([{"ToSubject": "ServerBus", "CommandType": verb, **parts}]).encode()

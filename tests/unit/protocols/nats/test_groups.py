@@ -12,9 +12,7 @@ from polybus import Backoff, Bus, NoHandler, Route, bridge, connect
 from polybus.testing import cluster, pair
 from polybus.testing.nats_engine import NatsEngine
 from tests.contract.nats_groups import GROUPS, Member, each_is_for_one_member_of_a_group
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 TWENTY = Counter(map(str, range(20)))
@@ -43,7 +41,6 @@ async def publish(bus: Bus, count: int = 20) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("wire", ["native", "cluster", "pair"])
-@bounded
 async def test_one_member_of_a_group_gets_each_publication_the_publisher_s_own_among_them(wire: str, count: int) -> None:
     async with NatsEngine() as engine, AsyncExitStack() as stack:
         members = await joined(stack, engine, wire, count)
@@ -52,7 +49,6 @@ async def test_one_member_of_a_group_gets_each_publication_the_publisher_s_own_a
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-@bounded
 async def test_a_member_with_two_links_hears_its_own_publications_once(servers: int) -> None:
     member = Member(Bus(), "a")
     async with AsyncExitStack() as stack:
@@ -64,7 +60,6 @@ async def test_a_member_with_two_links_hears_its_own_publications_once(servers: 
 
 
 @pytest.mark.parametrize("wire", ["native", "cluster"])
-@bounded
 async def test_what_a_client_publishes_and_a_relay_passes_on_is_for_one_member_of_a_group(wire: str) -> None:
     address = f"ubre+memory://groups-relay-{wire}"
     async with NatsEngine() as engine, AsyncExitStack() as stack:
@@ -82,7 +77,6 @@ async def test_what_a_client_publishes_and_a_relay_passes_on_is_for_one_member_o
         assert all(member.heard["alone"] == Counter(map(str, range(40))) for member in members)
 
 
-@bounded
 async def test_what_crosses_a_bridge_is_for_one_member_of_a_group_on_the_other_side() -> None:
     far, near = Member(Bus(), "far"), Bus()
     async with NatsEngine() as engine, connect(engine.url, bus=far.bus), near.serve("ubre+memory://groups-bridge"):
@@ -92,7 +86,6 @@ async def test_what_crosses_a_bridge_is_for_one_member_of_a_group_on_the_other_s
             assert all(heard == TWENTY for heard in far.heard.values())
 
 
-@bounded
 async def test_a_group_hears_what_its_own_bus_publishes_while_the_link_is_down() -> None:
     member = Member(Bus(), "a")
     async with NatsEngine() as engine, connect(engine.url, bus=member.bus, backoff=BACKOFF):
@@ -102,7 +95,6 @@ async def test_a_group_hears_what_its_own_bus_publishes_while_the_link_is_down()
         assert all(heard == TWENTY for heard in member.heard.values())
 
 
-@bounded
 async def test_a_program_that_copies_the_headers_of_what_it_hears_is_heard_itself() -> None:
     bus, heard = Bus(), list[str]()
 
@@ -129,7 +121,6 @@ async def test_a_program_that_copies_the_headers_of_what_it_hears_is_heard_itsel
         assert copied[0].startswith(b"NATS/1.0\r\nPolybus-Echo: ")
 
 
-@bounded
 async def test_a_bus_asks_the_others_by_name_and_hears_nothing_of_its_own_questions() -> None:
     bus, heard, told = Bus(), list[str](), list[str]()
 
@@ -169,7 +160,6 @@ async def test_a_bus_asks_the_others_by_name_and_hears_nothing_of_its_own_questi
         assert len(heard) == 23
 
 
-@bounded
 async def test_a_server_without_headers_gives_a_group_what_others_publish() -> None:
     class Old(NatsEngine):
         @property

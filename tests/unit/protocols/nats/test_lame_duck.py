@@ -22,8 +22,6 @@ from polybus.protocols.nats.operations import write_json
 from polybus.testing.nats_engine import EngineClient, NatsEngine
 from tests.loops import virtual_time as anyio_backend  # noqa: F401
 
-pytestmark = pytest.mark.anyio
-
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 ENDS: dict[str, Any] = {"ldm": True, "connect_urls": ["127.0.0.1:1"]}
 

@@ -12,9 +12,7 @@ from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.testing import pair
 from polybus.testing.nats_engine import NatsEngine
-from tests.support import bounded, eventually, next_event
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually, next_event
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 
@@ -29,7 +27,6 @@ def answering(name: str, subject: str = "name") -> Bus:
     return bus
 
 
-@bounded
 async def test_handlers_of_a_subject_share_its_requests() -> None:
     one, two = answering("one"), answering("two")
     async with NatsEngine() as engine, connect(engine.url, bus=one), connect(engine.url, bus=two), connect(engine.url) as asker:
@@ -37,7 +34,6 @@ async def test_handlers_of_a_subject_share_its_requests() -> None:
         assert set(answers) == {"one", "two"}
 
 
-@bounded
 async def test_handlers_in_groups_of_their_own_both_hear_a_notification_and_one_is_heard() -> None:
     heard: list[str] = []
 
@@ -57,7 +53,6 @@ async def test_handlers_in_groups_of_their_own_both_hear_a_notification_and_one_
             await eventually(lambda: sorted(heard) == ["a", "b"])
 
 
-@bounded
 async def test_a_handler_that_comes_later_is_announced_and_one_that_leaves_is_gone() -> None:
     async with NatsEngine() as engine, connect(engine.url) as asker:
         bus = Bus()
@@ -76,7 +71,6 @@ async def test_a_handler_that_comes_later_is_announced_and_one_that_leaves_is_go
             await asker.request("late", timeout=1000)
 
 
-@bounded
 async def test_a_handler_and_a_subscription_of_one_subject_do_not_meet() -> None:
     bus, handled = Bus(), list[Any]()
 
@@ -95,7 +89,6 @@ async def test_a_handler_and_a_subscription_of_one_subject_do_not_meet() -> None
             assert handled == [1, 2]
 
 
-@bounded
 async def test_subscriptions_and_handlers_are_there_again_before_other_traffic() -> None:
     bus = answering("here")
     async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, bus=bus, backoff=BACKOFF):
@@ -114,7 +107,6 @@ async def test_subscriptions_and_handlers_are_there_again_before_other_traffic()
                 assert (await anext(news)).body == (await anext(own)).body == round_
 
 
-@bounded
 async def test_entering_a_subscription_goes_on_when_the_link_is_lost_meanwhile() -> None:
     async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, backoff=BACKOFF) as bus:
         entered = anyio.Event()
@@ -135,7 +127,6 @@ async def test_entering_a_subscription_goes_on_when_the_link_is_lost_meanwhile()
                 await other.publish("news", 1)
 
 
-@bounded
 async def test_a_member_that_drains_leaves_its_group_and_finishes_what_it_has() -> None:
     one, started, go = Bus(), anyio.Event(), anyio.Event()
 
@@ -158,7 +149,6 @@ async def test_a_member_that_drains_leaves_its_group_and_finishes_what_it_has() 
             assert await last == "one"
 
 
-@bounded
 async def test_a_member_that_drains_handles_what_was_on_its_way_to_it() -> None:
     handled: dict[str, list[int]] = {"one": [], "two": []}
     heard: dict[str, list[int]] = {"one": [], "two": []}
@@ -197,7 +187,6 @@ async def test_a_member_that_drains_handles_what_was_on_its_way_to_it() -> None:
         assert handled["two"] and heard["two"]
 
 
-@bounded
 async def test_streams_channels_and_tunnels_are_unsupported() -> None:
     async with NatsEngine() as engine, connect(engine.url) as bus:
         for opening in (bus.stream("lines"), bus.channel("talk")):
@@ -206,7 +195,6 @@ async def test_streams_channels_and_tunnels_are_unsupported() -> None:
                     raise AssertionError("opened")
 
 
-@bounded
 async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives_them_up() -> None:
     async with NatsEngine() as engine, connect(engine.url) as asker, connect(engine.url) as network:
         async with pair(answering("inside", "door.front")) as client:
@@ -219,7 +207,6 @@ async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives
                     await asker.request("house.front")
 
 
-@bounded
 async def test_a_bridge_leads_into_the_network() -> None:
     inside = Bus()
     cloud = answering("cloud", "cloud.name")
@@ -228,7 +215,6 @@ async def test_a_bridge_leads_into_the_network() -> None:
             assert await client.request("name") == "cloud"
 
 
-@bounded
 async def test_a_token_is_checked_and_never_tried_again() -> None:
     async with NatsEngine(token="s3cret") as engine:
         with pytest.raises(Unauthorized):
@@ -238,7 +224,6 @@ async def test_a_token_is_checked_and_never_tried_again() -> None:
             assert bus.peers
 
 
-@bounded
 async def test_what_a_server_says_of_every_kind_of_bytes_ends_or_is_counted() -> None:
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF, limits=Limits(bad_messages=1)) as bus:
         events = bus.events()

@@ -23,15 +23,12 @@ from polybus.events import DeadLettered, FrameRefused
 from polybus.message import Message
 from polybus.protocols import Up
 from polybus.testing import pair
-from tests.support import bounded, eventually, next_event
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually, next_event
 
 NAMES = {"UpdateDoor": 0xB, "door.opened": 0x80CD, "slow": 0xC}
 CAR, PHONE = "//car/10AB/3", "//phone/CD/4"
 
 
-@bounded
 async def test_two_entities_know_each_other_by_what_they_show() -> None:
     bus, seen = Bus(), list[Any]()
 
@@ -58,7 +55,6 @@ async def test_two_entities_know_each_other_by_what_they_show() -> None:
     assert told == [(1, f"{CAR}/80CD", f"{PHONE}/0"), (2, f"{CAR}/80CD", f"{PHONE}/0")]
 
 
-@bounded
 async def test_what_is_bad_or_late_is_counted_and_the_link_goes_on() -> None:
     bus = Bus()
     bus.handle("UpdateDoor")(lambda: None)
@@ -82,7 +78,6 @@ async def test_what_is_bad_or_late_is_counted_and_the_link_goes_on() -> None:
             assert (bus.stats().malformed, len(early.peers)) == (1, 1)
 
 
-@bounded
 async def test_a_loud_authority_is_told_to_wait() -> None:
     bus, release = Bus(), anyio.Event()
 
@@ -105,7 +100,6 @@ async def test_a_loud_authority_is_told_to_wait() -> None:
             assert await asker.request("slow") == "done"
 
 
-@bounded
 async def test_it_goes_through_a_tunnel() -> None:
     inner, outer = Bus(), Bus()
     inner.handle("UpdateDoor")(lambda: "done")
@@ -114,7 +108,6 @@ async def test_it_goes_through_a_tunnel() -> None:
         assert await client.request("UpdateDoor") == "done"
 
 
-@bounded
 async def test_notifications_go_to_addresses_behind_one_link_of_a_bus_and_of_a_peer() -> None:
     fabric, told = Bus(), list[Any]()
 
@@ -142,7 +135,6 @@ HUBS = [f"//hub{number}/1/1" for number in range(3)]
 NEWS = {"news": "//talker/2/1/8001"}
 
 
-@bounded
 async def test_a_relay_passes_publications_on_as_they_are() -> None:
     hub = Bus()
     hub.relay("news")
@@ -165,7 +157,6 @@ async def test_a_relay_passes_publications_on_as_they_are() -> None:
             assert (hub.stats().dropped, hub.stats().malformed) == (0, 0)
 
 
-@bounded
 async def test_a_ring_of_relays_comes_to_an_end() -> None:
     hubs, talker = [Bus() for _ in HUBS], Bus()
     async with AsyncExitStack() as stack:
@@ -194,7 +185,6 @@ async def test_a_ring_of_relays_comes_to_an_end() -> None:
         assert sum(hub.stats().received for hub in hubs) <= 20 * 6  # each way of the ring once in each direction
 
 
-@bounded
 async def test_what_comes_from_another_wire_is_not_relayed_and_the_dead_letter_says_why() -> None:
     hub = Bus()
     hub.relay("news")
@@ -210,7 +200,6 @@ async def test_what_comes_from_another_wire_is_not_relayed_and_the_dead_letter_s
         assert "a ring of relays would have no end: publish it from a handler, or over a bridge" in dead.reason
 
 
-@bounded
 async def test_a_bus_that_serves_tells_an_address_behind_its_only_peer_and_asks_which_of_several() -> None:
     car, told = Bus(), list[Any]()
 
@@ -238,7 +227,6 @@ async def test_a_bus_that_serves_tells_an_address_behind_its_only_peer_and_asks_
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
-@bounded
 async def test_a_wire_without_addresses_says_what_to_write(protocol: str) -> None:
     bus, told = Bus(), list[int]()
     bus.handle("lights")(lambda body: told.append(body))

@@ -17,7 +17,6 @@ from polybus import Bus
 from polybus.protocols import Up
 from polybus.protocols.up import Service, service_of, services_in
 from polybus.testing import pair
-from tests.support import bounded
 
 FOLDER = Path(__file__).parents[3] / "vectors"
 PROTO = FOLDER / "up_services.proto"
@@ -79,8 +78,6 @@ def test_what_is_no_host_or_instance_is_said(authority: str, instance: int) -> N
             make(authority, instance=instance)
 
 
-@pytest.mark.anyio
-@bounded
 async def test_a_bus_speaks_by_the_names_of_a_proto_file() -> None:
     body, subscriptions = services_in(PROTO.read_text())
     bus = Bus()

@@ -24,7 +24,6 @@ from polybus.testing import pair
 from tests.support import BOUND, eventually, next_event
 from tests.unit.protocols.uprotocol.support import REQUEST
 
-pytestmark = pytest.mark.anyio
 VCU = "//VCU.VIN/body.access/1"
 DOOR = "up://VCU.VIN.veh.up.gm.com/body.access/1/door.{}#Door"
 

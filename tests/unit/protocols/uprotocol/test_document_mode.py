@@ -187,7 +187,6 @@ def test_an_id_without_time_never_expires_and_one_with_a_time_does() -> None:
     assert (kept.expires, kept.ttl, kept.attributes["ttl"]) == (None, None, 10000)
 
 
-@pytest.mark.anyio
 async def test_a_bus_answers_the_examples_of_the_document() -> None:
     bus, told = Bus(), list[object]()
 

@@ -13,8 +13,6 @@ from polybus.testing import pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import next_event
 
-pytestmark = pytest.mark.anyio
-
 
 def at(seconds: int) -> UProtocol:
     """With a clock that is this many seconds ahead."""

@@ -7,13 +7,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
-import pytest
 
 from polybus import Bus, connect
 from polybus.protocols import UProtocol
 from tests.support import BOUND
 
-pytestmark = pytest.mark.anyio
 PRIORITIES = {"log.>": "CS0", "door.>": "CS6"}
 BODY = "x" * 8192
 

@@ -11,8 +11,6 @@ from polybus.transports.postmessage import ClonedError, DataCloneError, MessageC
 from tests.support import eventually
 from tests.unit.transports.postmessage.table import settle
 
-pytestmark = pytest.mark.anyio
-
 
 async def shuffled(seed: int | None) -> list[tuple[int, int]]:
     """In which order the messages of three channels arrive that were posted in turns."""

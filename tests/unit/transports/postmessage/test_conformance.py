@@ -6,7 +6,6 @@ import pytest
 from tests.unit.transports.postmessage.table import HOST, ROWS, Row
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 async def test_in_one_process(row: Row) -> None:
     for origin in (HOST, "https://child.example") if row.framed else (HOST,):

@@ -22,8 +22,6 @@ from tests.refusal import refused
 from tests.support import eventually
 from tests.unit.transports.postmessage.table import settle
 
-pytestmark = pytest.mark.anyio
-
 
 def service(**options: Any) -> Bus:
     bus = Bus(**options)

@@ -19,8 +19,6 @@ from polybus.transports.postmessage import InMemoryPort, PortTransport
 from tests.support import eventually, next_event
 from tests.unit.transports.postmessage.table import settle
 
-pytestmark = pytest.mark.anyio
-
 HOST = "https://host.example"
 CHILD = "https://child.example"
 BACKOFF = Backoff(initial=0.001, maximum=0.005)

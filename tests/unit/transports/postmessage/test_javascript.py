@@ -9,9 +9,7 @@ import pytest
 
 from polybus import Bus, ConnectFailed
 from polybus.transports.postmessage import PortTransport
-from tests.support import bounded, eventually
-
-pytestmark = pytest.mark.anyio
+from tests.support import eventually
 
 
 class JsProxy:
@@ -84,7 +82,6 @@ GARBAGE = [
 ]
 
 
-@bounded
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as in a browser
 @pytest.mark.parametrize("data", GARBAGE)
 async def test_what_is_neither_text_nor_a_buffer_is_no_frame_and_ends_that_connection_alone(
@@ -102,7 +99,6 @@ async def test_what_is_neither_text_nor_a_buffer_is_no_frame_and_ends_that_conne
     assert not caplog.records
 
 
-@bounded
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_buffer_and_text_with_half_a_pair_of_surrogates_are_frames(port: Any) -> None:
     bus = Bus()
@@ -116,7 +112,6 @@ async def test_a_buffer_and_text_with_half_a_pair_of_surrogates_are_frames(port:
         assert str(port.posted[-1]).startswith("\0bye 1003 binary frames")
 
 
-@bounded
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("fails", ["close", "onmessage", "at once"])
 async def test_what_javascript_holds_of_python_is_given_back_whatever_the_port_does_at_its_end(

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import pytest
 
 import polybus
 from polybus import Limits
@@ -13,8 +12,6 @@ from polybus.testing.contract.transport import FrameReceiver
 from polybus.transports.zenoh.transport import ZenohTransport, zenoh_address
 from tests.support import BOUND, eventually
 from tests.unit.protocols.up.test_session import published
-
-pytestmark = pytest.mark.anyio
 
 NARROW, TO_US = "up/device2/CD/0/4/80CD/{}/{}/{}/{}/{}", "up/*/*/*/*/*/device1/10AB/0/3/*"
 
