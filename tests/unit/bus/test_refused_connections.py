@@ -15,7 +15,7 @@ from polybus._core.bus import dialer
 from polybus.errors import ConnectFailed, DeadlineExceeded, Forbidden, Unauthorized, Unavailable
 from polybus.events import LinkRetrying, LinkUp
 from tests.refusal import refused
-from tests.support import next_event
+from tests.support import eventually, next_event
 from tests.unit.answering import answering
 
 
@@ -89,6 +89,7 @@ async def test_pauses_grow_while_a_server_tells_a_client_to_come_later(transport
         # So small that any refusal comes later than the pause.
         backoff = Backoff(1e-9, 60, jitter=False)
         async with connect(listener.url, bus=client, tls=trust, backoff=backoff):
+            await eventually(lambda: bus.peers)
             away = True
             await bus.peers[0].aclose("a moment")
             attempts = [(await next_event(events, LinkRetrying)).attempt for _ in range(5)]
