@@ -12,7 +12,6 @@ import pytest
 from fastapi import FastAPI
 
 from polybus import Bus, Context, Limits
-from polybus.bindings.jrep_http import connection as _errai_connection
 from polybus.bindings.jrep_http import server as _errai_server
 from polybus.bindings.jrep_http.server import ErraiEndpoint
 from polybus.events import LinkDown
@@ -203,7 +202,7 @@ async def test_a_client_that_leaves_or_falls_silent_is_gone(monkeypatch: pytest.
         await other.post(phase="disconnect")  # it says so only in the query
         await next_event(events, LinkDown)
         assert len(bus.peers) == 1
-        monkeypatch.setattr(_errai_connection, "_SILENCE", 0.0)
+        monkeypatch.setattr(_errai_server, "_SILENCE", 0.0)
         await next_event(events, LinkDown)
         assert bus.peers == []
         await client.post()

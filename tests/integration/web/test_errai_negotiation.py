@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from polybus import Limits, connect
-from polybus.bindings.jrep_http import connection as _errai_connection
+from polybus.bindings.jrep_http import server as _errai_server
 from polybus.events import LinkDown
 from tests.refusal import refused
 from tests.support import BOUND, eventually, next_event
@@ -194,7 +194,7 @@ async def test_a_negotiation_that_is_not_completed_is_cut() -> None:
 
 
 async def test_a_session_whose_socket_is_lost_and_who_does_not_come_back_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_errai_connection, "_AFTER_CHANNEL", 0.0)
+    monkeypatch.setattr(_errai_server, "_AFTER_CHANNEL", 0.0)
     bus = make_bus()
     async with serving(bus) as client:
         finish = await client.associate(LISTENS)
