@@ -59,28 +59,28 @@ class BlockingPeer(Twin):
         """
     @property
     def id(self) -> str:
-        """A random string that identifies the peer."""
+        """Random string that identifies the peer, for example in logs."""
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` returned."""
+        """Value returned by `authenticate`."""
     @property
     def identity_key(self) -> str | None:
-        """The key for `BlockingBus.peers_of`."""
+        """Key of the user, for `BlockingBus.peers_of`."""
     @property
     def address(self) -> str:
-        """The network address, as far as the transport knows it."""
+        """Network address, if the transport knows it."""
     @property
     def protocol(self) -> str:
         """"""
     @property
     def transport(self) -> str:
-        """The name of the transport; empty while there is no connection."""
+        """Name of the transport; empty while the link is down."""
     @property
     def connected(self) -> bool:
-        """True while the link is up and the peer is present."""
+        """True while the peer is connected."""
     @property
     def connected_at(self) -> datetime.datetime:
-        """Time at which the link came up (aware, UTC)."""
+        """Time at which the link came up, as an aware datetime in UTC."""
     @overload
     def request(
         self,
@@ -127,13 +127,13 @@ class BlockingPeer(Twin):
         """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: See `Reply`.
+            EncodeError: If the body cannot be encoded. The message names the path.
+            Unsupported: If the protocol doesn't support the request.
+            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
+            TypeError, ValueError: If an argument has a wrong type or value.
+            Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
+            BusError: As for `Reply`.
         """
     @overload
     def publish(
@@ -158,15 +158,16 @@ class BlockingPeer(Twin):
         """Publish to this peer only. See `BlockingBus.publish`.
 
         Args:
-            id: Over a link to a NATS network: wait until a stream there has stored the publication, once per id.
+            id: On links to a NATS network, makes the call wait until a stream has stored the publication. A stream stores only
+                one publication per id.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox or the stream had no room for `timeout` seconds.
-            Disconnected: The peer has left.
-            LocalProtocolError: With `id`, no stream stores the subject.
-            DeadlineExceeded: With `id`, no stream has confirmed in time that it stored the publication; it may have done so.
-            Unsupported: With `id`, the link does not lead to streams.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox or the stream has no room within `timeout` seconds.
+            Disconnected: If the peer has left.
+            LocalProtocolError: If `id` is given, but no stream stores the subject.
+            DeadlineExceeded: If `id` is given, and no stream confirms the publication in time. It may be stored nevertheless.
+            Unsupported: If `id` is given, but the link doesn't lead to streams.
         """
     @overload
     def subscribe(
@@ -211,17 +212,16 @@ class BlockingPeer(Twin):
     ) -> BlockingSubscription[Any]:
         """Receive publications of this peer: ``with peer.subscribe("news.*") as news: for message in news: ...``
 
-        The subscription is sent only to this peer, which may also be one that connected to this bus. The block is entered once
-        the peer knows the subscription. On a link that this bus opened, the subscription is restored after a reconnect;
-        otherwise iterating raises `Disconnected` when the peer has left.
+        The bus sends the subscription to this peer only, whichever side opened the connection, and enters the block when the
+        peer has confirmed it. After a reconnect it is restored. If the peer is a client that has left, iterating raises
+        `Disconnected`.
 
-        Args: as for `BlockingBus.subscribe`. `durable`, or `start` without it, reads an external stream over links to NATS
-        networks.
+        The arguments are those of `BlockingBus.subscribe`. On links to NATS networks, `durable` and `start` read a stream.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `BlockingBus.subscribe`.
-            Unsupported: (on entering) The wire or a bare peer cannot carry the subscription.
-            Disconnected: (on entering, while iterating) The peer has left.
+            Unsupported: (on entering) If the protocol or the peer doesn't support the subscription.
+            Disconnected: (on entering, while iterating) If the peer has left.
         """
     @overload
     def notify(
@@ -231,18 +231,18 @@ class BlockingPeer(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: str | None = ...
     ) -> None:
-        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
+        """Call a handler without an answer. See `BlockingBus.notify`.
 
         Args:
             subject: Subject of the handler.
-            body: Any value that the wire can carry.
-            headers: A mapping of strings to strings.
-            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` with `protocols.Up`.
+            body: Any value that the protocol can encode.
+            headers: Headers as strings.
+            to: Address behind this peer, in protocols with addresses, such as ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The peer has left.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
@@ -257,7 +257,7 @@ class BlockingPeer(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Request a stream. See `BlockingBus.stream`.
+        """Open a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
@@ -284,19 +284,19 @@ class BlockingPeer(Twin):
             BusError: (on entering, while iterating) As for `BlockingBus.channel`.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """Return a connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
+        """Return a connector for a connection to this peer through the existing link. See `BlockingBus.tunnel`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError: As for `BlockingBus.tunnel`.
         """
     def close(self, reason: str = "") -> None:
-        """Disconnect the peer. The call sends a goodbye and returns without waiting for the peer.
+        """Disconnect the peer. This method doesn't wait until the connection is closed.
 
         Args:
-            reason: Shown to the peer if the wire carries it.
+            reason: Reason to send to the peer, if the protocol supports that.
 
         Raises:
-            LocalProtocolError: The bus does not run, or this thread runs its event loop.
+            LocalProtocolError: If the bus does not run, or this thread runs its event loop.
         """
 
 class BlockingRemotePeer(Twin):
@@ -376,25 +376,25 @@ class BlockingRemotePeer(Twin):
         """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: See `Reply`.
+            EncodeError: If the body cannot be encoded. The message names the path.
+            Unsupported: If the protocol doesn't support the request.
+            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
+            TypeError, ValueError: If an argument has a wrong type or value.
+            Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
+            BusError: As for `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
+        """Call a handler without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `BlockingBus.as_`, the handler is for streams or channels, or there is no handler.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the receiver has left or isn't connected.
+            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `BlockingBus.as_`.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
@@ -422,7 +422,7 @@ class BlockingRemotePeer(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Request a stream. See `BlockingBus.stream`.
+        """Open a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
@@ -517,25 +517,25 @@ class BlockingUser(Twin):
         """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: See `Reply`.
+            EncodeError: If the body cannot be encoded. The message names the path.
+            Unsupported: If the protocol doesn't support the request.
+            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
+            TypeError, ValueError: If an argument has a wrong type or value.
+            Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
+            BusError: As for `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
+        """Call a handler without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `BlockingBus.as_`, the handler is for streams or channels, or there is no handler.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the receiver has left or isn't connected.
+            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `BlockingBus.as_`.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
@@ -563,7 +563,7 @@ class BlockingUser(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Request a stream. See `BlockingBus.stream`.
+        """Open a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
@@ -674,25 +674,25 @@ class BlockingCaller(Twin):
         """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: See `Reply`.
+            EncodeError: If the body cannot be encoded. The message names the path.
+            Unsupported: If the protocol doesn't support the request.
+            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
+            TypeError, ValueError: If an argument has a wrong type or value.
+            Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
+            BusError: As for `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
+        """Call a handler without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `BlockingBus.as_`, the handler is for streams or channels, or there is no handler.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the receiver has left or isn't connected.
+            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `BlockingBus.as_`.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
@@ -707,7 +707,7 @@ class BlockingCaller(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Request a stream. See `BlockingBus.stream`.
+        """Open a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.

@@ -1,4 +1,4 @@
-"""Messages from and to a peer during an asynchronous `authorize`: in order, bounded, and charged."""
+"""Queues for messages from and to a peer while an asynchronous `authorize` decides."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def receive(peer: PeerParty, message: Message) -> None:
-    """Handle a publication, subscription or unsubscription if `authorize` allows it. During an asynchronous answer, the peer's
-    next messages wait in order.
+    """Handle a publication, subscription or unsubscription if `authorize` allows it.
+
+    While an asynchronous `authorize` decides, the following messages of the peer wait in order.
     """
     services = peer.link.services
     if services.authorize is None:
         _act(peer, message)
         return
-    # `authorize` sees the granted spelling.
+    # Normalise first, so that `authorize` decides about the spelling that is used.
     subscribes = message.kind is Kind.SUBSCRIBE
     message.subject = canonical_pattern(message.subject) if subscribes else canonical_subject(message.subject)
     if peer.undecided is not None:
@@ -63,7 +64,7 @@ def receive(peer: PeerParty, message: Message) -> None:
 
 
 def hello(peer: PeerParty, message: Message) -> None:
-    """Answer a request to a reserved subject. A hello is a barrier: earlier messages are decided first."""
+    """Answer a request to a reserved subject. A hello is answered after all earlier messages have been decided."""
     if message.subject != HELLO:
         send_error(peer, message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
     elif peer.undecided is not None:
@@ -96,7 +97,7 @@ def _refuse(peer: PeerParty, message: Message) -> None:
 
 
 _AT_ONCE: Final = 32
-"""Messages of one peer that `authorize` decides at the same time."""
+"""Maximum number of messages of a peer that `authorize` decides concurrently."""
 
 
 class _Question(Struct, eq=False):
@@ -107,7 +108,7 @@ class _Question(Struct, eq=False):
     _answered: anyio.Event | None = None
 
     async def granted(self, access: AccessControl) -> bool:
-        """Wait for the decision, which another task may already wait for."""
+        """Wait for the decision, for which another task may already be waiting."""
         if self._answered is None:
             return await access.answer(self._allowed)
         if not self._answered.is_set():
@@ -115,7 +116,7 @@ class _Question(Struct, eq=False):
         return bool(self._allowed)
 
     def ask_now(self, access: AccessControl, group: TaskGroup) -> None:
-        """Start a task that waits for an asynchronous decision."""
+        """Start a task that waits for the decision if it is asynchronous."""
         if inspect.isawaitable(self._allowed):
             self._answered = anyio.Event()
             group.start_soon(self._ask, access, self._answered)
@@ -126,7 +127,7 @@ class _Question(Struct, eq=False):
 
 
 class InboundAuthorization(Struct, eq=False):
-    """Messages of a peer behind those that `authorize` is deciding, in order. Lasts, with one task, until the last answer."""
+    """Messages of a peer that wait for `authorize`, in order. This object and its task exist until the last decision."""
 
     _peer: PeerParty
     _waiting: deque[Message] = field(default_factory=deque)
@@ -142,9 +143,9 @@ class InboundAuthorization(Struct, eq=False):
             peer.link.services.counters.dropped += 1
 
     async def run(self, message: Message, allowed: Awaitable[bool]) -> None:
-        """Wait for `authorize`, then handle the queue, asking again where needed.
+        """Handle the message if it is allowed, then the queue, until the peer leaves.
 
-        Ends with the peer. This method releases the memory of the messages it asks about, `lost` the rest.
+        This method releases the memory of messages that it has taken from the queue, and `lost` that of the others.
         """
         peer, asked = self._peer, self._asked
         services = peer.link.services
@@ -154,7 +155,7 @@ class InboundAuthorization(Struct, eq=False):
                 while asked:
                     if self._waiting and not self._looks_ahead:
                         self._looks_ahead = True
-                        group.start_soon(self._ask_ahead, group)  # runs once the answer here takes a while
+                        group.start_soon(self._ask_ahead, group)  # runs when this task waits for a decision
                     question = asked[0]
                     granted = await question.granted(services.access)
                     if peer.undecided is not self:  # the peer has left
@@ -164,11 +165,11 @@ class InboundAuthorization(Struct, eq=False):
                     peer.release(asked.popleft().message)
                     if not asked and self._waiting:
                         asked.append(self._next())
-                self.lost()  # leaving the group takes a turn, and what comes in it begins anew
+                self.lost()  # leaving the task group yields, and messages that arrive then start a new queue
         finally:
             for question in asked:
                 peer.release(question.message)
-            # A cancellation that escapes from `authorize` refuses the queue and must not block later messages.
+            # If `authorize` raises a cancellation, reject the queue, so that later messages aren't blocked.
             if peer.undecided is self:
                 services.counters.refused += len(asked) + len(self._waiting)
                 self.lost()
@@ -181,7 +182,7 @@ class InboundAuthorization(Struct, eq=False):
         self._looks_ahead = False
 
     def _next(self) -> _Question:
-        """Take the next queued message, and ask about a publication or subscription."""
+        """Take the next message, and call `authorize` if it is a publication or subscription."""
         message = self._waiting.popleft()
         if message.kind not in (Kind.PUBLISH, Kind.SUBSCRIBE):
             return _Question(message, True)
@@ -207,15 +208,16 @@ class InboundAuthorization(Struct, eq=False):
             _refuse(self._peer, message)
 
     def lost(self) -> None:
-        """End: the peer has left, or no answer will come."""
+        """Drop the queue, because the peer has left or `authorize` won't decide."""
         while self._waiting:
             self._peer.release(self._waiting.popleft())
         self._peer.undecided = None
 
 
 class OutboundAuthorization:
-    """Publications to a peer behind the one that `authorize` is deciding, up to the size of an outbox; then the listener's
-    `when_full` applies. Lasts, with one task, until the last answer.
+    """Publications to a peer that wait for `authorize`, with the limits and the overflow policy of an outbox.
+
+    This object and its task exist until the last decision.
     """
 
     __slots__ = ("_box", "_changed", "_deciding", "_entry", "_peer")
@@ -227,10 +229,10 @@ class OutboundAuthorization:
         self._deciding = MemoryBudget(link.runtime, share=link.share)
         self._entry: WaitingMessage | None = None
         self._changed = Notifier(link.runtime.loop)
-        """Signalled when a publication is sent or refused, or none will be."""
+        """Signalled when a publication is sent or refused, and at the end."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
-        """Queue the first publication, after the call of `authorize`."""
+        """Queue the first publication, for which `authorize` has been called."""
         peer = self._peer
         entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
@@ -242,11 +244,11 @@ class OutboundAuthorization:
         if self._box.make_room(entry):
             self._box.add(entry)
         else:
-            entry.waits = False  # dropped by the policy, and counted
+            entry.waits = False  # the policy has dropped and counted it
         return entry
 
     async def settled(self, entry: WaitingMessage, deadline: float) -> None:
-        """Wait until a publication is sent or refused, or until the deadline."""
+        """Wait until a publication is sent or refused, at most until the deadline."""
         with anyio.move_on_at(deadline):
             await self._changed.until(lambda: not entry.waits or self._peer.undelivered is not self)
 
@@ -268,7 +270,7 @@ class OutboundAuthorization:
                     allowed = link.services.access.may_receive(peer, entry.message.subject)
         finally:
             self._deciding.release(self._deciding.held)
-            # A cancellation that escapes from `authorize` refuses the queue and must not block later publications.
+            # If `authorize` raises a cancellation, drop the queue, so that later publications aren't blocked.
             if peer.undelivered is self:
                 self.lost()
 
@@ -286,7 +288,7 @@ class OutboundAuthorization:
         self._changed.signal()
 
     def take(self) -> list[Message]:
-        """End, and return the queue for another sender."""
+        """Close the queue, and return its messages."""
         first, self._entry = self._entry, None
         waiting = [entry for entry in (first, *self._box.clear()) if entry is not None]
         self._peer.undelivered = None
@@ -296,7 +298,7 @@ class OutboundAuthorization:
         return [entry.message for entry in waiting if entry.message is not None]
 
     def lost(self) -> None:
-        """End: the peer has left, or no answer will come."""
+        """Drop the queue, because the peer has left or `authorize` won't decide."""
         self._peer.link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
         self._changed.signal()

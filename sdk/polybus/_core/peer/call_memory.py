@@ -1,4 +1,4 @@
-"""Memory for the requests of one peer that run: their large bodies, and their predicted answers."""
+"""Memory for the running requests of a peer: their large bodies, and their expected answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from .party import PeerParty
 
 _LOOK: Final = 0.01
-"""Minimum of seconds between two checks of calls with unknown answer sizes."""
+"""Minimum seconds between two checks of calls whose answer size is unknown."""
 _WAITS: Final = 4
-"""Checks in a row that find a call waiting before it counts as idle. Checks are counted, not seconds: even on a busy machine
-the call could run between two checks."""
+"""Number of consecutive checks that must find a call waiting before it counts as idle. Unlike a time, this works on a busy
+machine as well, because the call could run between two checks."""
 _POLLS: Final = 16
-"""Checks in total before a waiting call counts as idle: it may poll for something."""
+"""Number of checks in total that must find a call waiting before it counts as idle, even if it ran in between, as when
+polling."""
 
 
 class CallMemory:
@@ -27,14 +28,14 @@ class CallMemory:
     def __init__(self, peer: PeerParty) -> None:
         self._peer = peer
         self.bodies: dict[Call, int] = {}
-        """Costs of large bodies."""
+        """Sizes of large bodies."""
         self.answers: dict[Call, int] = {}
-        """Bytes reserved for predicted large answers."""
+        """Bytes reserved for large answers."""
         self._looked = -math.inf
-        """Time of the last check of the calls with a reservation."""
+        """Time of the last check."""
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
-        """Charge a large body that a handler keeps. Return False if the bus holds too much, unless `surely`."""
+        """Charge a large body that a handler keeps. Returns False if there is no room, unless `surely` is set."""
         size, bodies = cost(call.message), self._peer.link.bodies
         if surely:
             bodies.charge(size)
@@ -44,7 +45,7 @@ class CallMemory:
         return True
 
     def reserve_answer(self, call: Call) -> bool:
-        """Reserve memory, uncharged, for a call's predicted answer. Return False if the peer already has too much to read."""
+        """Reserve memory for a call's expected answer without charging it. Returns False if the peer has too much to read."""
         link = self._peer.link
         if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads the answers to all nodes
             return True
@@ -67,15 +68,15 @@ class CallMemory:
         return True
 
     def _look(self, most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Check the calls with a reservation; one that waits needs none while its size is unknown.
+        """Check the calls with a reservation. A call that waits doesn't need one if the size of its answer is unknown.
 
         Args:
-            most: Maximum bytes of unread answers.
+            most: Maximum number of bytes in unread answers.
             now: The time.
-            guess: True if the next answer's size is a guess too: then no waiting call counts.
+            guess: True if the size of the next answer is unknown as well.
 
         Returns:
-            Reserved bytes except for waiting calls, and whether another check may find less.
+            The number of bytes to reserve, and whether another check may find fewer.
         """
         again = now >= self._looked + _LOOK
         if again:

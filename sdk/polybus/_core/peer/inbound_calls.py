@@ -1,4 +1,4 @@
-"""Requests and notifications of a peer, from arrival to answer, and their memory."""
+"""Requests and notifications of a peer, from arrival to answer."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ DRAINING = "this bus takes no requests now, it is draining or has not started ye
 
 _REQUEST: Final = Kind.REQUEST
 _OTHERS: Final = frozenset({"stream", "channel", "route"})
-"""Styles that need more than a `Call` of their handler."""
+"""Styles of handlers that a plain `Call` cannot run."""
 _FIRST = 1_000
-"""Priority of calls that already had a slot: above all priorities of a wire, as is the next lower one."""
+"""Priority of calls that have already had a slot. It and the next lower one are above all priorities of protocols."""
 
 _PASSED_BY: Final = 32
-"""Peers skipped when a slot becomes free; the next free slot continues behind them."""
+"""Maximum number of peers to skip when a slot becomes free. The next free slot continues behind them."""
 
 
 class InboundCalls:
-    """Requests of one peer that run or wait; the `ResponseSink` of their outcomes."""
+    """The running and waiting requests of a peer. Implements `ResponseSink`."""
 
     __slots__ = (
         "_deadlines",
@@ -64,27 +64,27 @@ class InboundCalls:
         self.peer: PeerParty = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """The peer's, for waiting requests."""
+        """Budget of the peer, for waiting requests."""
         self.calls: dict[Any, Call] = {}
         self.channel_calls: int = 0
-        """Streams and channels among them."""
+        """Number of streams and channels in `calls`."""
         self._deadlines = Deadlines()
         limits = peer.link.runtime.limits
         self._few = min(_most_running(peer.link), (limits.total_running + 1) // 2)
-        """A peer with fewer calls may start another one while at most `Runtime.few` run: no share is that small."""
+        """While at most `Runtime.few` calls run, a peer with fewer than this may start another without checking its quota."""
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
-        """Requests that wait for a slot, in order or by the wire's priorities."""
+        """Requests that wait for a slot, in order or by priority."""
         self.held: int = 0
-        """Requests that wait for a slot of their handler, without one of this peer."""
+        """Number of requests that wait for a slot of their handler and don't use one of this peer."""
         self._memory: CallMemory | None = None
-        """Set once a request has a large body or a large answer."""
+        """Set once a request has a large body or answer."""
         self.stopping: int = 0
-        """Ended requests with running handlers: each keeps its slot."""
+        """Number of ended requests whose handlers are still running and keep their slots."""
 
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, now: float) -> None:
-        """Start a request, queue it, or refuse it."""
+        """Start, queue or reject a request."""
         link, peer, calls = self.link, self.peer, self.calls
         lookup, services = peer.host.lookup, link.services
         if message.id in calls:
@@ -113,7 +113,7 @@ class InboundCalls:
             self._watch(call)
 
     def _unhandled(self, message: Message, handler: Any, deadline: float) -> Call | None:
-        """Answer a request without a handler, or return a call that asks `authorize` first."""
+        """Reject a request that has no suitable handler, or return a call that first asks `authorize` or passes it on."""
         peer, subject = self.peer, message.subject
         services = self.link.services
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
@@ -138,28 +138,28 @@ class InboundCalls:
         return None
 
     def _hint(self, subject: str | int) -> None:
-        """Log what a caller may have meant, rate-limited. The caller itself, a stranger, gets no hint."""
+        """Log a similar subject, with a rate limit. The caller isn't told, because it may not be authorized."""
         template = "%s requests %.200r, which has no handler: %s"
         if self.link.runtime.warnings.allows(template) and (meant := self.peer.host.lookup.meant(subject)):
             logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
 
     def notify(self, message: Message) -> None:
-        """Handle a notification like a request, without an answer."""
+        """Handle a notification."""
         link, peer = self.link, self.peer
         lookup, services = peer.host.lookup, link.services
         handler = lookup.find_for(message)
         if handler is None or handler.style == "route":
             session = link.session
-            # A peer with handlers gets both forms; this one already came as a publication.
+            # Protocols with announced handlers send both forms, and this message has already arrived as a publication.
             published = session is not None and session.capabilities.handlers
             if not services.takes_requests:
                 handler = None
             elif published and peer.host.pubsub.receiver.takes(message):
                 return
-            elif published and lookup.route_for(message, "publish") is not None:  # a bridge has already passed it on
+            elif published and lookup.route_for(message, "publish") is not None:  # already passed on by a bridge
                 handler = None
         if handler is None or not services.takes_requests or handler.style in ("stream", "channel"):
-            # Nothing is refused without an answer; as with unsubscribed publications, this is no violation.
+            # As with publications that have no subscribers, this is not a violation.
             why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
             code = Code.UNAVAILABLE if not services.takes_requests else Code.UNIMPLEMENTED
@@ -173,11 +173,11 @@ class InboundCalls:
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline, handler.places)
-        message.id = call  # unique, and never sent
+        message.id = call  # a unique value, which is never sent
         self.start(call)
 
     def start(self, call: Call) -> None:
-        """Start a call made elsewhere, queue it, or refuse it."""
+        """Start, queue or reject a call that was created elsewhere."""
         self.calls[call.message.id] = call
         self.channel_calls += call.of_channel
         self._admit(call)
@@ -189,13 +189,13 @@ class InboundCalls:
         self.peer.watch(call.deadline)
 
     def expire(self, now: float) -> float:
-        """Refuse overdue calls, and return the earliest deadline left."""
+        """Reject overdue calls, and return the next deadline."""
         for call in self._deadlines.due(now, self.calls):
             call.expire()
         return self._deadlines.next
 
     def cancel(self, message: Message) -> None:
-        """Stop the handler of an abandoned request."""
+        """Stop the handler of a cancelled request."""
         call = self.calls.get(message.id)
         if call is None:
             return
@@ -222,16 +222,16 @@ class InboundCalls:
             link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """`answer`, once less is queued for the peer. Until then the answer is charged and keeps its slot of this peer.
+        """Send an answer once the peer has read earlier ones. Until then it is charged and keeps the peer's slot.
 
         Raises:
-            EncodeError: The value cannot be encoded.
+            EncodeError: If the value cannot be encoded.
         """
         if call.ended or call.message.kind is not Kind.REQUEST:
             return
         link, runtime = self.link, self.link.runtime
         response = response_to(call.message, value, link, call)
-        value = None  # otherwise the value would be kept twice
+        value = None  # don't keep the value in addition to its encoded form
         trim(response)
         if call.places is not None:
             call.places.leave(call)
@@ -239,7 +239,7 @@ class InboundCalls:
         if not held.hold(size):
             link.too_slow(self.peer, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
             return
-        self._count(-1)  # frees the bus-wide slot, since many peers may stop reading
+        self._count(-1)  # free the bus-wide slot, because many peers may stop reading
         runtime.answering += 1
         try:
             if runtime.backlogged:
@@ -291,15 +291,15 @@ class InboundCalls:
         self.free_place(call)
 
     def lost(self) -> None:
-        """End all calls, queued ones too, with the connection."""
+        """Stop all calls, because the connection is lost."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.budget.release(cost(call.message))
-            call.ended = True  # never started, so it has no slot to return
+            call.ended = True  # has no slot to return
             call.discard()
         self.link.runtime.backlogged.pop(self, None)
         self.link.stalled.pop(self, None)
-        if self.held:  # first, so that none starts when others return their slots
+        if self.held:  # stop these first, so that they don't start when others return their slots
             for call in [call for call in self.calls.values() if call.places is not None and call.places.waits(call)]:
                 call.stop()
         for call in list(self.calls.values()):
@@ -310,7 +310,7 @@ class InboundCalls:
     # -- concurrency limits: nothing here waits --------------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
-        """Start a call, queue it, or refuse it."""
+        """Start, queue or reject a call."""
         link = self.link
         runtime = link.runtime
         waiting = self.waiting
@@ -352,7 +352,7 @@ class InboundCalls:
         return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
 
     def _hold(self, call: Call, places: Places) -> None:
-        """Queue a call for its handler's slot, or refuse it at once, so that a cluster can ask another node."""
+        """Queue a call for a slot of its handler, or reject it now so that a cluster can try another node."""
         if self._memory is not None:
             self._memory.release_answer(call)
         if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
@@ -378,7 +378,7 @@ class InboundCalls:
         return waiting
 
     def _why_full(self, call: Call) -> str:
-        """Reason for a refusal: the exceeded limits, and figures of this peer only."""
+        """Return the reason why a request is rejected: the limit, and numbers that concern this peer only."""
         runtime, budget, message = self.link.runtime, self.budget, call.message
         limits = runtime.limits
         waiting = len(self.waiting or ()) + self.held
@@ -415,10 +415,10 @@ class InboundCalls:
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
 
     def _next_call(self) -> None:
-        """Assign free slots round-robin among the peers with queued requests.
+        """Start queued requests in free slots, taking turns among the peers.
 
-        Each step starts a request, removes a peer that must first free a slot of its own, or skips one from an overloaded
-        address.
+        Each step starts a request, removes a peer that must first free one of its own slots, or skips a peer whose address uses
+        up its quota.
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged
@@ -446,7 +446,7 @@ class InboundCalls:
                 else:
                     waiting.appendleft(call)
                 continue
-            if call.places is not None and not call.places.take(call):  # its charge stays
+            if call.places is not None and not call.places.take(call):  # it stays charged
                 first.held += 1
                 if first._memory is not None:
                     first._memory.release_answer(call)
@@ -458,7 +458,7 @@ class InboundCalls:
             size = cost(call.message)
             first.budget.release(size)
             if size > LARGE:
-                _ = first.memory.charge_body(call, surely=True)  # its memory was already charged in the queue
+                _ = first.memory.charge_body(call, surely=True)  # it was charged in the queue before
             call.put_off = False
             runtime.running += 1
             if share is not None:
@@ -468,7 +468,7 @@ class InboundCalls:
                 backlogged[first] = None
 
     def put_off(self, call: Call) -> bool:
-        """Requeue a call that has a slot and has not started, if its peer stopped reading. True if it waits."""
+        """Requeue a call that hasn't started, if its peer stopped reading. Returns True if the call was queued."""
         if self.may_begin():
             return False
         self.budget.charge(cost(call.message))
@@ -479,9 +479,9 @@ class InboundCalls:
             waiting = self._begin_queue()
         if isinstance(waiting, PriorityQueue):
             waiting.append(call, _FIRST)
-        else:  # ahead of calls that never had a slot, behind earlier ones
+        else:  # ahead of calls that never had a slot, but behind those that did
             waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
-        self.free_place(call)  # for another call
+        self.free_place(call)
         return True
 
     # -- slots -----------------------------------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ class InboundCalls:
             self._next_call()
 
     def may_begin(self) -> bool:
-        """Check whether requests may begin; otherwise they start once the connection takes answers again."""
+        """Return True if requests may start. Otherwise they are resumed when the peer reads its answers again."""
         link = self.link
         if link.takes_answers:
             return True
@@ -531,10 +531,10 @@ def _most_running(link: Link) -> int:
 
 
 def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
-    """Check whether a peer with `taken` slots may have one more.
+    """Return True if a peer with `taken` slots may use another.
 
-    As with `total_bytes`, the shares of a peer and of its address shrink with the free slots. The last slots are for addresses
-    without any. There are no shares if one peer may have all slots.
+    As with `total_bytes`, the quotas of a peer and of its address shrink with the number of free slots, and the last slots are
+    reserved for addresses that don't use any. There are no quotas if the limits allow one peer to use all slots.
     """
     limits, share = runtime.limits, link.share
     total = limits.total_running
@@ -549,7 +549,7 @@ def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
         return False
     if share is None:
         return True
-    # The fourth power, not the square: an address starts with a similar share, and more addresses get slots.
+    # The fourth power gives an address a similar quota at first but leaves slots for more addresses than the square.
     others = share.address.running
     return not others or others * total**3 < 16 * free**4 or (not taken and 4 * free > total)
 

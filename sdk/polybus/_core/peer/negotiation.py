@@ -1,4 +1,4 @@
-"""Negotiation of the extensions with a peer: hellos, answers, and late answers."""
+"""Hellos: finding out whether a peer runs polybus, and exchanging facts and new tokens with it."""
 
 from __future__ import annotations
 
@@ -35,34 +35,33 @@ if TYPE_CHECKING:
     from .ports import PeerPubSub
 
 HELLO_TIMEOUT: Final = 1.0
-"""Seconds that a verb waits for the answer to a hello. A later answer still counts."""
-
+"""Seconds that a verb waits for the answer to a hello. Later answers still count."""
 
 _TOKEN: Final = re.compile("[!-~]+")
-"""A bearer token as a header can hold it: `authenticate` gets both in the same place."""
+"""A bearer token that is valid in a header, because `authenticate` receives tokens there."""
 _RENEWED: Final = 0.8
-"""Part of the time until an identity expires after which a client shows a new token."""
+"""Fraction of the time until an identity expires after which a client sends a new token."""
 _LONGEST_TIME: Final = 10**15
-"""Maximal milliseconds until an identity expires: no date of Python is later. A larger number is ignored."""
+"""Maximum milliseconds until an identity expires, which is beyond Python's latest date. Larger numbers are ignored."""
 _SOONEST: Final = 1.0
-"""Minimal seconds before a client shows a new token."""
+"""Minimum seconds until a client sends a new token."""
 _PAUSE: Final = 0.5
-"""Average seconds between two tokens of a connection that a server checks. It ignores other tokens."""
+"""Average seconds between two tokens that a server checks on a connection. It ignores tokens beyond that rate."""
 _BURST: Final = 4
-"""Tokens that a server checks without a pause."""
+"""Number of tokens that a server checks without a pause."""
 
 
 class Renewal(Struct, eq=False):
-    """Renewal over one connection, at the client's or the server's end."""
+    """Renews an identity over a connection, on the client's and the server's side, so that the link stays up."""
 
     _peer: PeerParty
     busy: bool = False
-    """True while the client waits to show a new token, or `authenticate` checks one of the peer."""
+    """True while the client waits to send a new token, or `authenticate` checks one."""
     _next: float = 0.0
-    """Time from which the server takes tokens at the average rate, without a burst."""
+    """Time at which the server accepts tokens again, not counting a burst."""
 
     def plan(self, expires_in: Any, dialer: LinkDialer, send: Callable[[dict[str, Any]], Any]) -> None:
-        """Show the next token in time. `expires_in` comes from the server, in milliseconds."""
+        """Schedule the next token. `expires_in` is in milliseconds and comes from the server."""
         if isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool) and 0 <= expires_in <= _LONGEST_TIME:
             if not self.busy:
                 self.busy = True
@@ -76,7 +75,7 @@ class Renewal(Struct, eq=False):
             send(facts)
 
     def token(self, given: Any) -> str | None:
-        """Return a new token for `check`; None without one, while `authenticate` checks another one, or after too many."""
+        """Return a token to check, or None if it is invalid, another check is running, or there were too many."""
         runtime = self._peer.link.runtime
         if self.busy or not isinstance(given, str) or runtime.time() < self._next - (_BURST - 1) * _PAUSE:
             return None
@@ -84,7 +83,7 @@ class Renewal(Struct, eq=False):
         return given if fits else None
 
     async def check(self, token: str) -> bool:
-        """Adopt the identity that `authenticate` returns. If it refuses the token, close the link and return False."""
+        """Adopt the identity that `authenticate` returns. If it rejects the token, close the link and return False."""
         peer, link = self._peer, self._peer.link
         assert link.admission is not None
         try:
@@ -103,7 +102,7 @@ class Renewal(Struct, eq=False):
 
 
 class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
-    """A hello in flight. It belongs to the peer, and outlives the tasks that wait for it."""
+    """A hello in flight, which isn't cancelled with the tasks that wait for it."""
 
     _tells_failure: ClassVar[bool] = False
     _peer: PeerParty
@@ -137,37 +136,37 @@ class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
 
 
 _LATE: Final = 30
-"""Unanswered hellos kept, at one per second: the answer may be this many seconds late."""
+"""Maximum number of unanswered hellos to remember. There is one per second, so answers may be this many seconds late."""
 _LONGEST_TOKEN: Final = 200
-"""Characters of a token to resume a session."""
+"""Maximum length of a token for resuming a session."""
 _TURN: Final = 64
-"""Hellos answered before other tasks get a turn."""
+"""Number of hellos to answer before other tasks get a turn."""
 _CONFIRMED: Final = 1024
-"""Maximal patterns that one hello asks about."""
+"""Maximum number of patterns in a hello."""
 
 
 class Negotiation(Struct, eq=False):
-    """Facts about a peer from its hellos and answers."""
+    """Sends and answers hellos, and stores the facts that they contain."""
 
     _peer: PeerParty
     speaks_extensions: bool | None = None
-    """None until the peer has answered or asked."""
+    """None until the peer answers or sends a hello."""
     answers_only: bool = False
-    """True if the peer cannot send first on this connection."""
+    """True if the peer can only answer on this connection."""
     passes_on: bool | None = False
     """True if the peer forwards publications to other buses; None from the first hello until its answer."""
     silent: bool = False
-    """True after a hello was not answered in time."""
+    """True if the peer didn't answer a hello in time."""
     probe: ExtensionProbe | None = None
     _late: dict[Any, ExtensionProbe] | None = None
     _deferred: deque[Message] | None = None
-    """Hellos that wait until the bus knows which other peers are the same bus."""
+    """Hellos to answer once the bus knows which other peers are the same bus."""
     _token: str | None = None
-    """Token for resuming this session at another bus, after the goodbye of its issuer."""
+    """Token for resuming this session at another bus after this one has closed the connection."""
     _resumes: str | None = None
-    """Token of an earlier connection, until a hello with it is answered."""
+    """Token from the previous connection, until the peer answers a hello with it."""
     _resuming: bool = False
-    """True from the hello with a token until the subscriptions are sent."""
+    """True from sending the token until all subscriptions are sent."""
     _renewal: Renewal | None = None
 
     @property
@@ -177,22 +176,22 @@ class Negotiation(Struct, eq=False):
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """Ask if unknown. See `Peer.extended`.
+        """See `Peer.extended`.
 
         Raises:
-            Disconnected: The link broke while waiting.
+            Disconnected: If the link goes down in the meantime.
         """
         if self.speaks_extensions is None:
             await _told(self.ask())
-            return bool(self._peer.speaks_extensions)  # the peer's: a lost connection starts a new negotiation
+            return bool(self._peer.speaks_extensions)  # not `self`, because a lost connection replaces the negotiation
         return self.speaks_extensions
 
     async def reads_headers(self) -> bool:
-        """Check whether requests may have headers; asks the peer if they are an extension, but waits for a silent peer only
+        """Return True if requests may have headers. If those are an extension, this sends a hello and waits for the answer
         once.
 
         Raises:
-            Disconnected: The link is down or broke, and the peer must be asked.
+            Disconnected: If a hello is necessary and the link is down.
         """
         peer = self._peer
         link = peer.link
@@ -200,15 +199,12 @@ class Negotiation(Struct, eq=False):
         if not session.capabilities.asks_before_headers:
             return session.capabilities.headers
         if self.silent and peer.connected:
-            _ = self.ask()  # no second wait, but a late answer counts from then on
+            _ = self.ask()  # without waiting, but a later answer counts
             return False
         return await self.extended()
 
     def ask(self, *, again: bool = False) -> ExtensionProbe:
-        """Send the hello that asks for the extensions, unless one is in flight (for at most a second, which limits the rate).
-
-        `again` sends it on a new connection.
-        """
+        """Send a hello unless one is in flight, which limits the rate to one per second. Set `again` on a new connection."""
         peer, probe, ahead = self._peer, self.probe, self._ahead
         if probe is None or probe.done() or (ahead and not probe.sent):
             to_tell = self._pubsub.announcer.to_tell(peer, again=again)
@@ -217,12 +213,12 @@ class Negotiation(Struct, eq=False):
 
     @property
     def _ahead(self) -> bool:
-        """True if a hello must overtake the queue."""
+        """True if a hello must bypass the queue."""
         peer, link = self._peer, self._peer.link
         return peer.connected and link.session is not None and link.initiates and not link.flowing
 
     async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
-        """Send a hello, and return the patterns that the peer refused. Also a barrier: earlier messages have been handled."""
+        """Send a hello, and return the patterns that the peer refused. The peer has then handled all earlier messages."""
         answer = await _told(self._send({"confirm": patterns} if patterns else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
@@ -231,10 +227,10 @@ class Negotiation(Struct, eq=False):
         _ = self._send({})
 
     def greet(self) -> None:
-        """Send the hello first on a new connection, if it carries facts that the peer needs.
+        """Send a hello as the first message on a new connection, if the peer needs the facts in it.
 
-        Some wires send subscriptions without headers to peers not known as polybus; a bus that forwards publications needs
-        their routes. A bus that resumes a session needs the token before the subscriptions.
+        A bus that forwards publications needs their routes, which some protocols send to polybus peers only. The token for
+        resuming a session must arrive before the subscriptions.
         """
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
@@ -242,11 +238,11 @@ class Negotiation(Struct, eq=False):
             first = self._peer.link.greets and not self._peer.link.inner and session.capabilities.extensions
             if self._pubsub.passes_on or asks or first or self._resumes is not None:
                 _ = self.ask(again=True)
-            if self._resumes is not None:  # all subscriptions are sent in this turn
+            if self._resumes is not None:  # subscriptions are sent in this event loop iteration
                 self._peer.link.runtime.call_soon(self._restored)
 
     def _restored(self) -> None:
-        """Announce that all subscriptions are sent, since a resumed session waits for that."""
+        """Tell the peer, which waits for it when resuming a session, that all subscriptions have been sent."""
         if self._resuming:
             self._resuming = False
             _ = self._send({"resumed": True}, ahead=self._ahead)
@@ -272,11 +268,11 @@ class Negotiation(Struct, eq=False):
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = message.checked = chosen.encode(body)
-            if ahead:  # of the queue
+            if ahead:
                 link.send_request(message, probe, peer, now)
             else:
                 link.request(message, probe, peer)
-        except BusError as error:  # the wire cannot carry it, or not now
+        except BusError as error:  # the protocol doesn't support it, or the link is down
             probe.fail(error)
         return probe
 
@@ -300,8 +296,10 @@ class Negotiation(Struct, eq=False):
             identities.take_proof(self._peer, None)
 
     def _heed(self, answer: dict[str, Any]) -> None:
-        """Adopt the server's pauses, and plan the next token if the identity of this bus expires. Only a server is heeded: the
-        answer of another client, behind a broker or on a fabric, must change no link and must not get the token.
+        """Adopt the server's reconnect pauses, and schedule a new token if this bus's identity expires.
+
+        Answers of other clients, behind a broker or on a fabric, are ignored: they must not change the link or receive the
+        token.
         """
         link = self._peer.link
         if link.dialer is not None and not link.crowded:
@@ -324,7 +322,7 @@ class Negotiation(Struct, eq=False):
         self.passes_on = self.passes_on or passes
 
     def is_ours(self, subscribes: Any = None) -> None:
-        """Record that the peer is polybus, and how many subscriptions it will send."""
+        """Record that the peer runs polybus, and how many subscriptions it will send."""
         peer, pubsub = self._peer, self._pubsub
         late = self.silent
         self.speaks_extensions, self.silent = True, False
@@ -335,7 +333,7 @@ class Negotiation(Struct, eq=False):
             pubsub.announcer.confirm_late(peer)
 
     def unsupported(self, without: str) -> Unsupported:
-        """Make the error of a verb that needs a polybus peer; `without` names the missing ability."""
+        """Return the error for a verb that requires a polybus peer. `without` describes what the peer can do instead."""
         if self.speaks_extensions is None:
             return Unsupported(
                 f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "
@@ -353,11 +351,9 @@ class Negotiation(Struct, eq=False):
             self._peer.link.forget(oldest)
 
     def late_answer(self, id: Any) -> ExtensionProbe | None:
-        """Find the hello for a late answer."""
         return self._late.pop(id, None) if self._late else None
 
     def lost(self) -> None:
-        """Forget unanswered hellos of a lost connection."""
         self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
         self.probe = self._late = None
         self.silent = False
@@ -366,11 +362,11 @@ class Negotiation(Struct, eq=False):
     # -- hellos of the peer ----------------------------------------------------------------------------------------------
 
     def asked(self, message: Message) -> None:
-        """Answer a hello: the peer is polybus (or pretends to be, which harms only itself)."""
+        """Answer a hello."""
         peer = self._peer
         try:
             self.takes_note(message.body)
-        except BusError as error:  # a wire that parses bodies lazily
+        except BusError as error:  # some protocols parse bodies lazily
             send_error(peer, message, Code.INVALID_ARGUMENT, f"a hello that cannot be read: {error}")
             return
         resumption = peer.host.resumption
@@ -379,7 +375,7 @@ class Negotiation(Struct, eq=False):
         if (token := self._token_of(message)) is not None and peer.hold(message):
             self.renewal.busy = True
             peer.spawn(self._renew, message, token)
-        elif not self._is_to_wait(message) or not peer.hold(message):  # a peer with too many hellos gets an early answer
+        elif not self._is_to_wait(message) or not peer.hold(message):  # if too many hellos wait, answer immediately
             self._answer(message)
         elif self._deferred is None:
             self._deferred = deque((message,))
@@ -402,7 +398,6 @@ class Negotiation(Struct, eq=False):
             self._answer(message)
 
     def _resumed(self, message: Message, resumption: Resumption) -> None:
-        """Apply a hello's resume facts at once, before later messages."""
         body = message.body if isinstance(message.body, dict) else {}
         token = body.get("resume_token")
         resumption.greeted(self._peer, token if isinstance(token, str) else None)
@@ -410,8 +405,8 @@ class Negotiation(Struct, eq=False):
             resumption.resumed(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
-        """Check whether a hello's answer must wait: until it is known which other peers are the same bus and, for a subscriber,
-        until the cluster's other nodes know its patterns.
+        """Return True if the answer must wait until the bus knows which peers are the same bus, or until the other nodes of the
+        cluster know the peer's patterns.
         """
         peer = self._peer
         link = peer.link
@@ -426,7 +421,7 @@ class Negotiation(Struct, eq=False):
 
     async def _answer_later(self, deferred: deque[Message]) -> None:
         peer, identities = self._peer, self._peer.link.runtime.bus_identities
-        patience = HELLO_TIMEOUT / 2  # so that the answer arrives in time
+        patience = HELLO_TIMEOUT / 2  # the answer must arrive within HELLO_TIMEOUT
         try:
             while deferred:
                 count = min(len(deferred), _TURN)
@@ -490,10 +485,10 @@ class Negotiation(Struct, eq=False):
 
 
 async def _told(probe: ExtensionProbe) -> Any:
-    """Wait for the answer to a hello, or None.
+    """Wait for the answer to a hello, or return None if there is none in time.
 
     Raises:
-        Disconnected: The link broke while waiting.
+        Disconnected: If the link goes down in the meantime.
     """
     try:
         return await probe

@@ -1,4 +1,4 @@
-"""The internal side of a peer: requests to it, its own requests, and its parts."""
+"""The internal side of a peer: requests to it, messages from it, and the parts that handle them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 _TELLING: Final = 1.0
-"""Minimum timeout in seconds for blaming the peer: a shorter one may just be too short."""
+"""Requests with a shorter timeout, in seconds, may have timed out for that reason only."""
 _UNHEARD: Final = (
     "raise timeout= or look at the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -49,7 +49,7 @@ _UNHEARD: Final = (
 
 
 class PeerParty:
-    """The internal side of one peer. Implements `asker.Party` and `_core.link.ports.PeerPort`."""
+    """The internal side of a peer. Implements `party_verbs.Party` and `_core.link.ports.PeerPort`."""
 
     __slots__ = (
         "_budget",
@@ -80,16 +80,16 @@ class PeerParty:
         self.host: PeerHost = host
         self.link: Link = link
         self.key: Any = key
-        """The session's key, on a multiplexed link."""
+        """Key of the session, on a multiplexed link."""
         self.admitted: Identity = identity
         self.public: Peer = Peer(self)
         """For events, `Message.peer` and `authorize`."""
         self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
         self.pending: dict[Any, Reply[Any]] = {}
-        """Sent, unanswered requests."""
+        """Requests that have been sent but not answered."""
         self.due: float = math.inf
         self.until: float = math.inf
-        """Requests with an earlier deadline must be watched: `Deadlines.until`."""
+        """`Deadlines.until`: requests with an earlier deadline must be watched."""
         self._deadlines: Deadlines | None = None
         self.grants: dict[str | int, bool] | None = None
         """Cached `deliver` answers of `authorize`."""
@@ -101,7 +101,7 @@ class PeerParty:
         self._id: str | None = None
         self._unsent: UnsentRequests | None = None
         self._scopes: set[anyio.CancelScope] | None = None
-        # Parts, each made on first use: an idle connection has none.
+        # Parts are created on first use, so that idle connections stay small.
         self._budget: MemoryBudget | None = None
         self._inbound: InboundCalls | None = None
         self._negotiation: Negotiation | None = None
@@ -125,7 +125,7 @@ class PeerParty:
         return self.admitted.key
 
     def renew(self, identity: Identity) -> None:
-        """Adopt a renewed identity, also in the tunnels that the peer has opened."""
+        """Adopt a renewed identity, also in tunnels opened by the peer."""
         self.admitted, self.grants = identity, None
         for listener in self.host.lookup.listeners:
             listener.renewed(self)
@@ -144,7 +144,6 @@ class PeerParty:
 
     @property
     def connected(self) -> bool:
-        """True while the link is up and the peer present."""
         link = self.link
         if not link.stands:
             return False
@@ -152,7 +151,7 @@ class PeerParty:
 
     @property
     def gone(self) -> bool:
-        """True once the peer has left for good."""
+        """True if the peer has left for good."""
         link = self.link
         if self.key is not None:
             return link.multiplexed is None or link.multiplexed.peers.get(self.key) is not self
@@ -165,11 +164,10 @@ class PeerParty:
         return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
 
     async def extended(self) -> bool:
-        """See `Peer.extended`."""
         return self.speaks_extensions or await self.negotiation.extended()
 
     def send_away(self, reason: str) -> None:
-        """End the peer's link; on a multiplexed link disconnect only the peer."""
+        """Close the peer's link, or disconnect only the peer if the link is multiplexed."""
         link = self.link
         link.runtime.check_here()
         if self.key is None:
@@ -181,7 +179,7 @@ class PeerParty:
 
     @property
     def budget(self) -> MemoryBudget:
-        """Bytes held for this peer: queued requests and hellos, subscriptions, unread items."""
+        """Memory for this peer's queued requests and hellos, its subscriptions and unread items."""
         budget = self._budget
         if budget is None:
             runtime = self.link.runtime
@@ -213,28 +211,28 @@ class PeerParty:
         return self._subscriptions
 
     def greet(self) -> None:
-        """Send the hello on a new connection, if it must come first."""
+        """Send a hello on a new connection, if one must be the first message."""
         if self._negotiation is not None or self.host.pubsub.passes_on or self.link.greets:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:
         self.negotiation.speaks_extensions = False
 
-    # The following properties read existing parts, and make none.
+    # The following properties don't create parts.
 
     @property
     def speaks_extensions(self) -> bool | None:
-        """None while unknown."""
+        """None as long as it is unknown."""
         return None if self._negotiation is None else self._negotiation.speaks_extensions
 
     @property
     def silent(self) -> bool:
-        """True if a hello was not answered in time."""
+        """True if the peer didn't answer a hello in time."""
         return self._negotiation is not None and self._negotiation.silent
 
     @property
     def passes_on(self) -> bool | None:
-        """True if the peer forwards publications; None while unknown."""
+        """True if the peer forwards publications; None as long as it is unknown."""
         return False if self._negotiation is None else self._negotiation.passes_on
 
     @property
@@ -263,7 +261,7 @@ class PeerParty:
 
     @property
     def unanswered(self) -> int:
-        """Unanswered requests to the peer, sent or not."""
+        """Number of unanswered requests to the peer, including those in the outbox."""
         return len(self.pending) + (0 if self._unsent is None else len(self._unsent.replies))
 
     # -- requests to the peer --------------------------------------------------------------------------------------------
@@ -278,10 +276,10 @@ class PeerParty:
         headers: dict[str, str] | None,
         to: Any = None,
     ) -> Reply[Any]:
-        """Send a request with checked arguments; `to` is its addressee behind the peer, in a cluster.
+        """Send a request whose arguments have been checked. In a cluster, `to` is its address behind the peer.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: As `request`.
+            EncodeError, Unsupported, LocalProtocolError: As for `PartyVerbs.request`.
         """
         link = self.link
         runtime = link.runtime
@@ -317,10 +315,10 @@ class PeerParty:
             raise
 
     def depart(self, message: Message) -> Departure:
-        """Call the outgoing hooks for a message to this peer, except for the bus's own messages.
+        """Call the outgoing hooks for a message to this peer, unless it is a message of the bus itself.
 
         Raises:
-            ReservedSubject, LocalProtocolError: A hook added an invalid header.
+            ReservedSubject, LocalProtocolError: If a hook adds an invalid header.
         """
         services, subject, facts = self.link.services, message.subject, message.extras
         of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
@@ -330,7 +328,7 @@ class PeerParty:
 
     @property
     def reads_headers(self) -> bool:
-        """True if the peer is known to read headers, by its wire's specification or as polybus."""
+        """True if the peer reads headers, because the protocol defines them or because it is known to run polybus."""
         link = self.link
         if link.bare_headers or link.inner:
             return link.carries_headers
@@ -354,12 +352,6 @@ class PeerParty:
         await self.send_notification(message)
 
     def _check_destination(self, to: Any) -> None:
-        """Check an address behind the peer.
-
-        Raises:
-            TypeError: Not an address.
-            Unsupported: The wire has no such addresses.
-        """
         if not isinstance(to, str):
             raise TypeError(f"to={shown(to)}: an address, which is text, not {type(to).__name__}")
         if not self.link.destinations:
@@ -384,8 +376,8 @@ class PeerParty:
         """Send a notification as soon as there is room.
 
         Raises:
-            QueueFull: There was no room in time.
-            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+            QueueFull: If there is no room within 30 seconds.
+            EncodeError, Unsupported, TooLarge: If the protocol cannot carry it.
         """
         link = self.link
         deadline = link.runtime.time() + 30.0
@@ -408,7 +400,7 @@ class PeerParty:
         """Send a request from a bridge, with its body unchanged if possible.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+            EncodeError, Unsupported, LocalProtocolError: If the protocol cannot carry it.
         """
         link = self.link
         runtime = link.runtime
@@ -423,17 +415,13 @@ class PeerParty:
         """Send an encoded request for an existing reply.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+            EncodeError, Unsupported, LocalProtocolError: If the protocol cannot carry it.
         """
         reply.on_cancel = self.abandoned
         self.link.request(message, reply, self)
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Send a request from a bridge. Returns the answer.
-
-        Raises:
-            BusError: As for `pass_on` and `Reply`.
-        """
+        """Send a request from a bridge, and return the answer. Raises errors like `pass_on` and `Reply`."""
         await self._fit_headers(message)
         reply = self.pass_on(message, max(0.0, deadline - self.link.runtime.time()))
         await reply
@@ -441,22 +429,16 @@ class PeerParty:
         return reply.message
 
     async def forward_notification(self, message: Message) -> None:
-        """Send a notification from a bridge.
-
-        Raises:
-            BusError: As for `send_notification`.
-        """
+        """Send a notification from a bridge. Raises errors like `send_notification`."""
         await self._fit_headers(message)
         self._fit_body(message)
         await self.send_notification(message)
 
     async def _fit_headers(self, message: Message) -> None:
-        """Remove the headers of bridges if the peer cannot read them."""
         if message.headers and not await self.negotiation.reads_headers():
             message.headers = {name: text for name, text in message.headers.items() if name.lower() not in OF_BRIDGES} or None
 
     def _fit_body(self, message: Message) -> None:
-        """Encode a bridged body that did not come as bytes. Raises `EncodeError`."""
         if message.raw is None and message.has_body:
             message.format = chosen = self.link.format_for(message.body, message.subject)
             message.raw = message.checked = chosen.encode(message.body)
@@ -502,7 +484,7 @@ class PeerParty:
     # -- messages of the peer --------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Handle a message without waiting: workers run the handlers, and replies bypass them."""
+        """Handle a message without waiting. Workers run the handlers."""
         services = self.link.services
         services.counters.received += 1
         kind = message.kind
@@ -527,7 +509,7 @@ class PeerParty:
             self._receive_other(message, now)
 
     def _first_request(self, message: Message, now: float) -> None:
-        """Handle a first request; a mere hello creates no `inbound`."""
+        """Handle the first request, without creating `inbound` if it is a hello."""
         if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
             authorization_queue.hello(self, message)
         else:
@@ -554,7 +536,7 @@ class PeerParty:
             if reply is not None:
                 reply.reject(message, now)
             elif channel is not None:
-                channel.received_end(message)  # an open refused in the protocol's own way
+                channel.received_end(message)  # the peer refused an open in the protocol's own way
             else:
                 self.link.services.counters.late += 1
         elif kind is Kind.NOTIFY:
@@ -584,7 +566,7 @@ class PeerParty:
     # -- memory and tasks ------------------------------------------------------------------------------------------------
 
     def hold(self, message: Message) -> bool:
-        """Charge a message of this peer that must wait. False if too much waits."""
+        """Charge a message of this peer that must wait. Returns False if there is no room."""
         if not self.budget.hold(cost(message)):
             return False
         message.forget_value()
@@ -594,7 +576,7 @@ class PeerParty:
         self.budget.release(cost(message))
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a task of the bus until this peer leaves."""
+        """Run a task that is cancelled when this peer leaves."""
         scope = self.link.runtime.cancel_scope()
         scopes = self._scopes = self._scopes if self._scopes is not None else set()
         scopes.add(scope)
@@ -614,7 +596,7 @@ class PeerParty:
         self.watch(reply.deadline)
 
     def _expire(self, now: float) -> float:
-        """Expire overdue requests, and return the earliest deadline left."""
+        """Fail overdue requests, and return the next deadline."""
         self.due = due = math.inf
         if self._inbound is not None:
             self._inbound.resume()
@@ -630,7 +612,7 @@ class PeerParty:
             due = min(due, self._inbound.expire(now))
         if self._streams is not None:
             due = min(due, self._streams.expire(now))
-        due = self.due = min(due, self.due)  # expired requests may have added a deadline
+        due = self.due = min(due, self.due)  # the code above may have added a deadline
         return due
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
@@ -641,13 +623,11 @@ class PeerParty:
         if reply.on_cancel is not None:
             try:
                 reply.on_cancel(reply)
-            except Exception:  # a plugin's error must not cost others their deadlines
+            except Exception:  # an error of a plugin must not affect other deadlines
                 self.link.broken()
 
     def _is_understood(self, reply: Reply[Any]) -> bool:
-        """Check that nothing suggests another protocol: a WebSocket has negotiated it, a cluster's engine has admitted this
-        node.
-        """
+        """Return False if the peer may use another protocol, because nothing has been received on this link."""
         link = self.link
         heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0
         return heard or not reply.sent or reply.deadline - reply.started < _TELLING
@@ -664,7 +644,7 @@ class PeerParty:
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         failed = error if error is not None else Disconnected(reason, self.address, True)
-        unread = error is None and reason == ALL_ANSWERED and not self.link.services.leaving  # else it may be our goodbye
+        unread = error is None and reason == ALL_ANSWERED and not self.link.services.leaving  # or it may be our own goodbye
         unanswered = Disconnected(reason, self.address, False) if unread else failed
         pending, self.pending = self.pending, {}
         for reply in pending.values():
@@ -697,7 +677,7 @@ class PeerParty:
         if going_on and self.speaks_extensions and self._negotiation is not None:
             self._negotiation.lost()
         else:
-            self._negotiation = None  # another program may answer at that address
+            self._negotiation = None  # another program may now use that address
         if not going_on:
             for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
                 reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))

@@ -1,4 +1,4 @@
-"""Verbs for one party: a peer, a client of another node, a user, or the handlers of the bus itself."""
+"""The verbs that peers, remote clients, users and the bus itself have in common."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Party(Protocol):
-    """A receiver of requests. Its methods expect arguments that have been checked."""
+    """A receiver of requests. Its methods don't check their arguments."""
 
     @property
     def services(self) -> Services: ...
@@ -34,31 +34,19 @@ class Party(Protocol):
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request.
-
-        Raises:
-            BusError: As for `PartyVerbs.request`.
-        """
+        """Send a request. Raises errors like `PartyVerbs.request`."""
         ...
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Send a notification.
-
-        Raises:
-            BusError: As for `PartyVerbs.notify`.
-        """
+        """Send a notification. Raises errors like `PartyVerbs.notify`."""
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        """Open a stream or channel.
-
-        Raises:
-            BusError: As for `PartyVerbs.stream`.
-        """
+        """Open a stream or channel. Raises errors like `PartyVerbs.stream`."""
         ...
 
 
 class PartyVerbs:
-    """Sends requests and notifications to one party, and opens streams and channels to it."""
+    """Requests, notifications, streams and channels to a single receiver."""
 
     __slots__ = ()
     _party: Party
@@ -119,13 +107,13 @@ class PartyVerbs:
         """Send a request. See `Bus.request`.
 
         Raises:
-            EncodeError: The body cannot be encoded; the error names the path.
-            Unsupported: The wire cannot carry this.
-            NoHandler: Under `Bus.as_`, this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
-            TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
-            BusError: (on awaiting) See `Reply`.
+            EncodeError: If the body cannot be encoded. The message names the path.
+            Unsupported: If the protocol doesn't support the request.
+            NoHandler: If this bus has no handler for the subject, with `Bus.as_`.
+            ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
+            TypeError, ValueError: If an argument has a wrong type or value.
+            Disconnected: (on awaiting) If the receiver has left or, with ``sent=False``, isn't connected.
+            BusError: (on awaiting) As for `Reply`.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -153,13 +141,13 @@ class PartyVerbs:
     @overload
     async def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Send a notification to one handler, which does not answer. See `Bus.notify`.
+        """Call a handler without an answer. See `Bus.notify`.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `Bus.as_`, the handler is for streams or channels, or there is no handler.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the receiver has left or isn't connected.
+            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `Bus.as_`.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.
         """
         await self._party.send_notify(*notification(self._party.services, subject, body, headers))
@@ -177,7 +165,7 @@ class PartyVerbs:
     def stream(
         self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> ChannelContext[Any, Any]:
-        """Request a stream. See `Bus.stream`.
+        """Open a stream. See `Bus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.stream`.
@@ -215,7 +203,7 @@ class PartyVerbs:
         return opening(self._party.services, self._party.open_channel, name, None, "channel", timeout, receives)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create a client for a Protocol class, with methods that call the verbs of this object. See `Bus.client`.
+        """Create a client for a Protocol class. See `Bus.client`.
 
         Raises:
             TypeError: As for `Bus.client`.
@@ -234,11 +222,7 @@ def opening(
     timeout: Any,
     receives: Any,
 ) -> ChannelContext[Any, Any]:
-    """Create the async context manager of a stream or channel.
-
-    Raises:
-        ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `PartyVerbs.stream`.
-    """
+    """Check the arguments of a stream or channel, and return its context manager. Raises errors like `PartyVerbs.stream`."""
     services.subjects.check(subject)
     if timeout is not None:
         seconds(timeout)
@@ -248,11 +232,7 @@ def opening(
 def notification(
     services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
 ) -> tuple[str | int, Any, dict[str, str] | None]:
-    """Check the arguments of a notification, and return the name of its subject, its body and its headers.
-
-    Raises:
-        ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `PartyVerbs.notify`.
-    """
+    """Check the arguments of a notification, and return subject, body and headers. Raises errors like `PartyVerbs.notify`."""
     name, _ = resolve(subject, Any)
     if isinstance(subject, Subject):
         body = subject.given(body)

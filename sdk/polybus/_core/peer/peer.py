@@ -25,12 +25,7 @@ T = TypeVar("T")
 
 @injected_as("peer")
 class Peer(PartyVerbs):
-    """A program at the other end of a connection, or one of several behind a broker.
-
-    Attributes:
-        id: A random string for logs and for telling peers apart.
-        connected_at: Time at which the link came up (aware, UTC).
-    """
+    """The program at the other end of a connection, or one of several behind a broker."""
 
     __context_part__: ClassVar[ContextPart]
     __slots__ = ("__weakref__", "_party")
@@ -43,27 +38,27 @@ class Peer(PartyVerbs):
 
     @property
     def id(self) -> str:
-        """A random string that identifies the peer."""
+        """Random string that identifies the peer, for example in logs."""
         return self._party.id
 
     @property
     def connected_at(self) -> datetime.datetime:
-        """Time at which the link came up (aware, UTC)."""
+        """Time at which the link came up, as an aware datetime in UTC."""
         return self._party.connected_at
 
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` returned."""
+        """Value returned by `authenticate`."""
         return self._party.identity
 
     @property
     def identity_key(self) -> str | None:
-        """The key for `Bus.peers_of`."""
+        """Key of the user, for `Bus.peers_of`."""
         return self._party.identity_key
 
     @property
     def address(self) -> str:
-        """The network address, as far as the transport knows it."""
+        """Network address, if the transport knows it."""
         return self._party.address
 
     @property
@@ -72,33 +67,33 @@ class Peer(PartyVerbs):
 
     @property
     def transport(self) -> str:
-        """The name of the transport; empty while there is no connection."""
+        """Name of the transport; empty while the link is down."""
         return self._party.transport
 
     @property
     def connected(self) -> bool:
-        """True while the link is up and the peer is present."""
+        """True while the peer is connected."""
         return self._party.connected
 
     async def extended(self) -> bool:
-        """Check whether the peer runs polybus and so supports the extensions. The bus asks the peer on first use.
+        """Return True if the peer runs polybus and supports its extensions.
 
-        An answer or a refusal is final. If the peer does not answer in time, the result is False, because the peer may be busy.
-        The next call asks again, and a late answer also counts.
+        The first call sends the peer a request. If it doesn't answer within a second, this method returns False, and the next
+        call asks again, because the peer may only be busy. Any answer is final, even a late one.
 
         Raises:
-            Disconnected: The link broke while waiting.
+            Disconnected: If the link goes down in the meantime.
         """
         return await self._party.extended()
 
     async def aclose(self, reason: str = "") -> None:
-        """Disconnect the peer. The call sends a goodbye and returns without waiting for the peer.
+        """Disconnect the peer. This method doesn't wait until the connection is closed.
 
         Args:
-            reason: Shown to the peer if the wire carries it.
+            reason: Reason to send to the peer, if the protocol supports that.
 
         Raises:
-            LocalProtocolError: The bus runs in another event loop.
+            LocalProtocolError: If the bus runs in another event loop.
         """
         self._party.send_away(reason)
 
@@ -134,15 +129,16 @@ class Peer(PartyVerbs):
         """Publish to this peer only. See `Bus.publish`.
 
         Args:
-            id: Over a link to a NATS network: wait until a stream there has stored the publication, once per id.
+            id: On links to a NATS network, makes the call wait until a stream has stored the publication. A stream stores only
+                one publication per id.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox or the stream had no room for `timeout` seconds.
-            Disconnected: The peer has left.
-            LocalProtocolError: With `id`, no stream stores the subject.
-            DeadlineExceeded: With `id`, no stream has confirmed in time that it stored the publication; it may have done so.
-            Unsupported: With `id`, the link does not lead to streams.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox or the stream has no room within `timeout` seconds.
+            Disconnected: If the peer has left.
+            LocalProtocolError: If `id` is given, but no stream stores the subject.
+            DeadlineExceeded: If `id` is given, and no stream confirms the publication in time. It may be stored nevertheless.
+            Unsupported: If `id` is given, but the link doesn't lead to streams.
         """
         await self._party.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout, id=id)
 
@@ -202,23 +198,23 @@ class Peer(PartyVerbs):
     ) -> Subscription[Any]:
         """Receive publications of this peer: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
 
-        The subscription is sent only to this peer, which may also be one that connected to this bus. The block is entered once
-        the peer knows the subscription. On a link that this bus opened, the subscription is restored after a reconnect;
-        otherwise iterating raises `Disconnected` when the peer has left.
+        The bus sends the subscription to this peer only, whichever side opened the connection, and enters the block when the
+        peer has confirmed it. After a reconnect it is restored. If the peer is a client that has left, iterating raises
+        `Disconnected`.
 
-        Args: as for `Bus.subscribe`. `durable`, or `start` without it, reads an external stream over links to NATS networks.
+        The arguments are those of `Bus.subscribe`. On links to NATS networks, `durable` and `start` read a stream.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `Bus.subscribe`.
-            Unsupported: (on entering) The wire or a bare peer cannot carry the subscription.
-            Disconnected: (on entering, while iterating) The peer has left.
+            Unsupported: (on entering) If the protocol or the peer doesn't support the subscription.
+            Disconnected: (on entering, while iterating) If the peer has left.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered)
         party = self._party
         return party.host.pubsub.subscription(pattern, returns, queue, when_full, peer=party, reading=reading)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
-        """Return a connection to this peer that runs inside its link. See `Bus.tunnel`.
+        """Return a connector for a connection to this peer through the existing link. See `Bus.tunnel`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError: As for `Bus.tunnel`.
@@ -236,18 +232,18 @@ class Peer(PartyVerbs):
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: str | None = None
     ) -> None:
-        """Send a notification to one handler, which does not answer. See `Bus.notify`.
+        """Call a handler without an answer. See `Bus.notify`.
 
         Args:
             subject: Subject of the handler.
-            body: Any value that the wire can carry.
-            headers: A mapping of strings to strings.
-            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` with `protocols.Up`.
+            body: Any value that the protocol can encode.
+            headers: Headers as strings.
+            to: Address behind this peer, in protocols with addresses, such as ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
-            EncodeError: The body cannot be encoded.
-            QueueFull: The outbox is full.
-            Disconnected: The peer has left.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If the outbox is full.
+            Disconnected: If the peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.
         """
         party = self._party

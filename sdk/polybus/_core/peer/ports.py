@@ -1,4 +1,4 @@
-"""Ports of a peer: interfaces of higher layers, documented there."""
+"""Interfaces of higher layers, as peers use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AnnouncerPort(Protocol):
-    """Sends this bus's subscriptions to peers: `_core.pubsub.announcer`."""
+    """`_core.pubsub.announcer`, which sends this bus's subscriptions to peers."""
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int: ...
     def confirm_late(self, peer: PeerParty) -> None: ...
@@ -30,11 +30,11 @@ class AnnouncerPort(Protocol):
 
 
 class PublisherPort(Protocol):
-    """Sends the publications of this bus: `_core.pubsub.publisher`."""
+    """`_core.pubsub.publisher`, which sends this bus's publications."""
 
     @property
     def routes(self) -> MutableMapping[str | int, Any]:
-        """Cached routes, cleared when they may have changed."""
+        """Cached routes."""
         ...
 
     def join_net(self) -> None: ...
@@ -42,27 +42,27 @@ class PublisherPort(Protocol):
 
 
 class RecipientsPort(Protocol):
-    """The receiving peers of this bus's publications: `_core.pubsub.recipients`."""
+    """`_core.pubsub.recipients`: the peers that receive this bus's publications."""
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None: ...
     def count_subscription(self, peer: PeerParty) -> None: ...
 
 
 class ReceiverPort(Protocol):
-    """Delivers the publications of peers: `_core.pubsub.pubsub`."""
+    """`_core.pubsub.pubsub`, which delivers publications of peers."""
 
     def takes(self, message: Message) -> bool: ...
 
 
 class PeerPubSub(Protocol):
-    """Publications and subscriptions of the bus: `_core.pubsub.pubsub`."""
+    """`_core.pubsub.pubsub`: the publications and subscriptions of the bus."""
 
     local: SubjectIndex[Any]
-    """Subscriptions of this bus, and of peers with held-back publications."""
+    """Subscriptions of this bus, and of peers whose publications are held back."""
     remote: SubjectIndex[PeerParty]
     """Subscriptions of peers."""
     tells_inside: bool
-    """True if the bus announces them over inner links."""
+    """True if the bus announces subscriptions of peers over inner links."""
 
     @property
     def announcer(self) -> AnnouncerPort: ...
@@ -89,12 +89,12 @@ class PeerPubSub(Protocol):
 
 
 class PeerHost(Protocol):
-    """The bus, as its peers see it: `_core.bus.links`."""
+    """`_core.bus.links`: the bus of a peer."""
 
     lookup: HandlerLookup
 
     resumption: Resumption | None
-    """Set if sessions can be resumed at another bus."""
+    """Set if clients can resume sessions at another bus."""
 
     @property
     def pubsub(self) -> PeerPubSub: ...

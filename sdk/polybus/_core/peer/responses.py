@@ -20,13 +20,13 @@ _RESPONSE: Final = Kind.RESPONSE
 
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
-    """Make the response to a request, encoded; `call` is the request's call, if any."""
+    """Return the encoded response to a request. `call` is None for the bus's own requests."""
     response = Message(_RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
     if message.answer_headers and link.carries_headers:
         response.headers = check_headers(message.answer_headers, link.runtime.limits.headers)
     if call is not None and call.forwards and isinstance(value, Message):
-        # bridged: passed on unchanged, if this wire can carry that
+        # A bridge passes the answer on unchanged if the protocol allows it.
         if value.headers:
             response.headers = {**value.headers, **(response.headers or {})}
         response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
@@ -56,7 +56,7 @@ def send_error(
     *,
     delivered: bool = False,
 ) -> None:
-    """Answer a message with an error, raised by the handler (`delivered`) or by the bus."""
+    """Answer a message with an error. `delivered` is True if the handler raised it."""
     link = peer.link
     if not delivered:
         link.services.dead_letter(peer.public, message, code, text)
@@ -74,7 +74,7 @@ def send_error(
 
 
 def refuse_duplicate(peer: PeerParty, message: Message, now: float) -> None:
-    """Refuse a message with an id that is still in flight."""
+    """Reject a message with an id that is still in flight."""
     link = peer.link
     text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"
     link.refused("duplicate_id", text, now, peer.key)

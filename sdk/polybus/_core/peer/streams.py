@@ -1,4 +1,4 @@
-"""Streams, channels and tunnels with a peer, opened by either side."""
+"""Streams, channels and tunnels with a peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = ("stream", "channel", "tunnel")
 
 
 class Streams:
-    """Open channels of one peer, in both directions; a `channel.ChannelPort`."""
+    """The open channels of a peer, in both directions. Implements `channel.ChannelPort`."""
 
     __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 
@@ -32,7 +32,7 @@ class Streams:
         self._peer = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """The peer's, for unread items."""
+        """Budget of the peer, for unread items."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
         self._tunnels = 0
         self._deadlines = Deadlines()
@@ -50,12 +50,7 @@ class Streams:
         to: Any = None,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
-        """Open a stream or channel at the peer; `to` is its addressee behind the peer, in a cluster.
-
-        Raises:
-            Unsupported: The peer or its wire does not support it.
-            TooManyRequests, EncodeError, Disconnected: As `open_channel`.
-        """
+        """Open a stream or channel. In a cluster, `to` is its address behind the peer. Raises errors like `open_channel`."""
         channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
         await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to, headers=headers)
         return channel
@@ -75,10 +70,10 @@ class Streams:
         """Send an open. `hops` is the number of bridges and tunnels before this link.
 
         Raises:
-            Unsupported: The peer or its wire cannot carry it.
-            TooManyRequests: Too many are open.
-            EncodeError: The body cannot be encoded.
-            Disconnected: The link is down.
+            Unsupported: If the peer or the protocol doesn't support channels.
+            TooManyRequests: If too many channels are open.
+            EncodeError: If the body cannot be encoded.
+            Disconnected: If the link is down.
         """
         link, peer, subject = self.link, self._peer, channel.subject
         can = None if link.session is None else link.session.capabilities
@@ -118,7 +113,7 @@ class Streams:
                 peer.watch(channel.deadline)
 
     def expire(self, now: float) -> float:
-        """End overdue channels, and return the earliest deadline left."""
+        """End overdue channels, and return the next deadline."""
         for channel in self._deadlines.due(now, self.channels):
             channel.expire(now)
         return self._deadlines.next
@@ -134,13 +129,13 @@ class Streams:
     # -- opened by the peer ----------------------------------------------------------------------------------------------
 
     def opened(self, message: Message, now: float, route: Any = None) -> None:
-        """Start or refuse a channel that the peer opens, or that another node opens at a client of this one by `route`."""
+        """Start or reject a channel that the peer opens, or that another node opens to a client of this node by `route`."""
         link, peer, channels = self.link, self._peer, self.channels
         services, limits, inbound = link.services, link.runtime.limits, peer.inbound
         mode = message.attributes.get("mode", "stream")
         found = route or peer.host.lookup.find_for(message, mode)
         if message.id in channels or message.id in inbound.calls:
-            refuse_duplicate(peer, message, now)  # an end with this id would end the first one
+            refuse_duplicate(peer, message, now)  # an end with this id would end the other channel
             return
         deadline = math.inf if message.ttl is None else now + message.ttl
         if not services.takes_requests and route is None:
@@ -183,25 +178,24 @@ class Streams:
         inbound.start(call)
 
     def _count_opened(self) -> int:
-        """Streams, channels and tunnels opened by the peer; an open tunnel is no longer a call."""
+        """Return the number of streams, channels and tunnels opened by the peer. Open tunnels aren't calls any more."""
         return self._peer.inbound.channel_calls + self._tunnels
 
     # -- ChannelPort -----------------------------------------------------------------------------------------------------
 
     @property
     def takes_items(self) -> bool:
-        """True if the queue can take another item."""
         return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Send a tunnel's frame as an item (format None: a value of this wire). Returns its cost like `channel_send`."""
+        """Send a frame of a tunnel as an item, by default as a value in this protocol's format. Returns its size."""
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
         self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format, checked=frame), self._peer)
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end, and return its cost to the other side until it is read."""
+        """Send an item, a credit or an end, and return the memory that it takes up at the peer until it is read."""
         link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
@@ -213,7 +207,7 @@ class Streams:
         return cost(message)
 
     def channel_room(self) -> Awaitable[None] | None:
-        """An awaitable to wait for while too much is queued."""
+        """Return an awaitable to wait for if too much is queued, otherwise None."""
         return self.link.room_for_answer() if self.link.outbox is not None else None
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
@@ -221,7 +215,7 @@ class Streams:
             self.link.forget(channel.id)
 
     def forget(self, id: Any) -> bool:
-        """Forget an ended or refused channel. False if unknown."""
+        """Forget a channel. Returns False if it is unknown."""
         channel = self.channels.pop(id, None)
         if channel is None:
             return False
@@ -229,7 +223,6 @@ class Streams:
         return True
 
     def lost(self, error: BusError) -> None:
-        """End all channels with the peer."""
         for channel in list(self.channels.values()):
             channel.lost(another(error))
 

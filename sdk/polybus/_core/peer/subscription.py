@@ -1,4 +1,4 @@
-"""Subscriptions that are iterated, and the bounded queue that `on` handlers also use."""
+"""Subscriptions for iteration, and the bounded queue that `on` handlers use as well."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STEP = 16 * 1024
-"""Number of bytes that a queue may hold without a charge, so that a fast reader requires no bookkeeping."""
+"""Number of bytes in a queue that need not be charged, so that fast readers cause no bookkeeping."""
 _PAUSE = 1.0
-"""Minimum number of seconds between two events about a queue."""
+"""Minimum seconds between two events about a queue."""
 
 
 class SubscriptionQueue(ABC):
     """A queue of publications with an overflow policy, bounded in messages (`queue`) and bytes (`Limits.queue_bytes`).
 
-    Each publication counts with its body and `OVERHEAD` bytes, which also limits the number of small ones. The queue is full
-    when it reaches either bound, so the last message may have any size.
+    Each publication counts as its body plus `OVERHEAD` bytes. The queue is full when it reaches either bound, so the last
+    message may have any size.
 
-    In addition, up to `Limits.queue_bytes` of publications from links are held back: with the policy ``block``, and with every
-    policy until a woken reader has had its turn, since one read of a connection can deliver thousands of small messages. After
-    that turn, the policy is applied to those that remain.
+    Up to `Limits.queue_bytes` of publications from links are held back in addition. The policy ``block`` always holds them
+    back. Other policies do so until a woken reader has had its turn, because a single read from a connection can deliver
+    thousands of small messages, and are then applied to those that remain.
     """
 
     __slots__ = (
@@ -75,11 +75,11 @@ class SubscriptionQueue(ABC):
     )
 
     leads_on = False
-    """True if the queue passes publications on to another bus."""
+    """True if publications are forwarded to another bus."""
 
     @property
     def peers(self) -> bool:
-        """True if publications of peers are accepted."""
+        """True if the queue accepts publications of peers."""
         return True
 
     def __init__(
@@ -100,30 +100,30 @@ class SubscriptionQueue(ABC):
         self.queue: int = queue
         self.when_full: WhenFull = when_full
         self.local: bool = local
-        """True if publications of this bus are accepted."""
+        """True if the queue accepts publications of this bus."""
         self.group: str | None = group
         self.paced: bool = paced
-        """True if producers check `full` first. Every offer is then accepted, and a full queue is not reported."""
+        """True if producers check `full` first. The queue then accepts every message and doesn't report that it is full."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False
-        """True if a woken reader has not yet had its turn."""
+        """True if a woken reader hasn't had its turn yet."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
-        """The queue length that triggers a report or a decision: first half of `queue`, then all of it."""
+        """Queue length at which something must be done: at first half of `queue`, then all of it."""
         self._overflow: deque[int] | None = None
-        """The costs of the messages at the end of the queue that are held back. They are not included in `_bytes`."""
+        """Sizes of the held-back messages at the end of the queue, which are not included in `_bytes`."""
         self._held: MemoryBudget | None = None
         self._tells_at: float = math.inf
-        """The time at which the next report is possible."""
+        """Time at which the next report is possible."""
         self._told: int = 0
-        """The value of `dropped` in the last report."""
+        """Value of `dropped` in the last report."""
         self._lines: ViolationCounter = ViolationCounter()
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
         self._budget: MemoryBudget | None = None
-        # As long as `_bytes` is between these two values, the charge does not have to change.
+        # While `_bytes` is between these values, the charge need not change.
         self._most_free: int = min(_STEP, self._most)
         self._least_kept: int = -_STEP
 
@@ -131,19 +131,19 @@ class SubscriptionQueue(ABC):
         return len(self._queue)
 
     def offer(self, message: Message) -> None:
-        """Accept a publication. One from this process (without `Message.peer`) has already waited for room."""
+        """Add a publication. Those from this process (without `Message.peer`) have already waited for room."""
         if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
             self._queue.append(message)
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             self._arrived()
 
     def offer_shared(self, message: Message) -> None:
-        """Accept a copy of a publication that other queues share."""
+        """Add a copy of a publication that is also in other queues."""
         self.offer(message.for_another())
 
     @abstractmethod
     def _arrived(self) -> None:
-        """Wake a reader, because a publication was added."""
+        """Wake a reader for a new publication."""
 
     def take(self) -> Message:
         queue = self._queue
@@ -163,7 +163,7 @@ class SubscriptionQueue(ABC):
         return message
 
     def expired(self, message: Message) -> bool:
-        """Check whether a publication expired before it was read. If so, count and report it."""
+        """Return True if a publication has expired, after counting and reporting it."""
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
@@ -177,7 +177,7 @@ class SubscriptionQueue(ABC):
     # -- charges ---------------------------------------------------------------------------------------------------------
 
     def _charge(self) -> bool:
-        """Charge the added bytes. Returns False if the queue is full, or if the bus holds too much."""
+        """Charge the added bytes. Returns False if the queue is full or there is no memory left."""
         if self._bytes >= self._most:
             return False
         if self._budget is None:
@@ -201,7 +201,7 @@ class SubscriptionQueue(ABC):
     # -- overflow --------------------------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
-        """Decide about a publication when the queue is half full, at a bound, or when bytes must be charged."""
+        """Decide whether to add a publication if the queue is half full or full, or bytes must be charged."""
         if self.paced:
             self._settle()
             return True
@@ -226,7 +226,7 @@ class SubscriptionQueue(ABC):
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
-        """Let the policy drop a publication. Returns True if the new one is kept."""
+        """Drop a publication according to the policy. Returns True if the new one is to be added."""
         stays = self.when_full != "drop_newest"
         if not stays:
             self._count_dropped(1)
@@ -260,7 +260,7 @@ class SubscriptionQueue(ABC):
     # -- held-back publications ------------------------------------------------------------------------------------------
 
     def _hold(self, message: Message) -> bool:
-        """Hold a publication back. Returns False if too much is held back already."""
+        """Hold back a publication. Returns False if there is no room."""
         if self._held is None:
             self._held = MemoryBudget(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
@@ -276,10 +276,10 @@ class SubscriptionQueue(ABC):
 
     @abstractmethod
     def _overrun(self, message: Message) -> None:
-        """Handle a publication that ``block`` can no longer hold back."""
+        """Handle a publication that ``block`` cannot hold back any more."""
 
     def _begin_turn(self) -> None:
-        """Begin the turn of a reader. Afterwards the policy is applied to the overflow that remains."""
+        """Start the turn of a reader, after which the policy is applied to messages that are still held back."""
         if self.when_full != "block":
             self._host.call_soon(self._end_turn)
 
@@ -288,7 +288,7 @@ class SubscriptionQueue(ABC):
             self._release_held()
 
     def _release_held(self) -> None:
-        """Apply the policy to publications that were held back, as if they arrived now."""
+        """Apply the policy to held-back publications as if they had just arrived."""
         overflow = self._overflow
         if not overflow or self._held is None or self.when_full == "block":
             return
@@ -335,14 +335,14 @@ class SubscriptionQueue(ABC):
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped, extra=fields)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
-        """Log a publication that does not fit. Similar ones are only counted, since a sender must not fill the log."""
+        """Log an invalid publication, with a rate limit."""
         text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
         sender = message.peer or "this bus"
         fields, about = log_fields(message=message, handler=what), (self.pattern, what)
         self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
 
     def _expire(self, now: float) -> float:
-        """After the pause, report publications that were dropped meanwhile. Returns the time of the next call."""
+        """Report the publications dropped since the last report. Returns the time of the next call."""
         if now < self._tells_at:
             return self._tells_at
         self._tells_at = math.inf
@@ -357,7 +357,7 @@ class SubscriptionQueue(ABC):
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there is room. Returns False if the deadline has passed."""
+        """Wait for room. Returns False at the deadline."""
         while self.full:
             waiter = self._services.waiter()
             self._room = self._room if self._room is not None else []
@@ -369,7 +369,7 @@ class SubscriptionQueue(ABC):
                 if waiter in self._room:
                     self._room.remove(waiter)
                 else:
-                    self._wake_one()  # woken, perhaps also cancelled, so that another one can use the room
+                    self._wake_one()  # this task may have been cancelled, so another one can use the room
             if scope.cancelled_caught:
                 return False
         return True
@@ -379,14 +379,14 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop(0))
 
     def clear(self) -> None:
-        if self._tells_at != math.inf and self.dropped != self._told:  # send the report that was due within a second
+        if self._tells_at != math.inf and self.dropped != self._told:  # don't lose the pending report
             self._tells_at = math.inf
             self._tell(None, len(self._queue))
         self._queue.clear()
         self._bytes = 0
         if self._budget is not None:
             self._settle()
-            self._budget = None  # a subscription may be entered again when the bus runs next
+            self._budget = None  # the subscription may be entered again in the next run of the bus
         if self._held is not None:
             self._held.release(self._held.held)
             self._held = self._overflow = None
@@ -418,9 +418,9 @@ class IteratedQueue(SubscriptionQueue):
         super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
         self._pubsub = pubsub
         self.peer: PeerParty | None = peer
-        """The only peer to receive from; None for all."""
+        """Peer to receive from; None for all."""
         self.reading: Reading | None = reading
-        """None for live publications."""
+        """Set for subscriptions to a store."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -432,7 +432,7 @@ class IteratedQueue(SubscriptionQueue):
         """Start receiving.
 
         Raises:
-            LocalProtocolError: The subscription is already active, or the bus is not entered.
+            LocalProtocolError: If the subscription is already active, or the bus isn't running.
             BusError: As for `PubSub.subscribe`.
         """
         if self._active:
@@ -451,7 +451,7 @@ class IteratedQueue(SubscriptionQueue):
         self._wake_all()
 
     def _end(self) -> BaseException:
-        """Return the exception that ends a reader."""
+        """Return the exception to raise in a reader."""
         if self._error is not None:
             return self._error.with_traceback(None)
         if self._entered:
@@ -462,7 +462,7 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def _interrupted(self, waiter: Any) -> None:
-        """Pass the turn of a cancelled reader on to another reader."""
+        """Pass the turn of a cancelled reader to another one."""
         if waiter in self._readers:
             self._readers.remove(waiter)
         else:
@@ -471,10 +471,10 @@ class IteratedQueue(SubscriptionQueue):
                 self._arrived()
 
     def _typed(self, message: Message) -> Message | None:
-        """Return the message with its body converted. If the body does not fit, count and log that, and return None."""
+        """Return the message with its body converted, or None, after counting and logging it, if the body is invalid."""
         try:
             body = typed_body(message, self._returns)
-        except Exception as error:  # includes errors raised by checks of the application
+        except Exception as error:  # may come from a validator of the application
             what = f"returns={type_name(self._returns)}"
             if self.reading is not None and self.reading.settled:
                 self.skipped += 1
@@ -506,14 +506,14 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription and drop unread publications, which are counted as dropped if there is an error."""
+        """End the subscription and drop unread publications. With an error, they count as dropped."""
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self.leave()
 
     def end(self, error: BusError | None) -> None:
-        """Stop receiving. Iteration yields the publications in the queue, then raises `error`, or ends if it is None."""
+        """Stop receiving. Iteration yields the unread publications and then raises `error`, or ends if it is None."""
         self._error = self._error or error
         self._active = False
         self._wake_all()
@@ -525,18 +525,19 @@ class IteratedQueue(SubscriptionQueue):
 
 @never_without_async("async with bus.subscribe(pattern) as messages:")
 class Subscription(Generic[T_co]):
-    """A subscription from `Bus.subscribe` or `Peer.subscribe`. Enter it with ``async with``, then iterate over it.
+    """A subscription returned by `Bus.subscribe` or `Peer.subscribe`. Enter it with ``async with``, then iterate over it.
 
-    Iteration yields `Message` objects. With ``returns=`` the body has that type. Publications that do not fit are skipped and
-    counted in `skipped`. When the bus drains or closes, iteration ends after the publications in the queue.
+    Iteration yields `Message` objects, whose body is converted to ``returns=`` if you pass that. Publications with an invalid
+    body are skipped and counted in `skipped`. When the bus drains or closes, iteration ends after the unread publications.
 
-    Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. Messages that are not
-    settled at the end of the block are redelivered. Messages that do not fit become dead letters.
+    Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. The store redelivers
+    messages that aren't settled when you leave the block. Those with an invalid body become dead letters.
 
     Raises:
-        SlowConsumer: (while iterating) A ``block`` subscription was read too slowly.
-        Disconnected, Unauthorized, Forbidden: (while iterating) The only link of the bus, or the peer that the subscription is
-            for, is gone and will not come back.
+        SlowConsumer: (while iterating) If a ``block`` subscription is read too slowly.
+        Disconnected, Unauthorized, Forbidden: (while iterating) If the bus's only link, or the peer of this subscription, is
+        gone
+            for good.
     """
 
     __slots__ = ("_source",)
@@ -546,12 +547,12 @@ class Subscription(Generic[T_co]):
 
     @property
     def dropped(self) -> int:
-        """Number of publications that were lost because the reader was too slow, or that expired before it read them."""
+        """Number of publications that were dropped because they were read too slowly or had expired."""
         return self._source.dropped
 
     @property
     def skipped(self) -> int:
-        """Number of publications whose body does not fit ``returns=``."""
+        """Number of publications that were skipped because their body doesn't fit ``returns=``."""
         return self._source.skipped
 
     def __len__(self) -> int:
@@ -598,13 +599,13 @@ class Subscription(Generic[T_co]):
         """Wait for the next publication.
 
         Args:
-            timeout: Seconds to wait; None waits without limit.
+            timeout: Seconds to wait; None for no limit.
 
         Raises:
-            TimeoutError: No publication arrived in time.
-            EOFError: The subscription has ended.
+            TimeoutError: If no publication arrives in time.
+            EOFError: If the subscription has ended.
             BusError: As while iterating.
-            TypeError, ValueError: `timeout` is not a number of seconds.
+            TypeError, ValueError: If `timeout` is not a valid number of seconds.
         """
         message: Message[T_co] = await receive(self, timeout)
         return message

@@ -18,26 +18,25 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def canonical_subject(subject: str | int) -> str | int:
-    """Normalise a URI; other subjects stay unchanged."""
+    """Normalise a URI, and return other subjects unchanged."""
     return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
 
 
 def canonical_pattern(pattern: str | int) -> str | int:
-    """Normalise a peer's pattern."""
     return wire_pattern(pattern)
 
 
 class Subscriptions(Struct, eq=False):
-    """The patterns of a peer, charged to it."""
+    """The patterns that a peer subscribes to. They count against its memory budget."""
 
     _peer: PeerParty
     _warned: bool = False
     patterns: dict[str | int, int] = {}
     _holder: Any = None
-    """Queue in place of the peer, for now."""
+    """Queue that receives the publications in place of the peer."""
 
     def add(self, pattern: str | int) -> None:
-        """Add an authorized pattern, within the limits."""
+        """Add an authorized pattern, unless that exceeds a limit."""
         peer = self._peer
         link = peer.link
         try:
@@ -77,7 +76,7 @@ class Subscriptions(Struct, eq=False):
                 pubsub.announcer.remove_behind(pattern)
 
     def hold(self, queue: Any) -> None:
-        """Offer publications to a queue (`plugins.extensions.PublicationQueue`) until `release`, and send none."""
+        """Pass publications to a queue (`plugins.extensions.PublicationQueue`) instead of the peer until `release`."""
         self._move(queue)
 
     def release(self) -> None:
@@ -100,7 +99,7 @@ class Subscriptions(Struct, eq=False):
             self.remove(pattern)
 
     def _warn(self, pattern: str | int) -> None:
-        if self._warned:  # once: a peer may ask for thousands
+        if self._warned:  # only once, because a peer may send thousands of subscriptions
             return
         self._warned = True
         runtime = self._peer.link.runtime

@@ -1,4 +1,4 @@
-"""Requests, streams and channels from the queue of the workers to the answer or end."""
+"""Runs the handlers of requests, streams and channels, and passes on their results."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ class LocalHandler(RequestHandler, Protocol):
     def subject(self) -> str | int: ...
     @property
     def places(self) -> Places | None:
-        """Set if the number of concurrent calls is limited."""
+        """Slots for concurrent calls, if their number is limited."""
         ...
 
 
 class ResponseSink(Protocol):
-    """Receives a call's outcome: the client's connection, or a `Reply` of this bus."""
+    """Receives the results of calls, for the peer's connection or for a `Reply` of this bus."""
 
     def answer(self, call: Call, value: Any) -> None:
         """Send the result of the handler."""
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """Send the result of the handler to a client that reads slowly."""
+        """Send the result of the handler once a slow client has read earlier answers."""
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        """Send an error: the handler raised, or was not run."""
+        """Send an error."""
 
     def put_off(self, call: Call) -> bool:
-        """Requeue a call that has not begun, if its client stopped reading. True if it waits."""
+        """Requeue a call that hasn't started if its client stopped reading. Returns True if the call was queued."""
         ...
 
     def proceed(self, call: Call) -> None:
-        """Begin a call with its handler's slot, or queue it for its client's."""
+        """Start a call that has a slot of its handler, or queue it for a slot of its client."""
 
     def finished(self, call: Call) -> None:
-        """Record the end of a call and its handler."""
+        """Called when a call and its handler have ended."""
 
     def stopped(self, call: Call) -> None:
-        """Record the end of a call whose handler keeps its slot until `returned`."""
+        """Called when a call has ended whose handler is still running and keeps its slot until `returned`."""
 
     def returned(self, call: Call) -> None:
-        """Record the end of a stopped call's handler."""
+        """Called when the handler of a stopped call has ended."""
 
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -76,14 +76,14 @@ _PLAIN: Final = frozenset({"inline", "thread"})
 
 
 class Call(Struct, eq=False):
-    """A request on its way through a handler. A `workers.Job`."""
+    """A request that is waiting or being handled. Implements `workers.Job`."""
 
     forwards: ClassVar[bool] = False
-    """True if the result is another bus's answer, a `Message`."""
+    """True if the result is the `Message` with another bus's answer."""
     of_channel: ClassVar[int] = 0
-    """1 for a stream or channel."""
+    """1 for streams and channels, to add up."""
     sizes_known: ClassVar[bool] = True
-    """True if the sizes of answers are known."""
+    """True if the handler records the sizes of its answers."""
 
     services: Services
     origin: ResponseSink
@@ -92,20 +92,20 @@ class Call(Struct, eq=False):
     message: Message
     deadline: float
     places: Places | None = None
-    """Its handler's slots, if limited."""
+    """Slots of the handler, if their number is limited."""
     scope: anyio.CancelScope | None = None
     started: bool = False
     ended: bool = False
     looks: int = 0
-    """Checks that found it waiting."""
+    """Number of checks that found the call waiting."""
     waited: int = 0
-    """Such checks since it last resumed."""
+    """Number of such checks since it last resumed."""
     put_off: bool = False
-    """True while it waits again: its client stopped reading before it began."""
+    """True if the call was requeued because its client stopped reading before it started."""
     delivered: bool = False
-    """True once the handler has started; before that, and after the deadline, the bus answers."""
+    """True once the handler has started. Before that, and after the deadline, the bus itself answers."""
     asked_by_holder: bool = False
-    """True if the waiting caller may hold something that others wait for."""
+    """True if the caller may hold a resource that others are waiting for."""
 
     @property
     def function(self) -> str:
@@ -114,7 +114,7 @@ class Call(Struct, eq=False):
             return handler
         if not self.delivered:
             return "authorize"
-        # Until the first wait, both run in one go.
+        # Until the first wait, both run in the same step.
         return handler if self.scope is not None else f"authorize or {handler}"
 
     @property
@@ -148,7 +148,7 @@ class Call(Struct, eq=False):
                 result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
-                result = None  # frees the result once it is encoded
+                result = None  # so that it is freed once it is encoded
                 await later
             elif not self.ended:
                 self.origin.answer(self, result)
@@ -156,7 +156,7 @@ class Call(Struct, eq=False):
             if not self.ended:
                 self.origin.refuse(self, *failure(error, services, message))
         except BaseException as error:
-            # pytest's outcomes, SystemExit, a handler's own cancellation: they still need an answer.
+            # The caller still needs an answer, for example after SystemExit or a cancellation that the handler itself caused.
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
                 self.origin.refuse(self, *failure(error, services, message))
             if self.ended or services.executor.must_propagate(error, self.scope):
@@ -167,7 +167,7 @@ class Call(Struct, eq=False):
             self.end()
 
     def run_plain(self) -> bool:
-        """Run a plain function without a task, in its own context. False if something must be awaited, which `run` does."""
+        """Run a plain function without a task. Returns False if `run` must await something."""
         if not self._is_plain():
             return False
         timed = self.deadline != math.inf
@@ -185,7 +185,7 @@ class Call(Struct, eq=False):
                 result = self.services.sent(result, self.handler.checked)
             if not self.ended:
                 self.origin.answer(self, result)
-        except BaseException as error:  # of any kind: there is no task that it could end
+        except BaseException as error:  # there is no task that it could end
             if not self.ended:
                 self.origin.refuse(self, *failure(error, self.services, self.message))
             if isinstance(error, KeyboardInterrupt):
@@ -196,7 +196,6 @@ class Call(Struct, eq=False):
         return True
 
     def _is_plain(self) -> bool:
-        """Check that only a plain handler function must run."""
         services, peer = self.services, self.peer
         return (
             type(self) is Call
@@ -217,7 +216,6 @@ class Call(Struct, eq=False):
             raise Denied(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
-        """Return the slot."""
         if self.ended:
             self.origin.returned(self)
         else:
@@ -243,7 +241,7 @@ class Call(Struct, eq=False):
             self.scope.cancel()
 
     def expire(self) -> None:
-        """Refuse an overdue request, and stop its handler."""
+        """Reject an overdue request, and stop its handler."""
         if not self.ended:
             self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
@@ -263,7 +261,7 @@ class AwaitableResult(Struct, frozen=True):
 
 
 class RefusedCall(Call, eq=False, kw_only=True):
-    """A request without a handler. `authorize` runs first, so that strangers cannot probe for subjects."""
+    """A request without a handler. It is rejected after `authorize`, so that unauthorized clients cannot probe for subjects."""
 
     sizes_known: ClassVar[bool] = False
     outcome: RequestError
@@ -295,11 +293,11 @@ def refused_call(
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """Turn an exception into an answer: a request error's text, otherwise a fixed text and an id for the log."""
+    """Convert an exception to an answer. Unexpected exceptions are logged, and the client receives only the error id."""
     if (answer := answer_of(error, message.kind)) is not None:
         return answer.code, answer.text, answer.reason, answer.detail
     error = only_of(error)
-    if message.kind is Kind.NOTIFY and isinstance(error, (Denied, Misfit)):  # its handler has not run, and no caller waits
+    if message.kind is Kind.NOTIFY and isinstance(error, (Denied, Misfit)):  # the handler hasn't run, and nothing is sent
         if isinstance(error, Misfit):
             _skipped(services, message, error)
         return error.code, error.text, None, None
@@ -313,7 +311,7 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
 
 
 def _skipped(services: Services, message: Message, why: Misfit) -> None:
-    """Count and log a notification that does not fit; rate-limited, since its sender must not fill the log."""
+    """Count an invalid notification, and log it with a rate limit."""
     services.counters.dropped += 1
     text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
     sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
@@ -328,7 +326,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
 
     channel: Channel[Any, Any]
     on_discard: Callable[[ChannelCall], object] | None = None
-    """Called at the end, even if the peer leaves before the start."""
+    """Called at the end, even if the call never started."""
 
     def __post_init__(self) -> None:
         self.channel.on_end = self.stop
@@ -346,7 +344,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
             )
             channel.finish()
         except Exception as error:
-            if not self.ended:  # otherwise the client has left, the usual cause of the error
+            if not self.ended:  # otherwise the client has left, which probably caused the error
                 self._fail(error)
         except BaseException as error:
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
@@ -365,7 +363,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
             async with outcome as items:
                 await self._stream(items, self.channel)
             return
-        if inspect.isawaitable(outcome):  # not a generator function, which returns its items directly
+        if inspect.isawaitable(outcome):  # generator functions return their items directly
             outcome = await outcome
         if self.handler.style == "stream":
             await self._stream(outcome, self.channel)
@@ -383,7 +381,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
             async for item in items:
                 await channel.send(item)
         finally:
-            # A generator's clean-up may await, for a bounded time, even when cancelled.
+            # Let the generator's clean-up await something even after a cancellation.
             if (aclose := getattr(items, "aclose", None)) is not None:
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
                     await aclose()
@@ -392,7 +390,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
         self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
 
     def cut(self, code: Code, text: str) -> None:
-        """Stop the handler, and send the reason."""
+        """Stop the handler, and send an error."""
         if not self.ended:
             self.channel.abort(code, text)
             self.stop()

@@ -1,8 +1,8 @@
-"""Streams and channels, which carry many items in both directions and are limited by credits.
+"""Streams and channels with credit-based flow control.
 
-One side opens a channel on a subject. Each side may then send as many items as the other side has granted, and ends its half
-with `end`. A stream is a channel whose opener sends no items; the items of a tunnel are frames. The protocols define how
-channels appear on the wire; this module defines their meaning.
+One side opens a channel on a subject. Each side may send as many items as the other side has granted, and closes its direction
+with `end`. In a stream only the handler sends items, and in a tunnel the items are frames. Protocols define how channels are
+encoded.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ Receives_co = TypeVar("Receives_co", covariant=True)
 Sends_contra = TypeVar("Sends_contra", contravariant=True)
 
 CREDIT = 64
-"""Number of items that a side grants before it has read any."""
+"""Number of items that each side may send before the other has read any."""
 CREDIT_BYTES = 256 * 1024
-"""Number of bytes that a side may send before the other side reads them. The last item may have any size.
+"""Number of bytes that each side may send before the other has read them. The last item may have any size.
 
-Credits count items. Bytes need no field on the wire, because a sender knows the sizes of the items that a credit returns. The
-reader returns credit after a quarter of either limit.
+Credits count only items on the wire, because the sender knows the size of each item that a credit acknowledges. The reader
+sends credit after a quarter of either limit.
 """
 _TOLERANCE = 4
-"""Each side counts the bytes of its own encoding, so only a sender far above the limit violates the rule."""
+"""Factor by which a peer may exceed `CREDIT_BYTES`, because it counts the bytes of its own encoding."""
 
 
 class ChannelPort(Protocol):
-    """Writes the messages of a channel: to the peer of a link, or to the other end in this process."""
+    """Sends the messages of a channel to a peer, or to the other end in this process."""
 
     budget: MemoryBudget
-    """The budget that is charged for unread items."""
+    """Budget for unread items."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end. Returns the bytes that the other side holds until the message is read."""
+        """Send an item, a credit or an end. Returns the memory that it takes up at the other side until it is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Return an awaitable that waits for room for an item, or None if there is room."""
+        """Return an awaitable to wait for before sending an item, or None if there is room."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Forget an ended channel."""
+        """Forget a channel that has ended."""
 
 
 class WaitingSender(Struct, eq=False):
@@ -65,10 +65,10 @@ class WaitingSender(Struct, eq=False):
 
 
 class Channel(Generic[Receives_co, Sends_contra]):
-    """One end of a channel. Iterate over it to receive items, `send` items, and call `send_eof` after the last one.
+    """One end of a channel. Iterate over it to receive items, call `send` to send them, and `send_eof` after the last one.
 
-    The types are named from the point of view of this end. A handler with a ``Channel[In, Out]`` receives ``In`` and sends
-    ``Out``; the opener has a ``Channel[Out, In]``.
+    The type parameters are the received and the sent type. If a handler has a ``Channel[In, Out]``, which receives ``In`` and
+    sends ``Out``, the opener has a ``Channel[Out, In]``.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._consumed = 0
         self._consumed_bytes = 0
         self._unread = 0
-        """Number of bytes in `_items`, which are charged to the budget of the port."""
+        """Number of bytes in `_items`."""
         self._ahead: deque[int] = deque()
-        """Sizes of the sent items that the other side may not have read."""
+        """Sizes of sent items that the other side may not have read yet."""
         self._ahead_bytes = 0
         self._items: deque[Message] = deque()
         self._receives: Any = Any
@@ -98,31 +98,31 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._line: deque[WaitingSender] = deque()
         self.frames: bool = False
         self.answers: bool = False
-        """True for the end of the handler. If an item does not fit there, the opener made a mistake and receives the error."""
+        """True for the handler's end, where an invalid item is the opener's mistake."""
         self.started: float = 0.0
         self.deadline: float = math.inf
-        """Time at which the ``timeout=`` of the opener ends, on the clock of the event loop."""
+        """Deadline from the opener's ``timeout=``, on the event loop's clock."""
         self.ttl: float | None = None
-        """The time that was sent to the other side, in seconds."""
+        """Timeout that was sent to the other side, in seconds."""
         self.checked: Callable[[Any], Any] | None = None
-        """Validates sent items, if checks are on."""
+        """Validates items to send, if checks are on."""
         self.sent: int = 0
         self.received: int = 0
         self.departure: Departure | None = None
-        """Reports to the outgoing hooks that the channel has ended."""
+        """Reports the outcome to the outgoing hooks."""
         self.on_end: Callable[[], None] | None = None
-        """Called when the other side aborts, to cancel the handler."""
+        """Called to cancel the handler if the other side aborts the channel."""
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     async def send(self, item: Sends_contra) -> None:
-        """Send one item. Waits until the other side has granted credit for it.
+        """Send an item, waiting until the other side can accept it.
 
         Raises:
-            LocalProtocolError: This end has called `send_eof`, or the handler on the other side has returned.
-            EncodeError: The wire cannot carry the item.
-            RequestError: The other side ended the channel with this error.
-            Disconnected: The link broke.
+            LocalProtocolError: If `send_eof` has been called, or the handler has returned.
+            EncodeError: If the item cannot be encoded.
+            RequestError: If the other side ended the channel with an error.
+            Disconnected: If the link goes down.
         """
         if self.checked is not None:
             item = self.checked(item)
@@ -143,17 +143,17 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Check whether the other side keeps up. Also true after the end, so that `send` raises."""
+        """Return True if the other side keeps up, or if the channel has ended and `send` must raise an error."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
-        """Wait until it is this sender's turn and there is credit. `room` is an earlier result of `channel_room`."""
+        """Wait until earlier senders are done and there is credit. `room` is a previous result of `channel_room`."""
         place = WaitingSender()
         self._line.append(place)
         try:
             while True:
                 if room is not None:
-                    await room  # only the first sender in line gets here and uses credit
+                    await room  # only the first sender waits here
                     room = None
                     if self._may_send():
                         return
@@ -171,7 +171,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(waiter)
 
     def finish(self) -> None:
-        """End both halves after the handler has returned."""
+        """Close both directions, because the handler has returned."""
         receiving, self._receiving = self._receiving, False
         if self._error is None and self._sending:
             self._port.channel_send(self, Kind.END, None, None, {})
@@ -182,7 +182,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._maybe_done()
 
     async def send_eof(self) -> None:
-        """End this half. The other direction stays open."""
+        """Close the sending direction. You can still receive items."""
         self._finish_sending()
 
     def _finish_sending(self) -> None:
@@ -193,7 +193,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._maybe_done()
 
     def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
-        """End both halves with an error. Waiting calls on the other side raise it."""
+        """End the channel with an error, which the other side raises."""
         if self._done:
             return
         for facts in facts_of(text, reason, detail):
@@ -225,7 +225,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             except BaseException:
                 if waiter in self._readers:
                     self._readers.remove(waiter)
-                elif self._items:  # woken and cancelled in one turn: another reader receives the item
+                elif self._items:  # woken but cancelled before it ran, so wake another reader
                     self._wake_one(self._readers)
                 raise
         message = self._items.popleft()
@@ -236,7 +236,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._grant(size)
         try:
             return cast(Receives_co, typed_body(message, self._receives))
-        except Exception as error:  # includes errors raised by checks of the application
+        except Exception as error:  # may come from a validator of the application
             blame = BadRequest if self.answers else BadReply
             raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)[0]}") from error
 
@@ -244,26 +244,26 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """Wait for the next item.
 
         Args:
-            timeout: Seconds to wait; None waits without limit.
+            timeout: Seconds to wait; None for no limit.
 
         Raises:
-            TimeoutError: No item arrived in time.
-            EOFError: The other side has ended its half.
+            TimeoutError: If no item arrives in time.
+            EOFError: If the other side has sent its last item.
             BusError: As while iterating.
-            TypeError, ValueError: `timeout` is not a number of seconds.
+            TypeError, ValueError: If `timeout` is not a valid number of seconds.
         """
         item: Receives_co = await receive(self, timeout)
         return item
 
     def discard(self) -> None:
-        """Drop received and future items."""
+        """Drop unread and future items."""
         self._receiving = False
         self._items.clear()
         self._port.budget.release(self._unread)
         self._unread = 0
 
     def _grant(self, size: int) -> None:
-        """Return credit to the other side, in portions of a quarter of the window."""
+        """Send credit when a quarter of the window has been read."""
         self._consumed += 1
         self._consumed_bytes += size
         self._grant_consumed()
@@ -305,10 +305,10 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._call_next()
 
     def received_end(self, message: Message) -> None:
-        """End the half of the other side, or the whole channel if the message is an error."""
+        """Close the receiving direction, or the channel if the message is an error."""
         if message.code is None or message.code is Code.OK:
             if not self._receiving:
-                self._sending = False  # sent twice: the handler has returned and reads no more
+                self._sending = False  # the second end means that the handler has returned
             self._receiving = False
             self._wake()
             self._maybe_done()
@@ -316,7 +316,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(error_of(message, self.subject, self._loop.time() - self.started))
 
     def expire(self, now: float) -> None:
-        """Stop the other side and fail the waiting calls, because the timeout of the opener has passed."""
+        """End the channel, because the opener's timeout has passed."""
         if not self._done:
             text = "the opener's time is up"
             self._port.channel_send(
@@ -349,7 +349,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
 
     @property
     def failed(self) -> BusError | None:
-        """The error that broke the channel, or None."""
+        """Error that ended the channel, or None."""
         return self._error
 
     def _wake_one(self, waiters: list[Any]) -> None:
@@ -359,7 +359,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     def _wake(self) -> None:
         while self._readers:
             self._loop.wake(self._readers.pop())
-        self._call_next()  # each of them calls the next
+        self._call_next()  # each sender wakes the next one
 
 
 def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
@@ -368,7 +368,7 @@ def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
 
 
 def leave(channel: Channel[Any, Any]) -> None:
-    """Leave a channel. It is cancelled unless both halves have ended: without `send_eof`, more items may have been meant."""
+    """Leave a channel, cancelling it unless both directions are closed."""
     if channel._sending or channel._receiving:
         channel.abort(Code.CANCELLED, "the other side left the channel")
     channel.discard()
@@ -390,7 +390,7 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
         channel: Channel[Receives_co, Sends_contra] = await self._open()
         self._channel = typed(channel, self._receives)
         if self._half_closed:
-            # The open of a stream already says so.
+            # Opening a stream implies that this side sends nothing.
             channel._sending = False
         return channel
 

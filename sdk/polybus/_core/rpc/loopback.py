@@ -1,4 +1,4 @@
-"""Requests and channels to handlers of the same bus: no link, but the same rules."""
+"""Requests, streams and channels to handlers of the same bus."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class Loopback:
-    """Requests of a bus to itself, encoded so that a handler sees the same values as from a wire."""
+    """Requests of a bus to itself. Bodies are encoded, so that handlers see the same values as from a peer."""
 
     services: Services
     calls: dict[int, Call] = field(factory=dict)
-    """By the `id` of their origin."""
+    """Calls by the `id` of their origin."""
     channels: int = field(default=0, init=False)
-    """Open streams and channels."""
+    """Number of open streams and channels."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
     def start(self, call: Call, places: Places | None) -> None:
@@ -64,7 +64,7 @@ class Loopback:
     def _expire(self, now: float) -> float:
         for call in self._deadlines.due(now, self.calls):
             if isinstance(call, ChannelCall):
-                call.message.id.expire(now)  # the opener's end; the handler's end is notified
+                call.message.id.expire(now)  # the opener's end, which notifies the handler's end
             else:
                 reply = call.message.id
                 reply.fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
@@ -82,7 +82,8 @@ class Loopback:
 class HandlerParty(Struct, frozen=True, eq=False):
     """A handler of this bus as the receiver of requests. Implements `peer.party_verbs.Party`.
 
-    `facts` are attributes of its messages, such as the identity of `Bus.as_`.
+    Attributes:
+        facts: Attributes of its messages, such as the identity passed to `Bus.as_`.
     """
 
     loopback: Loopback
@@ -96,7 +97,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request to the handler, which sees its own spelling of the subject."""
+        """Send a request to the handler, with the subject as the handler spells it."""
         handler, services = self.handler, self.loopback.services
         runtime = services.running
         now = runtime.time()
@@ -106,7 +107,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         if ttl is not None:
-            deadline = now + ttl  # limited by the enclosing scope and the calling handler
+            deadline = now + ttl  # which the enclosing scope and the calling handler limit
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
         message.extras = None if self.facts is None else {**self.facts}
         if isinstance(reply, ObservedReply):
@@ -122,12 +123,12 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return reply
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Send a notification to the handler, and drop its result.
+        """Send a notification to the handler.
 
         Raises:
-            BadRequest: The handler answers a stream or channel.
-            EncodeError: The body cannot be encoded.
-            QueueFull: Too many requests already run.
+            BadRequest: If the handler is for streams or channels.
+            EncodeError: If the body cannot be encoded.
+            QueueFull: If too many requests are running.
         """
         handler, services = self.handler, self.loopback.services
         if (refusal := self._refusal(handler.subject)) is not None:
@@ -159,10 +160,13 @@ class HandlerParty(Struct, frozen=True, eq=False):
     def converse(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int, headers: dict[str, str] | None
     ) -> Channel[Any, Any]:
-        """Start a stream or channel with the handler, after `hops` bridges and tunnels. Returns the opener's end.
+        """Open a stream or channel to the handler. Returns the opener's end.
+
+        Args:
+            hops: Number of bridges and tunnels before this bus.
 
         Raises:
-            TooManyRequests: Too many are already open.
+            TooManyRequests: If too many are open.
         """
         loopback, handler = self.loopback, self.handler
         services = loopback.services
@@ -190,11 +194,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return near
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Pass on a request from a bridge. Returns the answer.
-
-        Raises:
-            BusError: As for `Reply`.
-        """
+        """Pass on a request from a bridge, and return the answer. Raises errors like `Reply`."""
         ViaHeader.strip(message)
         timeout = max(0.0, deadline - self.services.running.time())
         reply = self.send_request(message.kind, message.subject, message.body, timeout, Any, message.headers)
@@ -203,11 +203,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return reply.message
 
     async def forward_notification(self, message: Message) -> None:
-        """Pass on a notification from a bridge.
-
-        Raises:
-            BusError: As for `send_notify`.
-        """
+        """Pass on a notification from a bridge. Raises errors like `send_notify`."""
         ViaHeader.strip(message)
         await self.send_notify(message.subject, message.body, message.headers)
 
@@ -216,7 +212,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return depart(services.outgoing, message, None, services.limits.headers)
 
     def _refusal(self, subject: str | int) -> RequestError | QueueFull | None:
-        """Reason why the handler cannot be called now, or None."""
+        """Return the error if the handler cannot be called now, otherwise None."""
         style, running = self.handler.style, len(self.loopback.calls)
         if style in ("stream", "channel"):
             return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {style}: use bus.{style}()")
@@ -226,7 +222,10 @@ class HandlerParty(Struct, frozen=True, eq=False):
 
 
 class LocalSink(Struct, eq=False):
-    """The `ResponseSink` of the bus's requests to itself. Streams and channels have no reply: their ends notify each other."""
+    """Receives the results of a bus's requests to itself. Implements `ResponseSink`.
+
+    There is no reply for streams and channels, whose ends notify each other.
+    """
 
     _loopback: Loopback
     _reply: Reply[Any] | None = None
@@ -254,7 +253,7 @@ class LocalSink(Struct, eq=False):
     def proceed(self, call: Call) -> None:
         places = call.places
         assert places is not None
-        if places.take(call):  # a bus's own requests have no limit but the handler's
+        if places.take(call):  # a bus's own requests have no other limit
             self._loopback.services.running.workers.submit(call)
         else:
             places.wait(call, first=True)
@@ -279,7 +278,7 @@ class LocalSink(Struct, eq=False):
 
 
 class LocalPort(Struct, eq=False):
-    """The port of two channels in one process, encoded as on a wire."""
+    """The port of both ends of a channel in the same process."""
 
     _loop: Loop
     budget: MemoryBudget
@@ -298,14 +297,14 @@ class LocalPort(Struct, eq=False):
         return cost(message)
 
     def channel_room(self) -> None:
-        """None: credit bounds the queue."""
+        """Return None, because credit limits the queue."""
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Nothing to forget for local channels."""
+        """Do nothing."""
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
-    """Encode a local body: bytes stay bytes, other values become JSON."""
+    """Encode a body as bytes if it is binary, otherwise as JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS.encode(value), OCTETS
     return JSON.encode(value), JSON

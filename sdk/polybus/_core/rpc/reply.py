@@ -1,4 +1,4 @@
-"""Futures for requests, including internal and retried requests."""
+"""Replies: the futures of requests, with or without retries."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 @awaited_first
 class Reply(Struct, Generic[T_co], eq=False, weakref=True):
-    """The future answer to a request, returned by `Bus.request`. Await it, any number of times and from any task.
+    """The reply to a request, returned by `Bus.request`. You can await it several times and in any task.
 
-    Awaiting returns the body of the answer, converted to ``returns=``. With ``returns=Message`` or ``Message[User]`` it returns
-    the whole answer with its headers.
+    Awaiting it returns the body of the answer, converted to ``returns=``, or the whole answer with its headers if that is
+    `Message` or ``Message[User]``.
 
     Raises:
-        RequestError: (on awaiting) The peer refused the request or failed. The subclass shows the reason.
-        DeadlineExceeded: (on awaiting) No answer arrived within ``timeout``, or the peer gave up.
-        Disconnected: (on awaiting) The link broke; ``sent`` shows whether the request was sent.
-        BadReply: (on awaiting) The answer does not fit ``returns``.
-        QueueFull: (on awaiting) The outbox of the link is full.
-        RequestCancelled: (on awaiting) The request was cancelled.
+        RequestError: (on awaiting) If the peer rejects the request or its handler fails. The subclass depends on the reason.
+        DeadlineExceeded: (on awaiting) If no answer arrives within ``timeout``, or the peer gives up.
+        Disconnected: (on awaiting) If the link goes down. ``sent`` is False if the request wasn't sent.
+        BadReply: (on awaiting) If the answer doesn't fit ``returns``.
+        QueueFull: (on awaiting) If the outbox of the link is full.
+        RequestCancelled: (on awaiting) If the request was cancelled.
     """
 
     _tells_failure: ClassVar[bool] = True
-    """True if a failure that is never awaited is logged."""
+    """True to log a failure that is never awaited."""
 
     _loop: Loop
     subject: str | int
@@ -61,27 +61,27 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
     started: float
     deadline: float
     ttl: float | None = None
-    """The time that was sent to the peer, in seconds."""
+    """Timeout that was sent to the peer, in seconds."""
     _state: int = _PENDING
     _value: Any = None
     _error: BusError | None = None
     _waiters: Any = None
-    """None, one waiter, or a list of them."""
+    """None, a single waiter, or a list of waiters."""
     on_cancel: Any = None
     sent: bool = False
     key: Any = None
     message: Message | None = None
-    """The answer as received."""
+    """The answer with its headers, once it has arrived."""
 
     def done(self) -> bool:
-        """Return True once the request has ended, successfully or not."""
+        """Return True if the request has succeeded or failed."""
         return self._state != _PENDING
 
     def cancel(self) -> bool:
-        """Cancel the request. Awaiting it then raises `RequestCancelled`. The remote handler stops if the wire supports that.
+        """Cancel the request, and the remote handler if the protocol supports that. Awaiting then raises `RequestCancelled`.
 
         Returns:
-            False if the request had already ended.
+            False if the request has already ended.
         """
         if self._state != _PENDING:
             return False
@@ -91,10 +91,10 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         return True
 
     async def wait(self) -> T_co:
-        """Await the reply. As a coroutine function, `wait` can be started in a task group.
+        """Await the reply, for APIs that require a coroutine, such as task groups.
 
         Raises:
-            BusError: As on awaiting the reply.
+            BusError: As when awaiting the reply.
         """
         return await self
 
@@ -127,7 +127,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
             assert error is not None
             if self._value is not None:
                 self._value.told = True
-            # The error object is shared, so each await starts a new traceback
+            # The exception is shared by all awaits, so start a new traceback.
             raise error.with_traceback(None)
         if self._returns is Any or self.message is None:
             return self._value  # type: ignore[no-any-return]
@@ -138,7 +138,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         whole = None if isinstance(returns, type) and returns is not Message else body_of(returns)
         try:
             value = self._value = typed_body(message, returns if whole is None else whole)
-        except Exception as error:  # includes errors raised by checks of the application
+        except Exception as error:  # may come from a validator of the application
             why = misfit(error)[0]
             self._error = BadReply(
                 f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; "
@@ -154,7 +154,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         return self._value  # type: ignore[no-any-return]
 
     def _waiter_left(self, waiter: Any) -> None:
-        """Remove a cancelled waiter, and cancel the request if it was the last one."""
+        """Remove a cancelled waiter, and cancel the request if there are no others."""
         held = self._waiters
         if isinstance(held, list):
             held.remove(waiter)
@@ -179,7 +179,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         self._wake()
 
     def reject(self, message: Message, now: float, *, own: bool = False) -> None:
-        """End the request with an error message, from a peer or from a handler of this bus."""
+        """Fail the request with an error message from a peer or, with `own`, from a handler of this bus."""
         if self._state == _PENDING:
             self.message = message
             self.fail(error_of(message, self.subject, now - self.started, own=own))
@@ -193,17 +193,17 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
             self._wake()
 
     def _given_up(self, error: BusError) -> bool:
-        """Check whether the caller gave up, because it cancelled the request or its scope has ended."""
+        """Return True if the caller cancelled the request or its scope has ended."""
         over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
         return over or isinstance(error, RequestCancelled)
 
     def pass_over(self, text: str) -> None:
-        """Record an unusable answer. Another answer may still arrive."""
+        """Record an unusable answer, while another may still arrive."""
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
     def expire(self, now: float, remark: str = "") -> None:
-        """Fail because no usable answer arrived. `remark` is used if there was no answer at all."""
+        """Fail the request because no usable answer arrived. `remark` explains the absence of any answer."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
@@ -225,7 +225,6 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
 
 
 def failed_reply(runtime: Runtime, subject: str | int, returns: Any, timeout: float, error: BusError) -> Reply[Any]:
-    """Create a reply that raises an error on awaiting."""
     now = runtime.time()
     reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
     reply.fail(error)
@@ -233,7 +232,7 @@ def failed_reply(runtime: Runtime, subject: str | int, returns: Any, timeout: fl
 
 
 class ObservedReply(Reply[T_co], eq=False):
-    """A reply that reports its end to the outgoing hooks."""
+    """A reply that reports its outcome to the outgoing hooks."""
 
     departure: Departure | None = None
 
@@ -244,7 +243,7 @@ class ObservedReply(Reply[T_co], eq=False):
 
 
 class UnawaitedFailure(Struct, eq=False):
-    """The failure of a request that nothing awaits. Its `Reply` keeps it; it is logged if nothing ever awaits the reply."""
+    """A failure that logs itself if its `Reply` is deleted without having been awaited."""
 
     subject: str | int
     error: BusError
@@ -258,7 +257,7 @@ class UnawaitedFailure(Struct, eq=False):
 
 
 def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
-    """Create the exception for an error message, from a peer or from a handler of this bus."""
+    """Return the exception for an error message from a peer or, with `own`, from a handler of this bus."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -273,36 +272,36 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 
 
 def is_remote_deadline(error: BusError | None) -> bool:
-    """Check whether a peer reported that the deadline has passed, which may be the deadline of a scope here."""
+    """Return True if a peer reported the timeout, which may be that of a cancel scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 
 def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
-    """Return the time at which the scope or handler around the call ends, if that is earlier than ``timeout=``.
+    """Return the deadline of the scope or handler around the call if it is earlier than ``timeout=``, otherwise infinity.
 
-    That time was sent to the peer. The task that awaits may be outside the scope, for example under `asyncio.gather`, which
-    ends together with the task inside the scope.
+    It was sent to the peer in that case. The scope may belong to another task than the one that awaits, as with
+    `asyncio.gather`.
     """
-    timeout = asked.deadline - asked.started  # `ttl` was computed from the same difference
+    timeout = asked.deadline - asked.started  # the difference from which `ttl` was computed, so that they can be equal
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
 
 
 class InternalReply(Reply[Any], eq=False):
-    """A reply that nothing has to await: one for a bridge or a notification."""
+    """A reply that need not be awaited, for bridges and notifications."""
 
     _tells_failure: ClassVar[bool] = False
 
 
 Ask: TypeAlias = Callable[[float], Reply[Any]]
-"""Sends the request. The argument is the time left, in seconds."""
+"""Sends the request with a timeout in seconds."""
 
 
 def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, returns: Any, ask: Ask) -> Reply[Any]:
-    """Send a request, and retry as long as `retry` and the time allow.
+    """Send a request with retries.
 
     Raises:
-        TypeError: `retry` is not a `Retry`.
-        BusError, TypeError, ValueError: The call for the first attempt raised it.
+        TypeError: If `retry` is not a `Retry`.
+        BusError, TypeError, ValueError: If `ask` raises it on the first attempt.
     """
     check_type(retry, Retry, "retry", "Retry(attempts=3)")
     now = runtime.time()
@@ -316,7 +315,7 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
 
 
 class Attempts(Struct, eq=False):
-    """Makes the attempts of one request, in a task of the bus."""
+    """Retries a request, in a task of the bus."""
 
     _runtime: Runtime
     _retry: Retry
@@ -326,24 +325,23 @@ class Attempts(Struct, eq=False):
     """Deadline of all attempts."""
     _current: Reply[Any]
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Context of the call, so that the trace spans of all attempts have the same parent."""
+    """Context of the caller, so that the trace spans of all attempts have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def run(self) -> None:
-        """Wait until an attempt has succeeded or the last one has failed."""
         reply = self._reply
         try:
             with self.scope:
                 while not reply.done():
                     await self._step()
         finally:
-            if not reply.done():  # the bus is being left
+            if not reply.done():  # the bus is exiting
                 self._fail(self._last or Disconnected("the bus was left", "", self._current.sent))
 
     async def _step(self) -> None:
-        """Wait for one attempt, and begin the next one if it failed."""
+        """Wait for one attempt, and start the next one if it failed."""
         current, reply = self._current, self._reply
         try:
             await current
@@ -361,7 +359,7 @@ class Attempts(Struct, eq=False):
             reply.resolve(current.message)
 
     async def _again(self, error: BusError) -> bool:
-        """Begin the next attempt after a pause. Returns False if no time is left."""
+        """Start the next attempt after a pause. Returns False if there is no time left."""
         self._last = error
         time, until = self._runtime.time, self._until
         pause = pause_after(self._retry, self._failed, sources.get().rng.random)
@@ -372,7 +370,7 @@ class Attempts(Struct, eq=False):
             return False
         try:
             self._current = self._context.run(self._ask, until - now)
-        except BusError as refusal:  # for example because there are two links now
+        except BusError as refusal:  # for example because there are several links now
             self._fail(refusal)
         return True
 
@@ -382,7 +380,7 @@ class Attempts(Struct, eq=False):
 
 
 class UnsentRequests(Struct, eq=False):
-    """The requests in an outbox, by `id`, because they do not have an id on the wire yet."""
+    """The requests in an outbox, by object `id`, because they don't have a key yet."""
 
     replies: dict[int, Reply[Any]] = {}
     deadlines: Deadlines = field(default_factory=Deadlines)
