@@ -68,23 +68,24 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
         while at < end:
             if len(fields) >= most:
                 raise ValueError(f"more than {most} fields")
-            tag, at = read_varint(data, at)
+            tag, at = (data[at], at + 1) if data[at] < 128 else read_varint(data, at)  # nearly all have one byte
             number, kind = tag >> 3, tag & 7
             if not 0 < number <= _LARGEST_NUMBER:
                 raise ValueError(f"a field with the number {number}")
-            if kind == 0:
-                value, at = read_varint(data, at)
-                fields.append((number, value))
-                continue
-            if kind == 2:
-                size, at = read_varint(data, at)
+            if kind == 0 or kind == 2:
+                size, at = (data[at], at + 1) if data[at] < 128 else read_varint(data, at)
+                if kind == 0:
+                    fields.append((number, size))
+                    continue
             else:
                 size = _FIXED[kind]
             if at + size > end:
-                raise ValueError("a field that ends behind the message")
+                raise ValueError("a field extends beyond the message")
             fields.append((number, data[at : at + size]))
             at += size
-    except (IndexError, KeyError) as error:
+    except IndexError as error:
+        raise ValueError("the message is cut off") from error
+    except KeyError as error:
         raise ValueError("not a message of protocol buffers") from error
     return fields
 

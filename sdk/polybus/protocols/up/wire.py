@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ...errors import Code
 from ...plugins import FrameField
-from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint, walk_fields
+from ...plugins.protobuf import field, length, read_fields, varint, walk_fields
 from .._shared import WireRules, plain_field, shown_text
 from .._uprotocol import id_version
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
@@ -270,7 +270,7 @@ _NUMBERS: Final = {2: "type", 5: "priority", 6: "ttl", 7: "permission_level", 8:
 _IDS: Final = {1: "id", 9: "reqid"}
 _ADDRESSES: Final = {3: "source", 4: "sink"}
 _TEXTS: Final = {10: "token", 11: "traceparent"}
-_LARGEST: Final = {6: 2**32 - 1, 7: 2**32 - 1}
+_UNSIGNED: Final = (6, 7)
 
 
 def write_uuid(id: bytes) -> bytes:
@@ -360,78 +360,37 @@ def varint_field(tag: int, number: int) -> bytes:
     return bytes((tag,)) + varint(number) if number else b""
 
 
+_FIELDS: Final = _NUMBERS | _IDS | _ADDRESSES | _TEXTS
+_PARTS: Final[Mapping[int, Callable[[bytes], UUri | bytes | str]]] = {
+    **dict.fromkeys(_IDS, read_uuid),
+    **dict.fromkeys(_ADDRESSES, read_uuri),
+    **dict.fromkeys(_TEXTS, lambda part: str(part, "utf-8")),
+}
+
+
 def read_attributes(data: bytes) -> Attributes:
     """Read UAttributes, checking only the encoding."""
     found = Attributes()
-    at, end, count = 0, len(data), 0
-    try:
-        while at < end:
-            count += 1
-            if count > MOST_FIELDS:
-                raise ValueError(f"attributes of more than {MOST_FIELDS} fields")
-            start, tag = at, data[at]
-            at += 1
-            kind = tag & 7
-            if tag > 127 or kind not in (0, 2):  # of a later version, or damaged
-                at = _after(data, start)
-                continue
-            value, at = (data[at], at + 1) if data[at] < 128 else read_varint(data, at)
-            if kind == 0:
-                _set_number(found, tag >> 3, value)
-            else:
-                if at + value > end:
-                    raise ValueError("a field that extends beyond the attributes")
-                _set_part(found, tag >> 3, data[at : at + value])
-                at += value
-    except IndexError as error:
-        raise ValueError("attributes that are cut off") from error
+    for number, value in read_fields(data):
+        name = _FIELDS.get(number)
+        if name is None:  # of a later version
+            continue
+        read = _PARTS.get(number)
+        if isinstance(value, int):
+            if read is not None:
+                raise ValueError(f"{name} is not a number")
+            setattr(found, name, value if value < 2**31 else _large_number(number, value))
+        elif read is None:
+            raise ValueError(f"{name} is a number")
+        else:
+            setattr(found, name, read(value))
     return found
 
 
-def _after(data: bytes, at: int) -> int:
-    """Return the position after a field of any number and kind."""
-    tag, at = read_varint(data, at)
-    if tag >> 3 in _FIELDS:
-        raise ValueError(f"{_FIELDS[tag >> 3]} is of another type")
-    if tag >> 3 == 0 or tag & 7 not in (0, 1, 2, 5):
-        raise ValueError("no field of protocol buffers")
-    if tag & 7 == 0:
-        return read_varint(data, at)[1]
-    if tag & 7 == 2:
-        size, at = read_varint(data, at)
-    else:
-        size = 8 if tag & 7 == 1 else 4
-    if at + size > len(data):
-        raise ValueError("a field that extends beyond the attributes")
-    return at + size
-
-
-_FIELDS: Final = _NUMBERS | _IDS | _ADDRESSES | _TEXTS
-
-
-def _set_number(found: Attributes, number: int, value: int) -> None:
-    name = _NUMBERS.get(number)
-    if name is None:
-        if number in _FIELDS or number == 0:
-            raise ValueError(f"{_FIELDS.get(number, 'field 0')} is not a number")
-        return
-    if value > _LARGEST.get(number, 2**31 - 1):
-        # A negative int32 has ten bytes; of a uint32 proto3 takes the low 32 bits.
-        value &= 0xFFFF_FFFF
-        if number not in _LARGEST and value > 2**31 - 1:
-            value -= 2**32
-    setattr(found, name, value)
-
-
-def _set_part(found: Attributes, number: int, part: bytes) -> None:
-    if number in _ADDRESSES:
-        setattr(found, _ADDRESSES[number], read_uuri(part))
-    elif number in _IDS:
-        setattr(found, _IDS[number], read_uuid(part))
-    elif number in _TEXTS:
-        setattr(found, _TEXTS[number], str(part, "utf-8"))
-    elif number in _NUMBERS or number == 0:
-        raise ValueError(f"{_NUMBERS.get(number, 'field 0')} is a number")
+def _large_number(number: int, value: int) -> int:
+    """Return the low 32 bits, as proto3 does. A negative int32 has ten bytes."""
+    value &= 0xFFFF_FFFF
+    return value if number in _UNSIGNED or value < 2**31 else value - 2**32
 
 
 def write_message(attributes: bytes, payload: bytes | None) -> bytes:
