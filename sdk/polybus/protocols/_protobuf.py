@@ -24,7 +24,6 @@ from ..plugins.protobuf import field, length, read_fields, read_varint, varint
 
 
 def known_class(name: str) -> type[Any] | None:
-    """Return the class of a message type, or None if the program has not loaded it."""
     from google.protobuf import descriptor_pool, message_factory
 
     try:
@@ -125,7 +124,6 @@ _WRITERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
 
 
 def read_value(data: bytes, depth: int) -> Any:
-    """Decode a ``Value``. Raises `ValueError` if it is malformed or nested deeper than `depth`."""
     try:
         return _value(data, 0, len(data), depth)
     except IndexError as error:
@@ -248,7 +246,6 @@ def pack(name: str, data: bytes) -> bytes:
 
 
 def pack_value(value: Any) -> bytes:
-    """Pack a plain value into an ``Any``."""
     try:
         data = write_value(value, _DEPTH)
     except (ValueError, RecursionError):
@@ -276,7 +273,6 @@ def _is_written(part: Any) -> bool:
 
 
 def unpack(data: bytes) -> tuple[str, bytes]:
-    """Return the type URL and the content of an ``Any``."""
     url, value = "", b""
     for number, part in read_fields(data):
         if number == 1 and isinstance(part, bytes):
@@ -382,7 +378,6 @@ def status_of(message: Message) -> bytes:
 
 
 def facts_of(status: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the code and the error facts of a Status."""
     code, facts = 0, {"text": "", "reason": None, "detail": None}
     for number, part in read_fields(status):
         if number == 1 and isinstance(part, int):

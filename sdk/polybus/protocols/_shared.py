@@ -145,7 +145,6 @@ def plain_field(value: int | bytes) -> str:
 
 
 def opening_facts(message: Message) -> tuple[str, int, int]:
-    """Return the mode, credit and hops of an outgoing open."""
     given = message.attributes
     return given.get("mode", "channel"), given.get("credit", 0), given.get("hops", 0)
 
@@ -185,7 +184,6 @@ class WireRules:
         return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
 
     def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-        """Check incoming headers, which may be null."""
         fault = None if headers is None else fault_in_headers(headers, limit)
         if fault is not None:
             raise self.refuse(fault, "invalid_headers", answer_id)
@@ -194,7 +192,6 @@ class WireRules:
     def read_count(
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
-        """Check an incoming integer. Errors have the given `reason`."""
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value

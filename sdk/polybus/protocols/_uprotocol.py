@@ -77,8 +77,6 @@ def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
 
 @frozen(kw_only=True)
 class EntityOptions(UrlOptions):
-    """Options of both generations."""
-
     largest: ClassVar[int]
     """Largest ttl in milliseconds, and largest permission level."""
 
@@ -268,7 +266,6 @@ class EntitySession(QuietSession, ABC):
         self._output: list[Message | SessionEvent | bytes] = []  # Outcome of the current frame, unless it is one message
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. A malformed message becomes `Refused`, and a malformed request is also answered."""
         try:
             message = self._read(frame)
             if self._is_taken(message, now):

@@ -54,7 +54,6 @@ def result_for(code: Code, reason: Any, detail: Any) -> int:
 
 
 def error_payload(message: Message) -> tuple[int, bytes]:
-    """Return the result byte and the JSON payload of an error or a failed end."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     text, reason, detail = str(said.get("text") or ""), said.get("reason"), said.get("detail")
@@ -172,7 +171,6 @@ def _read_base64(data: bytes) -> bytes:
 
 
 FORM_FORMAT: Final = CsbPayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
-"""A dict of strings, with lists for repeated keys."""
 BASE64_FORMAT: Final = CsbPayloadFormat(
     "application/base64", lambda value: binascii.b2a_base64(OCTETS.encode(value), newline=False), _read_base64
 )

@@ -68,7 +68,6 @@ class CsbReader:
         }
 
     def read(self, frame: bytes) -> Message:
-        """Read the message of a frame, with an id as in `CsbCodec`."""
         try:
             if len(frame) < 8:
                 raise refuse(f"{len(frame)} of the 8 bytes of a header", "short_frame")
@@ -239,7 +238,6 @@ class CsbReader:
     # -- subjects and extras ---------------------------------------------------------------------------------------------
 
     def _subject(self, frame: bytes, id: int) -> tuple[str | int, int]:
-        """Return the subject at the start of a payload, and the position after it."""
         if len(frame) < 10:
             raise refuse("the payload is shorter than the length of its subject", "truncated", id)
         size = frame[8] << 8 | frame[9]
@@ -284,7 +282,6 @@ _NOTHING: Final = CsbExtras()
 
 
 def unwrap(frame: bytes) -> tuple[int, bytes]:
-    """Split a frame into the client number and the inner frame."""
     if len(frame) < 4:
         raise refuse(f"{len(frame)} of the 12 bytes of a header", "short_frame")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]

@@ -132,7 +132,6 @@ _RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.P
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
-"""Polybus actions that get empty answers."""
 _HELLO_BODY: Final = JSON.encode(question_of())
 
 
@@ -154,7 +153,6 @@ class CsbSession(QuietSession):
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame. A malformed frame becomes `Refused`, and is answered if possible."""
         party = self._one
         try:
             message = self._reader(frame)
@@ -364,7 +362,6 @@ class CrowdedSession(CsbSession):
         return (wire.CLIENT.pack(BROKER) + head + _encode(self._introduction),)
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one frame, as in `CsbSession`."""
         if self._early is not None and frame[:4] != _OF_BROKER:
             return self._keep(self._early, frame)
         client, party = BROKER, None

@@ -62,7 +62,6 @@ NO_TTL: Final = 0xFFFFFFFF
 
 
 def start_of_body(frame: bytes, at: int, action: int) -> int:
-    """Return the position of the body in a reserved action, given that of the payload."""
     if action in WITH_SUBJECT or action in WITH_MORE:
         size, more = int.from_bytes(frame[at : at + 2]), int.from_bytes(frame[at + 2 : at + 4])
         end = at + (4 if size == NUMBERED else size)

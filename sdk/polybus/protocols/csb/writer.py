@@ -209,7 +209,6 @@ class CsbWriter:
 
 
 def choose_format(value: Any) -> BodyFormat:
-    """Return the default format of a value: bytes and strings as they are, anything else as JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
     return TEXT if isinstance(value, str) else JSON_FORMAT

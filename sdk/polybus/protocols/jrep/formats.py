@@ -97,8 +97,6 @@ class ErraiFormat:
 
 
 class PartsFormat:
-    """Writes `Parts` as members of a message's JSON object."""
-
     content_type = "application/vnd.errai.parts+json"
 
     def __init__(self, values: Any) -> None:

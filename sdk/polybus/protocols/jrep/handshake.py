@@ -66,7 +66,6 @@ VERBS: Final = tuple(
     "Associate FinishAssociation ConnectToQueue CapabilitiesNotice FinishStateSync RemoteSubscribe RemoteUnsubscribe "
     "Disconnect SessionExpired Heartbeat Resend WebsocketChannelVerify WebsocketChannelOpen WebsocketNegotiationFailed".split()
 )
-"""Verbs of the document and of Errai."""
 
 EVENTS: Final = (*VERBS, "unknown", "message", "nothing", "silence")
 """The verbs, an unknown verb, any other message, an empty payload, and a client's timeout."""
@@ -216,7 +215,6 @@ class Federation:
         self.documents.append(self.writer.write(told, told.id))
 
     def become_ready(self, now: float, legacy: bool = False) -> None:
-        """Report the end of the handshake, and the subjects that the peer has named in it."""
         self.ready = True
         self.capabilities = _TO_POLYBUS if self.ours else _TO_BARE
         self.answers_announced = not self.ours and (self.role == "server" or legacy)
@@ -227,13 +225,11 @@ class Federation:
 
 
 def verb_of(message: Message) -> str | None:
-    """Return the command of a message to a bus, or None for any other message."""
     verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None
 
 
 def learn(federation: Federation, message: Message, now: float) -> None:
-    """Handle RemoteSubscribe, with all of its subjects or none."""
     subjects = subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions)
     if federation.state is FederationState.CONNECTED and federation.role == "server" and not federation.renewing:
         # In the handshake a client lists all its subjects, including its own bus.
@@ -277,7 +273,6 @@ def remove(federation: Federation, subject: str) -> None:
 
 
 def announce(federation: Federation, message: Message) -> None:
-    """Announce or withdraw a subject, once per service."""
     name = str(message.subject)
     if name == CLIENT_BUS_ERRORS and federation.role == "client":
         return  # known to the server
@@ -423,7 +418,6 @@ def _finish_server(federation: Federation, message: Message, now: float) -> None
 
 
 def finish_greeting(federation: Federation) -> None:
-    """Write the answer to a handshake, with everything announced until now."""
     verb, federation.greeting = federation.greeting, None
     waiting, federation.documents = federation.documents, []
     own = OWN["server"]

@@ -68,7 +68,6 @@ class Numbering:
         self.keep: list[Any] = []  # Temporary objects, kept alive so that no other object gets the same `id()`
 
     def add(self, value: object) -> int:
-        """Assign an id to an object that may be referred to."""
         given = self.next
         self.next = given + 1
         self.seen[id(value)] = given
@@ -146,8 +145,6 @@ class JavaEnum:
 
 @attrs.frozen
 class Portable:
-    """Rules to write and read objects of one registered class."""
-
     java: str
     cls: type
     fields: tuple[tuple[str, str, bool], ...]  # Each field's Python name, Java name, and True if its numbers have no marker

@@ -87,7 +87,6 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
 
 
 def check_local_subject(value: Any, limit: int) -> str:
-    """Check an outgoing subject. Raises `ReservedSubject` for a subject of the buses."""
     WIRE_RULES.check_local_subject(value, limit)
     if not value:
         raise LocalProtocolError("the subject is empty", protocol="jrep")
@@ -100,7 +99,6 @@ def check_local_subject(value: Any, limit: int) -> str:
 
 
 def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = None) -> str | None:
-    """Return a part that is a string, or None if it is missing."""
     value = parts.get(name)
     if value is None:
         return None
@@ -162,7 +160,6 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
-    """Convert whole milliseconds to seconds."""
     return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
 
 

@@ -46,7 +46,6 @@ _MOST_MESSAGES: Final = 256  # Maximum number of elements; reading and handling 
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
-    """Split a long array into several arrays with the same elements, in order."""
     if len(array) <= long:
         return [array]
     return joined(map(bytes, _elements(array)), long)
@@ -194,7 +193,6 @@ class MessageReader:
             return [frame] if apart is None else joined(apart, self._long)
 
     def _read_parts(self, parts: list[bytes]) -> Sequence[Message | RemoteProtocolError]:
-        """Read parts until more messages are malformed than the link allows."""
         messages: list[Message | RemoteProtocolError] = []
         bad = 0
         for part in parts:
@@ -268,7 +266,6 @@ class MessageReader:
     # -- message by message, part by part ------------------------------------------------------------------------------
 
     def _read_each(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """Read a checked payload message by message."""
         text = frame.strip()
         if not text:
             return []  # activity, as for the real server (notes section 1.1)
@@ -555,7 +552,6 @@ def _refuse_doubles(raw: bytes) -> None:
 
 
 def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:
-    """Read a tunnel's frame, which is JSON or base64."""
     if raw[:1] != b'"':
         return raw, JSON
     try:

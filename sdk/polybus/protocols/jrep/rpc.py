@@ -40,13 +40,10 @@ _JAVA_NAMES: Final[dict[Any, str]] = {
     decimal.Decimal: "java.math.BigDecimal",
 }
 _BOXED: Final = {"int": "java.lang.Integer", "double": "java.lang.Double", "boolean": "java.lang.Boolean"}
-"""Nullable classes of the primitives."""
 
 
 @frozen
 class Method(Subject[Any, Any]):
-    """The subject of a method, with the types of its parameters."""
-
     parameters: tuple[JavaType, ...] = field(default=(), eq=False)
 
     def given(self, body: Any) -> Any:
@@ -173,7 +170,6 @@ class RemoteInterface:
         return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
     def _java_type(self, kind: Any) -> JavaType:
-        """Return the Java name of a type, or raise `TypeError`."""
         while get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
         if isinstance(kind, ForwardRef):

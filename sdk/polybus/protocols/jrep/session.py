@@ -87,7 +87,6 @@ class JrepSession:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one payload. A malformed message becomes `Refused`, and is answered if possible."""
         federation = self.federation
         federation.heard = now
         if type(frame) is not bytes:
@@ -120,7 +119,6 @@ class JrepSession:
         return self._output()
 
     def pieces(self, frame: bytes) -> list[bytes]:
-        """Split a long payload, or return it unchanged if that is not possible."""
         if type(frame) is not bytes:
             self.federation.offers = getattr(frame, "offers", None)
         try:

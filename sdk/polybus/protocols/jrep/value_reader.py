@@ -125,7 +125,6 @@ class Measure:
         self._total = 0
 
     def add(self, value: Any, depth: int) -> None:
-        """Add a value. Raises `BadRequest` if there are too many values or levels."""
         self._total += self._size_of(value, depth)[0]
         self._check(self._total, 0, depth)
 
@@ -176,7 +175,6 @@ class ValueReading:
         self.referred: Measure | None = None  # Set at the first reference to an earlier object
 
     def read(self, node: Any, depth: int) -> Any:
-        """Convert decoded JSON to a value."""
         value = self.value(node)
         if self.referred is not None:
             self.referred.add(value, depth)

@@ -152,8 +152,6 @@ _AS_THEY_ARE: Final = (JavaObject, JavaEnum)
 
 @frozen
 class JavaType:
-    """A type, as named in Java."""
-
     name: str  # Name in a signature: ``int``, ``java.lang.Long``, ``int[]``, ``java.util.List``
     # Type arguments of a declared collection: ``java.util.List<java.lang.Long>``. Signatures lack them.
     arguments: tuple[JavaType, ...] = field(default=())
@@ -208,7 +206,6 @@ class Arguments(list[Any]):
 
 
 def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes:
-    """Write a list of arguments. `other` writes values without a declared type."""
     if len(arguments) != len(arguments.types):
         names = ", ".join(kind.name for kind in arguments.types) or "none"
         raise EncodeError(f"{len(arguments)} arguments: the method takes {len(arguments.types)} ({names})")

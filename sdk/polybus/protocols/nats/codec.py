@@ -190,7 +190,6 @@ class NatsCodec:
         return write_publication(inbox, None, block, payload)
 
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-        """Return the body of a message, and the header fields that describe it."""
         raw = message.raw
         if raw is not None and raw is message.checked and message.format is JSON:
             return raw, []
@@ -208,7 +207,6 @@ class NatsCodec:
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-    """Return the payload and the header fields of an error."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     reason, detail = said.get("reason"), said.get("detail")

@@ -52,7 +52,6 @@ class NatsSubscriptions:
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
     refused: dict[Any, None] = field(factory=dict)
     alone: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
-    """Numbers of subscriptions without a queue group."""
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
@@ -135,8 +134,6 @@ _PAYLOAD: Final = 1024 * 1024  # Default maximum payload of servers, in bytes
 
 @frozen(kw_only=True)
 class ServerInfo:
-    """The members of INFO that matter to a client."""
-
     id: str | None = None  # None before the first INFO
     version: str = ""
     max_payload: int = _PAYLOAD  # Largest size of headers and payload together, in bytes
@@ -244,13 +241,11 @@ class NatsDialect:
         self.inbox: str = inbox  # Subject of all answers, subscribed first, as `operations.INBOX_SID`
 
     def named(self, subject: str) -> str | int:
-        """Return the bus's name of a subject on the wire."""
         return subject
 
     def give_stored(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """Pass a stored publication, or a status of the engine, to its reader."""
         if headers is not None and headers.status is not None:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
@@ -274,7 +269,6 @@ class NatsDialect:
         return True
 
     def deny(self, token: str, text: str) -> None:
-        """Fail a request that the server refuses."""
         facts = error_facts(text, None, None)
         self._connection.events.append(Message(Kind.ERROR, "", token, code=Code.PERMISSION_DENIED, attributes=facts))
 
@@ -326,7 +320,6 @@ class KeyPair:
 
     @classmethod
     def of_seed(cls, seed: str) -> KeyPair:
-        """Create the key pair of a user's seed, ``SU...``."""
         try:
             raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
         except binascii.Error:
@@ -354,7 +347,6 @@ class Credentials:
     unread: bool = False  # The credentials are in a file that was not read yet
 
     def members(self, nonce: str | None) -> dict[str, Any]:
-        """Return the members of CONNECT."""
         if self.unread:
             raise LocalProtocolError("the file of nkey= or creds= has not been read: call with_files first", protocol="nats")
         if self.key is not None:
@@ -373,7 +365,6 @@ def is_seed(nkey: str) -> bool:
 
 
 def key_in(text: str) -> KeyPair:
-    """Find the seed in a string and create its key pair."""
     found = _SEED.search(text)
     if found is None:
         raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")

@@ -46,8 +46,6 @@ _SLACK: Final = 1024  # Bytes of a block beyond the application's headers: its f
 
 @frozen
 class HeaderBlock:
-    """Content of a block. Some fields are only used between cluster nodes."""
-
     status: int | None = None  # Status from the server, such as 503: no subscriber
     text: str = ""  # Text after the status, or the text of an error
     fields: Mapping[str, str] | None = None  # Headers of the application
@@ -267,7 +265,6 @@ def is_failure(headers: HeaderBlock | None) -> bool:
 
 
 def error_message(id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-    """Convert an error of a service (ADR-32) or of the server."""
     if headers.error is None and headers.status == NO_RESPONDERS and not payload:
         text = headers.text or "no subscriber for this subject (503 of the NATS server)"
         facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
@@ -294,8 +291,6 @@ def _detail(payload: bytes) -> Any:
 
 @frozen
 class ServerError:
-    """The meaning of an -ERR."""
-
     text: str
     ends: bool = False  # The connection ends or is unusable
     error: BusError | None = None  # Error for callers if reconnecting is useless

@@ -56,7 +56,6 @@ def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None
 
 
 def local_subject(name: Any, limit: int) -> str:
-    """Check a subject to send to."""
     fault = _fault_of_ours(name, limit, pattern=False)
     if fault is None and has_wildcard(name):
         fault = f"the subject {name[:60]!r} is a pattern to a NATS server: only subscriptions take wildcards"
@@ -329,7 +328,6 @@ class OperationReader:
         return read(self, tokens, line)
 
     def delivery(self, frame: bytes) -> Delivery:
-        """Return the parts of MSG or HMSG."""
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
         parts = line.split(b" ")

@@ -127,7 +127,6 @@ class NatsSession:
         return self._connection.subscriptions
 
     def start(self, now: float) -> SessionOutput:
-        """Send nothing, because the server speaks first."""
         self._connection.heard = now
         return ()
 
@@ -141,7 +140,6 @@ class NatsSession:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle one operation. A malformed operation becomes `Refused`, or closes the connection."""
         connection = self._connection
         connection.heard = now
         try:

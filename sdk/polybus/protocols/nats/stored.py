@@ -79,8 +79,6 @@ def read_pull(subject: str) -> str:
 
 @frozen
 class AckSubject:
-    """Content of an acknowledgement subject."""
-
     subject: str
     stream: str
     consumer: str
@@ -139,7 +137,6 @@ def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReade
 
 
 def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
-    """Convert a status message of the engine, with the number of publications that will not come."""
     fields: Mapping[str, str] = headers.fields or {}
     left = fields.get("Nats-Pending-Messages", "")
     pending = int(left) if left.isascii() and left.isdigit() and len(left) < 12 else None
@@ -158,7 +155,6 @@ def give_unreadable(
 
 
 def read_refusal(error: ServerError) -> Message | None:
-    """Convert a refusal that concerns a reader, or return None."""
     subject = error.refused or ""
     consumer = ""
     if asked := read_pull(subject):

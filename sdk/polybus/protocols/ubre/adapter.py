@@ -115,7 +115,6 @@ def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
         return UbreCodec(read=read_json, write=writer.write, reads=frozenset(("text",)), writes="text", **short)
 
     def read(frame: bytes) -> Message:
-        """Tell the formats apart by the first byte."""
         return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
 
     return UbreCodec(read=read, write=writer.write, reads=frozenset(("text", "binary")), writes="text", **short)

@@ -341,7 +341,6 @@ _LETTERS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """Yield the fields of any bytes, or none for JSON."""
     if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
         return
     if len(frame) < HEADER.size:
@@ -371,7 +370,6 @@ def _shown_length(announced: int, there: int) -> tuple[str, str]:
 
 
 def _shown_name(name: bytes, first: str) -> Iterator[FrameField]:
-    """Yield the parts of a name: an id or subject, the subject of a request or open, and a JSON object."""
     offset = HEADER.size
     for index, part in enumerate(name.split(b"\0", 2)):
         if index and (index == 2 or part[:1] == b"{"):

@@ -44,7 +44,6 @@ def check_id(value: Any, limit: int) -> None:
 
 
 def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
-    """Convert whole milliseconds to seconds."""
     if ttl is None:
         return None
     if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
@@ -103,7 +102,6 @@ def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
 
 
 def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message:
-    """Read a fail, given its checked id and decoded body."""
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers)
     if extras.code is UNSET:
         code, attributes = _bare_error(body)
@@ -144,7 +142,6 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
 
 
 def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
-    """Read an open without its body."""
     attributes = WIRE_RULES.read_opening(extras.mode, extras.n, extras.hops, id)
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
     ttl = read_ttl(extras.ttl, id)
@@ -174,7 +171,6 @@ def error_body(message: Message) -> str:
 
 
 def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
-    """Return the members next to the verb as a JSON object, or ``b""`` if there are none."""
     members: dict[str, Any] = {"spec": True} if spec else {}
     if message.headers:
         WIRE_RULES.check_local_headers(message.headers, limits.headers)

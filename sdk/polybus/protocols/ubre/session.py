@@ -45,7 +45,6 @@ class UbreSession(QuietSession):
         self._count = 0
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Return the message of a frame. A malformed frame becomes `Refused`, and is answered if it has an id."""
         try:
             message = self._read(frame)
             kind = message.kind

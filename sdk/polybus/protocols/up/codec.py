@@ -69,7 +69,6 @@ def format_for(value: Any, texts: bool) -> BodyFormat:
 
 
 def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
-    """Return the payload of a message and its format on the wire."""
     raw, format = message.raw, message.format
     if raw is not None and raw is message.checked and format is JSON:
         return raw, _JSON
@@ -94,7 +93,6 @@ def format_of(number: int) -> BodyFormat:
 
 
 def check_payload(payload: bytes, format: BodyFormat) -> None:
-    """Check that an incoming payload, if it is not JSON, has its declared format."""
     if format is ANY and not check_any(payload):
         raise _no("google.protobuf.Any", "bad_protobuf")
     if format is TEXT:
@@ -105,7 +103,6 @@ def check_payload(payload: bytes, format: BodyFormat) -> None:
 
 
 def read_json(payload: bytes, depth: int) -> Any:
-    """Decode an incoming JSON payload."""
     try:
         if len(payload) > 2 * depth or not payload.isascii():
             check_json(payload, depth)
@@ -263,7 +260,6 @@ class UpReader:
         self._known: dict[tuple[bytes, bytes], MessageShape] = {}
 
     def read(self, frame: bytes) -> UpMessage:
-        """Read the message of a frame."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -364,7 +360,6 @@ def _check(given: Attributes) -> None:
 
 
 def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError:
-    """Add to a payload's error the request to answer, or the request that the message answers."""
     if message.kind is Kind.REQUEST:
         error.answer_id = message.id
     elif message.kind is Kind.RESPONSE:
@@ -444,7 +439,6 @@ class UpCodec:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """Write the frame of one message. Ids, source and sink are in `Message.attributes`, as `decode` returns them."""
         if len(messages) != 1:
             raise Unsupported(f"a frame of up is one message, not {len(messages)}")
         (message,) = messages

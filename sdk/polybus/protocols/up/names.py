@@ -68,7 +68,6 @@ def _line_of(name: str, text: str) -> str:
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
-    """Check the table of names."""
     pairs = pairs_in(names)
     if pairs is None:
         text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
@@ -81,7 +80,6 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
 
 
 def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
-    """Check the places of one name and add them to `taken`."""
     if type(name) is not str or not name or "/" in name:
         raise ValueError(f"{name!r} is not a name: a name is a string without a slash")
     if isinstance(given, Mapping):
@@ -139,7 +137,6 @@ class UpNames:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
         self.spellings: Memo[str, tuple[str, tuple[str, ...]]] = Memo(self._spellings, _REMEMBERED)
-        """Subject of an address, and its other spellings."""
 
     @property
     def other(self) -> UUri:
@@ -153,7 +150,6 @@ class UpNames:
         return self._topics.keys()
 
     def sources(self, name: str) -> tuple[UUri, ...]:
-        """Return the source addresses of publications with this name as subject."""
         place = _place_of(name, "topic", self._topics, self._methods)
         if not isinstance(place, int):
             return (place,)
@@ -164,11 +160,9 @@ class UpNames:
         self.spellings.clear()
 
     def method(self, subject: str | int) -> UUri:
-        """Return the address for a request."""
         return self._whole(_found(subject, "method", self._methods, self._topics, lambda: self.other))
 
     def topic(self, subject: str | int) -> UUri:
-        """Return the source address of a publication."""
         return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
 
     def _whole(self, uri: UUri) -> UUri:
@@ -176,7 +170,6 @@ class UpNames:
         return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
 
     def destination(self, to: str | None) -> UUri:
-        """Return the address for a notification: the given entity, or the other side."""
         return self.other.with_resource(0) if to is None else _entity(to)
 
     def _spellings(self, text: str) -> tuple[str, tuple[str, ...]]:

@@ -47,7 +47,6 @@ def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
 
 
 def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = False) -> str:
-    """Return the key of a message, or the expression of a filter."""
     if host in ("", ANY_AUTHORITY):
         raise ValueError(f"{host!r} does not name this host: keys need its name in place of an empty authority")
     start = f"up/{segments_of(source, host, whole_entity=whole_entity)}"
@@ -64,7 +63,6 @@ MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16  # Maximum bytes of its attributes, 
 
 
 def check_attributes(frame: bytes) -> None:
-    """Check that receivers will accept the attachment of an outgoing frame."""
     size = len(split_message(frame)[0] or b"")
     if size > MAX_ATTRIBUTES:
         text = f"attributes of {size} bytes: on a fabric there is room for {MAX_ATTRIBUTES}"
@@ -84,11 +82,9 @@ class Dialect:
     serialized: bool = False  # True if attachment and payload use Zenoh's serialisation
 
     def filter(self, source: UUri, sink: UUri | None, host: str) -> str:
-        """Return the key expression of a filter, which may match more than the filter."""
         return key_of(source, sink, host, whole_entity=self.whole_entity)
 
     def sample(self, frame: bytes, host: str) -> Sample:
-        """Convert a frame to a sample."""
         attributes, payload = split_message(frame)
         found = read_attributes(attributes or b"")
         if found.source is None:
@@ -138,7 +134,6 @@ class Dialect:
         return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
 
     def _placed(self, key: str, source: UUri | None, sink: UUri | None) -> tuple[UUri, UUri | None]:
-        """Return the addresses with their hosts, which must match the key."""
         if source is None:
             raise ValueError("a message without source")
         source = _with_host(source, key, 1)
@@ -149,7 +144,6 @@ class Dialect:
 
 
 def _with_host(uri: UUri, key: str, place: int) -> UUri:
-    """Complete an address with the host from a key."""
     if uri.authority:
         return uri
     segments = key.split("/", place + 1)

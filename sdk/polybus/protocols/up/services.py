@@ -84,7 +84,6 @@ class _Reader:
         self._next = next(self._tokens)
 
     def services(self) -> Iterator[Declared]:
-        """Yield the services, and skip everything else at the top level."""
         while self._next.text:
             token = self._take()
             if token.text == "service" and not token.quoted:
@@ -362,8 +361,6 @@ def _topic(part: bytes) -> dict[str, Any]:
 
 
 def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
-    """Check a declared service. Errors name the place."""
-
     def wrong(line: int, text: str) -> ValueError:
         return ValueError(f"up: {place(line)}: {text}")
 

@@ -81,7 +81,6 @@ class UUri:
 
 @lru_cache(maxsize=1024)
 def parse_uuri(text: str) -> UUri:
-    """Parse an address. Raises `UUriError` if it is invalid."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise UUriError(f"{text[:100]!r} is not an address: {_FORM}")
@@ -91,7 +90,6 @@ def parse_uuri(text: str) -> UUri:
 
 
 def parse_entity(text: str) -> UUri:
-    """Parse an entity, which is an address without a resource and not a pattern."""
     try:
         entity = parse_uuri(f"{text}/0")
     except UUriError as error:
@@ -109,7 +107,6 @@ def no_entity(text: str, error: UUriError) -> str:
 
 @lru_cache(maxsize=1024)
 def check_authority(authority: str) -> None:
-    """Check the name of a host, which may be empty or a wildcard."""
     if len(authority) > LONGEST_AUTHORITY:
         raise UUriError(f"an authority of {len(authority)} characters: the limit is {LONGEST_AUTHORITY}: {authority[:40]!r}")
     if not authority or authority == ANY_AUTHORITY or _NAME.fullmatch(authority):

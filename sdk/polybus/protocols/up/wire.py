@@ -101,7 +101,6 @@ def uuid_text(id: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Parse an id with hyphens."""
     if id_version(text) != 7:
         raise ValueError(f"{text[:60]!r} is not a UUID of version 7: one has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return bytes.fromhex(text.replace("-", ""))
@@ -278,7 +277,6 @@ def write_uuid(id: bytes) -> bytes:
 
 
 def read_uuid(data: bytes) -> bytes:
-    """Return the id in a UUID message."""
     if len(data) == 18 and data[0] == 9 and data[9] == 17:
         return data[8:0:-1] + data[17:9:-1]
     if len(data) > _LONGEST_UUID:
@@ -369,7 +367,6 @@ _PARTS: Final[Mapping[int, Callable[[bytes], UUri | bytes | str]]] = {
 
 
 def read_attributes(data: bytes) -> Attributes:
-    """Read UAttributes, checking only the encoding."""
     found = Attributes()
     for number, value in read_fields(data):
         name = _FIELDS.get(number)
@@ -399,7 +396,6 @@ def write_message(attributes: bytes, payload: bytes | None) -> bytes:
 
 
 def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
-    """Return the attributes and the payload of a UMessage, unread."""
     attributes: bytes | None = None
     payload: bytes | None = None
     for number, part in read_fields(frame):
@@ -427,7 +423,6 @@ _NOTES: Final[Mapping[str, Callable[[int], str]]] = {
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """Yield the fields of any bytes, without the value of a token."""
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or number not in (1, 2):
             name = f"field {number}" if number else "field"

@@ -91,7 +91,6 @@ class UProtocolCodec:
             raise
 
     def read_batch(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """Return the messages of a batch, with errors in place of malformed ones."""
         found: list[Message | RemoteProtocolError] = []
         for event in self.reader.split(frame):
             try:
@@ -101,7 +100,6 @@ class UProtocolCodec:
         return found
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """Write the event of one message, or a batch of several. Ids, source and sink are in `Message.attributes`."""
         frames = [self._encode(message) for message in messages]
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
 
@@ -153,7 +151,6 @@ class UProtocolCodec:
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
-        """Raise `LocalProtocolError` if the attributes break a rule of the document."""
         name = attributes.get("type", "")
         kind = TYPES.get(name, "extension" if name.startswith("polybus.") else "")
         if kind == "publish" and attributes.get("sink") is not None:

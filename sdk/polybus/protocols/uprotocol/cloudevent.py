@@ -130,7 +130,6 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
 
 
 def named(message: Message, entity: str) -> Message:
-    """Give a message a plain subject if its address belongs to the entity."""
     if isinstance(message.subject, str) and "/" in message.subject:
         found = UProtocolNames(entity, None, _LIMITS.subject).subject(message.subject)
         if "/" not in found:
@@ -139,7 +138,6 @@ def named(message: Message, entity: str) -> Message:
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, leniency: Leniency) -> Message:
-    """Create the message of attributes and data."""
     content = attributes.get("datacontenttype")
     format = format_of(content if isinstance(content, str) else None)
     if raw is not None:
@@ -157,7 +155,6 @@ def _plain(name: str, value: Any, leniency: Leniency) -> Any:
 
 
 def typed(name: str, text: str, leniency: Leniency) -> Any:
-    """Convert a string attribute to the document's type."""
     if name in _NUMBERS and text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_INTEGER:
         return int(text)
     return hash_of(text, leniency) if name == "hash" else text

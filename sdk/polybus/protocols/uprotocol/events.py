@@ -57,7 +57,6 @@ FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
 def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
-    """Return the body of a message in a format of this wire."""
     format = message.format
     if message.raw is not None and format in FORMATS:
         return message.encoded(FORMATS), format
@@ -73,12 +72,10 @@ STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.google
 
 
 def write_status(message: Message) -> bytes:
-    """Write the Status of an error or a failed end in an ``Any``."""
     return pack(_STATUS, status_of(message))
 
 
 def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
-    """Return the code and facts of a Status in an ``Any``, or None for other data."""
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
     url, inner = unpack(data)
@@ -102,7 +99,6 @@ def format_of(content_type: str | None) -> BodyFormat:
 
 
 def from_base64(text: Any, name: str = "data_base64") -> bytes:
-    """Decode ``data_base64`` or another attribute."""
     try:
         if not isinstance(text, str):
             raise ValueError("not text")
@@ -112,7 +108,6 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
 
 
 def hash_of(text: str, leniency: Leniency) -> bytes:
-    """Decode the base64 ``hash`` of a JSON event or a header."""
     try:
         return from_base64(text, "hash")
     except RemoteProtocolError:
@@ -122,7 +117,6 @@ def hash_of(text: str, leniency: Leniency) -> bytes:
 
 
 def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
-    """Return the bytes of ``data`` in a JSON event, unless they belong in ``data_base64``."""
     if format is JSON:
         return msgspec.json.encode(value)
     if format is TEXT and isinstance(value, str):
@@ -138,7 +132,6 @@ def is_misplaced(value: Any, format: BodyFormat) -> bool:
 
 
 def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
-    """Check incoming data that is declared as JSON or text."""
     try:
         if format is JSON:
             check_json(data, depth)
@@ -237,7 +230,6 @@ KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 
 def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits) -> Message:
-    """Read the message of a polybus extension."""
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
@@ -275,7 +267,6 @@ def _read_end(reqid: str, raw: bytes | None) -> Message:
 
 
 def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None]:
-    """Return the attributes except id, source and sink, and the data if it is not a body."""
     kind, given = message.kind, message.attributes
     attributes: dict[str, Any] = {"type": NAMES[kind]}
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
@@ -299,7 +290,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | None:
-    """Return the headers of an event, or None."""
     headers: dict[str, str] = {}
     text = attributes.pop(HEADERS, None)
     if text is not None:
@@ -315,7 +305,6 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
 
 
 def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
-    """Convert headers to attributes."""
     WIRE_RULES.check_local_headers(headers, limit)
     attributes: dict[str, str] = {}
     if is_traceparent(headers.get(TRACEPARENT, "")):
@@ -379,7 +368,6 @@ _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request"
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.attribute in ("source", "sink"))
 known_schema: Final = lru_cache(256)(is_uri_reference)
-"""Check for a valid URI reference. Cached, because there are few schemas."""
 _UPRIORITY: Final = "UPRIORITY_"
 OLD_LEVEL: Final = "permission_level"
 MISPLACED_DATA: Final = "data.member"  # Name in `TOLERATED` for base64 in the member ``data``
@@ -440,7 +428,6 @@ class Envelope:
     # -- everything else -------------------------------------------------------------------------------------------------
 
     def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
-        """Check and convert an event. Raises `Violation` for a broken rule."""
         given = attributes.pop(TOLERATED, None)
         if given is not None and not isinstance(given, list):
             attributes[TOLERATED] = given  # a foreign value, refused later as an invalid name
@@ -496,7 +483,6 @@ class Envelope:
         return made
 
     def told(self, error: RemoteProtocolError, attributes: dict[str, Any]) -> RemoteProtocolError:
-        """Add to a malformed event's error the request to answer, or the request that it answers."""
         error.answer_id = self._return_address(attributes)
         error.reply_id = _reply_id(attributes, "response" if attributes.get("type") == "res.v1" else "")
         return error

@@ -111,7 +111,6 @@ def from_http(
 
 
 def form_of(headers: Mapping[str, str]) -> Form:
-    """Return the form of the events in an HTTP message with these headers (lower-case names)."""
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media) or (Form("binary") if _PREFIX + "specversion" in headers else None)
     if form is not None:
@@ -189,7 +188,6 @@ def _binary(attributes: Mapping[str, Any], raw: bytes | None) -> HttpContent:
 
 
 def _text(value: Any) -> str:
-    """Return the canonical string of a value (CloudEvents 1.0.2, type system)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):

@@ -67,7 +67,6 @@ class JsonEventReader:
         self._max_frame = limits.message
 
     def read(self, frame: bytes) -> EventMessage:
-        """Read the message of an event."""
         if len(frame) <= self._max_frame:
             # All members are plain values, so nothing can be nested; the decoder checks the text.
             try:
@@ -109,14 +108,12 @@ class JsonEventReader:
         return self._read_slowly(frame)
 
     def _kind_of(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """Return the kind of a message by its addresses, or None if they need a full check."""
         kind = self._envelope.addresses.get((type, source, sink)) or self._envelope.look(type, source, sink)
         if kind is not None:
             remember(self._recent, sink, (source, type, kind), _RECENT)
         return kind
 
     def split(self, frame: bytes) -> list[bytes]:
-        """Split a JSON array into events, without reading them."""
         try:
             self._check(frame)
             parts = _batch(frame)
@@ -148,11 +145,9 @@ class JsonEventReader:
             raise refused from error
 
     def answers(self, frame: bytes) -> str | None:
-        """Return the id of the request that an event of this side answers, without decoding the data."""
         return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Return the attributes and the data without checking them. Raises `ValueError` if the frame is not JSON."""
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}", "bad_json")
@@ -221,14 +216,12 @@ class JsonEventWriter:
 
     @staticmethod
     def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """Write an item of bytes or of a JSON document."""
         if format is JSON:
             return b'%b%b","data":%b}' % (head, id.encode(), raw)
         return b'%b%b","data_base64":"%b"}' % (head, id.encode(), _base64(raw, newline=False))
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:
-        """Join several events (CloudEvents 1.0.2, JSON batch format)."""
         return b"[%b]" % b",".join(frames)
 
 

@@ -114,7 +114,6 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
-    """Parse an address."""
     uri = read_uri(text)
     if uri.strange:
         raise UriError(uri.strange)
@@ -161,7 +160,6 @@ def read_uri(text: str) -> Uri:
 
 
 def _authority(text: str, authority: str) -> tuple[str, str]:
-    """Return the authority in lower case, and its host."""
     if not authority:
         raise UriError(f"{_shown(text)} is marked as remote and has no authority")
     lower = authority.lower()
@@ -229,7 +227,6 @@ class UProtocolNames:
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
-        """Return the address for a request."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_method, "method: rpc.<name> of an entity with its version")
@@ -238,7 +235,6 @@ class UProtocolNames:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
-        """Return the source address of a publication."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_topic, "topic: it has a resource and a #Message")
@@ -276,7 +272,6 @@ def entity_of(uri: str) -> str:
 
 
 def entity_key(entity: str) -> str:
-    """Return an entity in canonical form. Raises `ValueError` if it is invalid."""
     try:
         uri = parse_uri(entity)
     except UriError as error:
@@ -287,14 +282,12 @@ def entity_key(entity: str) -> str:
 
 
 def subject_text(subject: str | int) -> str:
-    """Check that a subject is not a number."""
     if isinstance(subject, int):
         raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject
 
 
 def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
-    """Check that a subject is an address of the wanted kind."""
     try:
         uri = parse_uri(text)
     except UriError as error:

@@ -99,7 +99,6 @@ class ProtoReader:
         self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads share this reader
 
     def read(self, frame: bytes) -> EventMessage:
-        """Read the message of an event."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -119,7 +118,6 @@ class ProtoReader:
             raise refused from error
 
     def split(self, frame: bytes) -> list[bytes]:
-        """Split a ``CloudEventBatch`` into events, without reading them."""
         if len(frame) > self._max_frame:
             raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
         try:
@@ -162,11 +160,9 @@ class ProtoReader:
         return (name, found) if name == "token" else remember(self._known, part, (name, found), _KNOWN)
 
     def answers(self, frame: bytes) -> str | None:
-        """Return the id of the request that an event of this side answers."""
         return self.parts(frame)[0].get("reqid")
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Return the attributes and the data of an event without checking them."""
         from google.protobuf.message import DecodeError
 
         try:
@@ -385,7 +381,6 @@ class ProtoWriter:
 
     @staticmethod
     def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """Write an item as bytes, whatever its format."""
         return b"".join((_ID_TAG, length(name := id.encode()), name, head, _BINARY_TAG, length(raw), raw))
 
     @staticmethod
@@ -435,7 +430,6 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """Yield the fields of any bytes, without the value of a token."""
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         name = _FIELDS.get(number, f"field {number}") if number else "field"
         if part is None or isinstance(value, int):

@@ -52,8 +52,6 @@ _TIME: Final = re.compile(
 
 @define
 class Facts:
-    """A message to check."""
-
     attributes: dict[str, Any]  # Values by name, including ``specversion``
     kind: str = ""  # ``publish``, ``notification``, ``request``, ``response``; ``extension`` for polybus messages
     has_data: bool = False  # True if there is a payload
@@ -260,7 +258,6 @@ class Rule:
     attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
 
     def counts(self, leniency: Leniency) -> bool:
-        """Return True if a reader with this leniency refuses a violation."""
         return self.tolerated is None or leniency < self.tolerated
 
 

@@ -295,7 +295,6 @@ class UProtocolSession(EntitySession):
 
 
 def _given(option: str, value: Any, kind: type) -> Any:
-    """Check the type that an application's function has returned."""
     if not isinstance(value, kind):
         text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: it may be a token
         raise LocalProtocolError(text, protocol="uprotocol")

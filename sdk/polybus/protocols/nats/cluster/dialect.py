@@ -75,7 +75,6 @@ class ClusterDialect(NatsDialect):
         self._serial = 0
         self._nodes = ClusterNodes(connection, self._subjects, self._tokens)
         self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.source(beginning)), _SOURCES)
-        """Senders of publications, by reply subject without its last token."""
         self._due = math.inf
 
     @property
@@ -334,7 +333,6 @@ class ClusterDialect(NatsDialect):
         return True
 
     def _taken(self, token: str, asked: AskedRequest | None, node: str) -> None:
-        """Handle a receipt or a sign of life."""
         if not is_node(node):
             raise refuse(f"{node[:60]!r} is not a node and has no request", "malformed")
         if asked is not None:
@@ -347,7 +345,6 @@ class ClusterDialect(NatsDialect):
         self._nodes.greet(node)
 
     def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Handle one receipt for several requests of a turn."""
         tokens = payload.decode("ascii", "replace").split(" ")
         if headers is None or headers.status != HAVE_IT or len(tokens) > _AT_ONCE:
             raise refuse(f"{payload[:60]!r} is not a list of requests", "malformed")

@@ -52,7 +52,6 @@ class KnownHandlers:
         return self._kept + self._kept_gone
 
     def told(self, node: str, patterns: Any) -> None:
-        """Replace the announced patterns of a node. The input is untrusted."""
         if not isinstance(patterns, list) or not self.remember:
             return
         self._forget(node)
@@ -225,7 +224,6 @@ class ClusterNodes:
             self.say(self._subjects.of_node(node, "h"), "hello", reply=f"{self._subjects.mine}h")
 
     def handle(self, pattern: str) -> None:
-        """Announce a handled pattern at the end of the turn."""
         if pattern not in self._handled:
             self._handled[pattern] = None
             self.untold = True
@@ -347,8 +345,6 @@ LONGEST_PAUSE: Final = 16.0
 
 @define(eq=False)
 class AskedRequest:
-    """A request or an open channel of this node."""
-
     names: str  # Wire subject and reply subject
     to: Any  # Address; None for any node with a handler
     at: float  # Time of the last attempt
@@ -410,7 +406,6 @@ def write_have_it(node: str, reply: str, payload: bytes = b"") -> bytes:
 
 
 def read_open(message: Message, kind: str) -> None:
-    """Turn a request into an open, as its header says."""
     parts = kind.split(" ")
     if parts[0] != "open" or len(parts) != 4 or not (_is_number(parts[2]) and _is_number(parts[3])):
         raise refuse(f"{kind[:60]!r} is not a kind of request", "malformed")
@@ -419,7 +414,6 @@ def read_open(message: Message, kind: str) -> None:
 
 
 def read_control(codec: NatsCodec, id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-    """Read a cancel, item, credit or end."""
     word, _, argument = (headers.kind or "").partition(" ")
     kind = _CONTROLS.get(word)
     if kind is None:

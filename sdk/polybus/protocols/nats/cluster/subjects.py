@@ -49,7 +49,6 @@ _EMPTY: Final = "%0"
 
 
 def escape_token(text: str) -> str:
-    """Encode any string as one token."""
     try:
         return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # quote() leaves dots
     except UnicodeEncodeError:
@@ -61,7 +60,6 @@ def unescape_token(token: str) -> str:
 
 
 def escape_subject(subject: str | int) -> str:
-    """Encode a subject of the bus."""
     if isinstance(subject, int):
         return f"{_NUMBER}{subject}"
     try:
@@ -159,7 +157,6 @@ class ClusterSubjects:
         return self._checked(escape_pattern(pattern))
 
     def keyed(self, what: str, key: str, rest: str) -> str:
-        """Return the subject of a user or client. `what` precedes the key."""
         return self._checked(f"{self.cluster}.{what}.{escape_token(key)}.{rest}", self.limit - _BESIDE)
 
     def _checked(self, text: str, limit: int | None = None) -> str:
@@ -210,7 +207,6 @@ def is_node(name: Any) -> TypeGuard[str]:
 
 
 def split_key(rest: str) -> tuple[str, str]:
-    """Split a user's key from the rest of a subject."""
     key, dot, subject = rest.partition(".")
     if not dot:
         raise refuse(f"{rest[:60]!r} has no key, or no subject", "invalid_subject")
