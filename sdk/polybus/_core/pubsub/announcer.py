@@ -1,4 +1,4 @@
-"""Announces this bus's subscriptions and handlers to other buses."""
+"""Announces this bus's subscriptions and handlers to its peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Interest(Struct, frozen=True):
-    """An announcement: a pattern, in a queue group if there is one, the subject of a handler, or a client's user."""
+    """What to announce: a pattern, possibly with a queue group, the subject of a handler, or the user of a client."""
 
     pattern: str | int
     group: str | None = None
@@ -42,7 +42,7 @@ class Interest(Struct, frozen=True):
 
 @define(eq=False, repr=False)
 class SubscriptionAnnouncer:
-    """Announces this bus's subscriptions, counted by pattern, and handlers to peers."""
+    """Announces subscriptions, which it counts by pattern, and handlers."""
 
     _services: Services
     _lookup: HandlerLookup
@@ -51,27 +51,27 @@ class SubscriptionAnnouncer:
     _interests: dict[Interest, int] = field(factory=dict, init=False)
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """Interests of clients, announced only over an inner link."""
+    """Interests of clients, which are announced only over the inner link."""
     inner: PeerParty | None = field(default=None, init=False)
-    """The inner link's peer, while connected."""
+    """Peer of the inner link, while connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
-    """Links with announcements, usually few."""
+    """Links on which something has been announced."""
     _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
-    """Peers that receive patterns once they are identified."""
+    """Peers to which patterns are sent once they are identified."""
 
     @property
     def has_patterns(self) -> bool:
         return len(self._interests) > 0
 
     def add(self, pattern: str | int, group: str | None = None) -> None:
-        """Count a subscription, optionally in a queue group; `announce` sends it."""
+        """Count a subscription. `announce` sends it."""
         interest = interest_in(pattern, group)
         self._interests[interest] = self._interests.get(interest, 0) + 1
         if group is not None:
             self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
-        """Uncount a subscription; the last of a pattern (and group) is withdrawn."""
+        """Remove a subscription, and unsubscribe if it was the last to the pattern and group."""
         interest = interest_in(pattern, group)
         if group is not None:
             _one_less(self._grouped, interest.pattern)
@@ -80,7 +80,7 @@ class SubscriptionAnnouncer:
                 self._take_back(peer, interest)
 
     def add_behind(self, wanted: str | int | ToUser) -> None:
-        """Count a client's pattern or user, and announce the first to the cluster."""
+        """Count a client's pattern or user, and announce it to the cluster if it is the first."""
         interest = _behind(wanted)
         known = interest in self._behind
         self._behind[interest] = self._behind.get(interest, 0) + 1
@@ -88,25 +88,24 @@ class SubscriptionAnnouncer:
             _send(interest, self.inner)
 
     def remove_behind(self, wanted: str | int | ToUser) -> None:
-        """Uncount a client's pattern or user, and withdraw the last."""
+        """Remove a client's pattern or user, and withdraw it if it was the last."""
         interest = _behind(wanted)
         if not _one_less(self._behind, interest) and self.inner is not None:
             self._take_back(self.inner, interest)
 
     async def known_inside(self) -> None:
-        """Wait until a connected inner link has processed all announcements."""
+        """Wait until the cluster has processed all announcements."""
         if self.inner is not None:
             with suppress(Disconnected):
                 await self.inner.link.confirmed()
 
     def _wants(self, interest: Interest, link: Link) -> bool:
-        """Check for subscriptions of this bus, or of clients if the link carries them."""
         if interest in self._interests or (link.inner and interest in self._behind):
             return True
         return not _has_groups(link) and interest.pattern in self._grouped
 
     def _take_back(self, peer: PeerParty, interest: Interest) -> None:
-        """Unsubscribe at a peer, unless something else needs the pattern."""
+        """Unsubscribe from a peer unless something else requires the pattern."""
         link, pattern = peer.link, interest.pattern
         if not _has_groups(link):
             interest = Interest(pattern)
@@ -121,7 +120,7 @@ class SubscriptionAnnouncer:
             _send(interest, peer, Kind.UNSUBSCRIBE)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Subscribe at one peer and wait for its confirmation; if its link is down, subscribe after the reconnect."""
+        """Subscribe to one peer and wait for its confirmation, or subscribe after the reconnect if the link is down."""
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
             raise peer.link.disconnected(sent=False) if peer.key is None else peer.departed()
@@ -137,27 +136,27 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
     def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """End a subscription at one peer; the last of a pattern is withdrawn."""
+        """End a subscription to one peer, and unsubscribe if it was the last to the pattern."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, Interest(pattern))
 
     def add_handler(self, subject: str | int) -> None:
-        """Announce a new handler where peers route requests; a bridge's pattern only on wires with queue groups."""
+        """Announce a new handler if the protocol supports that. Patterns, of bridges, require queue groups."""
         for peer in self._audience():
             if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
                 for interest in self._allowed(peer, [Interest(subject, handler=True)]):
                     _send(interest, peer)
 
     def remove_handlers(self, subjects: Iterable[str | int]) -> None:
-        """Leave the handlers' queue groups: other members get the requests."""
+        """Leave the queue groups of handlers, so that other members receive their requests."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 for subject in subjects:
                     _send(Interest(subject, handler=True), peer, Kind.UNSUBSCRIBE)
 
     async def begin(self) -> None:
-        """Join the handlers' queue groups over the inner link at the start, and wait for the confirmation."""
+        """Join the queue groups of all handlers over the inner link, and wait for the confirmation."""
         peer = self.inner
         if peer is not None and peer.connected:
             for subject in self._lookup.answered(patterns=True, inner=True):
@@ -172,7 +171,7 @@ class SubscriptionAnnouncer:
             _send(Interest(wire_pattern(pattern), handler=True), peer)
 
     async def withdraw(self) -> None:
-        """Leave all queue groups before a drain, and wait for the confirmation. Earlier messages are still handled here."""
+        """Leave all queue groups before a drain, and wait for the confirmation. Earlier messages still arrive here."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 answered = self._lookup.answered(patterns=True, inner=peer.link.inner)
@@ -182,7 +181,7 @@ class SubscriptionAnnouncer:
         await self.known()
 
     async def known(self) -> None:
-        """Wait until the peers have processed all announcements, on wires with confirmations."""
+        """Wait until all peers have processed the announcements, in protocols with confirmations."""
         for peer in self._audience():
             with suppress(Disconnected):
                 await peer.link.confirmed()
@@ -194,11 +193,11 @@ class SubscriptionAnnouncer:
         self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
-        """Announce a pattern, and wait for confirmations.
+        """Announce a pattern, and wait for confirmations. Errors don't affect other peers.
 
         Raises:
-            Unsupported: A bare peer cannot match patterns, or none of the links can carry such a subject.
-            Forbidden: A peer refused. The subscription is active at the other peers.
+            Unsupported: If a bare peer doesn't support patterns, or no link can carry such a subject.
+            Forbidden: If a peer refuses the subscription.
         """
         interest = interest_in(pattern, group)
         told = self._audience()
@@ -208,10 +207,10 @@ class SubscriptionAnnouncer:
             try:
                 await self._announce_to(peer, interest)
             except Disconnected:
-                continue  # a reconnect announces all patterns again
-            except LocalProtocolError as error:  # the wire does not carry such subjects
+                continue  # all patterns are announced again after a reconnect
+            except LocalProtocolError as error:  # the protocol doesn't support the subject
                 foreign.append(error)
-            except (Unsupported, Forbidden) as error:  # the other peers still get it
+            except (Unsupported, Forbidden) as error:
                 (foreign if isinstance(pattern, int) and not has_numbers(peer.link) else refused).append(error)
         if refused:
             raise refused[0]
@@ -219,7 +218,7 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
 
     def announce_later(self, pattern: str | int) -> None:
-        """Announce in a task, while the bus is entered; failures are logged."""
+        """Announce a pattern in a task if the bus is running. Failures are logged."""
         if self._services.runtime is not None:
             self._services.runtime.spawn(self._announce, pattern)
 
@@ -230,15 +229,15 @@ class SubscriptionAnnouncer:
             logger.warning("not all peers got the subscription to %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
     async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
-        """Announce to one peer, and wait for its confirmation. With `alone` even one that dialled in must support it."""
+        """Announce to one peer, and wait for its confirmation. With `alone`, clients must support it as well."""
         link, pattern = peer.link, interest.pattern
         if alone:
             link.check_initiates(peer)
         if not self._understands(peer, pattern) and not await peer.extended():
             if link.session is not None and not link.session.capabilities.subscribe:
-                return  # it sends everything
+                return  # the peer sends everything
             if not link.upstream and not alone:
-                return  # it dialled in: it need not be able to send
+                return  # clients need not support it
             if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
@@ -257,7 +256,7 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _understands(peer: PeerParty, pattern: str | int) -> bool:
-        """Check whether a subscription can be sent before the peer is identified."""
+        """Return True if the peer is known to understand a subscription to this pattern."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
             return True
@@ -267,9 +266,9 @@ class SubscriptionAnnouncer:
         return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
 
     def restore(self, link: Link, *, alone: bool) -> None:
-        """Announce all patterns on a new link, before other traffic. With `alone`, no bus can be reached over two links."""
+        """Announce all patterns on a new link before sending anything else. `alone` is True if there are no other links."""
         for peer in link.peers:
-            self._recipients.bus_identities.lost(peer)  # an earlier hello may still wait in the outbox
+            self._recipients.bus_identities.lost(peer)  # an earlier hello may still be in the outbox
             if link.opened and link.multiplexed is None:
                 self._recipients.strangers[peer] = None
         for peer in () if alone else self._recipients.unintroduced():
@@ -285,7 +284,7 @@ class SubscriptionAnnouncer:
                     await peer.negotiation.confirm()
 
     def tell_who_passes_on(self) -> None:
-        """Announce that this bus forwards publications: from then on its peers number theirs, so that copies are detected."""
+        """Tell peers that this bus forwards publications, so that they number theirs and copies can be detected."""
         runtime = self._services.runtime
         for link in runtime.links if runtime is not None else ():
             for peer in link.peers if link.stands and link.initiates else ():
@@ -293,17 +292,17 @@ class SubscriptionAnnouncer:
                     peer.negotiation.tell()
 
     def introduce(self, peer: PeerParty) -> None:
-        """Send this bus's identity to a dialled peer, since another link may lead to the same bus."""
+        """Send this bus's identity to a server, because another link may lead to the same bus."""
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
     async def _hold_out(self, peer: PeerParty) -> None:
-        """Send a peer nothing while it may still be identifying itself."""
+        """Send no publications to a peer while it may still identify itself."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
     def restore_peer(self, peer: PeerParty) -> None:
-        """Announce all patterns to a new peer, before other traffic."""
+        """Announce all patterns to a new peer before sending anything else."""
         link = peer.link
         if self._recipients.add(peer):
             peer.spawn(self._hold_out, peer)
@@ -333,7 +332,7 @@ class SubscriptionAnnouncer:
         return names
 
     def _allowed(self, peer: PeerParty, names: list[Interest]) -> Collection[Interest]:
-        """Filter by `authorize`, since names are secret. Names that it allows asynchronously follow later."""
+        """Return the names that `authorize` allows the peer to see. If that is asynchronous, the rest is sent later."""
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return _each_once(names, link)
@@ -341,7 +340,7 @@ class SubscriptionAnnouncer:
         for index, interest in enumerate(names):
             answer = self._asked(peer, interest)
             if inspect.isawaitable(answer):
-                getattr(answer, "close", lambda: None)()  # asked again in a task that can wait
+                getattr(answer, "close", lambda: None)()  # called again in a task, which can wait
                 peer.spawn(self._tell_allowed, peer, names[index:])
                 break
             if answer:
@@ -349,7 +348,6 @@ class SubscriptionAnnouncer:
         return _each_once(allowed, link)
 
     def _asked(self, peer: PeerParty, interest: Interest) -> Any:
-        """Ask `authorize` whether a peer may see a name."""
         kind = Kind.REQUEST if interest.handler else Kind.PUBLISH
         return self._services.access.asks(peer, kind.value, interest.pattern, Message(kind, interest.pattern))
 
@@ -361,19 +359,19 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _tell(peer: PeerParty, interest: Interest) -> None:
-        """Announce one subscription, even before the link flows."""
+        """Announce a subscription, bypassing the queue."""
         link = peer.link
         assert link.session is not None
         try:
             link.send_frames(link.session.send(_announcement(interest, link), link.runtime.time(), peer.key)[1])
-        except BusError as error:  # a subject that this wire reserves
+        except BusError as error:  # for example if the protocol reserves the subject
             fields, text = log_fields(peer, subject=interest.pattern), "%r gets no subscription to %r: %s"
             link.runtime.warnings.warn(logger, text, peer, interest.pattern, error, extra=fields)
         else:
             link.services.counters.sent += 1
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
-        """Count the announcements that follow when a peer turns out to be polybus; `again` counts all, for a new connection."""
+        """Return the number of announcements to send if the peer runs polybus. Set `again` on a new connection."""
         link = peer.link
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
@@ -381,7 +379,7 @@ class SubscriptionAnnouncer:
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
     def confirm_late(self, peer: PeerParty) -> None:
-        """Announce the delayed patterns to a peer identified late."""
+        """Announce the delayed patterns to a peer that was identified late."""
         link = peer.link
         session = link.session
         if session is None or not peer.connected or not _announces(link):
@@ -392,7 +390,7 @@ class SubscriptionAnnouncer:
             _send(interest, peer)
 
     async def restored(self, peer: PeerParty) -> None:
-        """Wait for the announcements that depend on a peer's identity."""
+        """Wait until the delayed patterns have been announced to a peer."""
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
@@ -418,7 +416,7 @@ class SubscriptionAnnouncer:
 
 
 def _send(interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> None:
-    """Send an announcement or its end, if the wire can name the subject."""
+    """Subscribe or unsubscribe, if the protocol supports the subject."""
     message = _announcement(interest, peer.link, kind)
     try:
         peer.link.answer(message, peer)
@@ -447,7 +445,7 @@ def _behind(wanted: str | int | ToUser) -> Interest:
 
 
 def _one_less(counts: dict[Any, int], interest: Interest | str | int) -> bool:
-    """Count one less. Returns False at zero."""
+    """Decrement a count. Returns False if it reaches zero."""
     left = counts.get(interest, 0) - 1
     if left > 0:
         counts[interest] = left
@@ -457,23 +455,21 @@ def _one_less(counts: dict[Any, int], interest: Interest | str | int) -> bool:
 
 
 def _each_once(names: Iterable[Interest], link: Link) -> Collection[Interest]:
-    """Remove duplicates: without groups a handler looks like a subscription."""
+    """Remove duplicates. Without groups, handlers are announced like subscriptions."""
     if _has_groups(link):
         return dict.fromkeys(names)
     return {interest.pattern: interest for interest in names}.values()
 
 
 def _has_groups(link: Link) -> bool:
-    """Check whether the wire distinguishes handlers and groups."""
-    return link.session is not None and link.session.capabilities.groups  # read directly, because this runs often
+    return link.session is not None and link.session.capabilities.groups
 
 
 def _tells_handlers(link: Link) -> bool:
-    """Check whether the wire announces handlers."""
     return link.session is not None and link.session.capabilities.handlers
 
 
 def _announces(link: Link) -> bool:
-    """Check whether a link's peers receive this side's subscriptions."""
+    """Return True if this side sends its subscriptions over a link."""
     session = link.session
     return session is not None and (link.upstream or session.capabilities.announce == "both")

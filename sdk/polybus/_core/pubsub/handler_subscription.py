@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HandlerSubscription(SubscriptionQueue):
-    """The queue and the workers of one `on` handler in this run of the bus."""
+    """The queue and the workers of an `on` handler, for one run of the bus."""
 
     __slots__ = ("_concurrency", "_handler", "_peers", "_workers", "_runtime")
 
@@ -40,7 +40,7 @@ class HandlerSubscription(SubscriptionQueue):
 
     def offer(self, message: Message) -> None:
         queue = self._queue
-        if len(queue) < self._mark and self._bytes < self._most_free:  # the usual case
+        if len(queue) < self._mark and self._bytes < self._most_free:  # the fast path
             queue.append(message)
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             if self._workers < self._concurrency:
@@ -96,7 +96,7 @@ class HandlerSubscription(SubscriptionQueue):
                 try:
                     if only_body is None:
                         await execution.run(handler, message, None)
-                    else:  # the usual case, without intermediate layers
+                    else:  # the fast path
                         try:
                             body = only_body(message)
                         except BadRequest as error:
@@ -112,7 +112,7 @@ class HandlerSubscription(SubscriptionQueue):
                     if execution.must_propagate(error, job.scope):
                         raise
                 if context_changed(baseline):
-                    break  # the handler changed context variables: the next message gets a fresh worker
+                    break  # the handler changed context variables, so use another worker for the next message
         finally:
             self._workers -= 1
             if queue:
@@ -143,17 +143,14 @@ class _HandlerJob:
 
 
 class SubscriptionGroup(Struct, eq=False):
-    """A queue group's members in this bus, served in turn. Implements `plugins.extensions.PublicationQueue`.
-
-    If an engine distributes over all nodes, these members get only this node's publications.
-    """
+    """The members of a queue group in this bus, which take turns. Implements `plugins.extensions.PublicationQueue`."""
 
     pattern: str | int
     group: str
     _shared: Callable[[], bool]
-    """True if an engine distributes this bus's publications over the members."""
+    """Returns True if an engine distributes this bus's publications over the members on all nodes."""
     _relayed: Callable[[Message], bool]
-    """True if a publication is relayed, also to an engine."""
+    """Returns True if a publication is relayed, possibly to an engine."""
     members: deque[PublicationQueue] = field(default_factory=deque)
     leads_on: bool = False
     peers: bool = True
@@ -164,12 +161,12 @@ class SubscriptionGroup(Struct, eq=False):
 
     @property
     def local(self) -> bool:
-        """True if this bus's own publications are accepted directly, not from an engine."""
+        """True if this bus's own publications arrive directly and not through an engine."""
         return not self._shared()
 
     @property
     def full(self) -> bool:
-        """True if no member has room; otherwise one with room moves to the front."""
+        """True if no member has room. Otherwise a member with room is moved to the front."""
         for _ in range(len(self.members)):
             if not self.members[0].full:
                 return False
@@ -177,11 +174,11 @@ class SubscriptionGroup(Struct, eq=False):
         return True
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the next member has room. Returns False if the deadline passed."""
+        """Wait until the next member has room. Returns False at the deadline."""
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:
-        """Give a publication to the next member, unless an engine sends each group its own copy."""
+        """Pass a publication to the next member, unless an engine sends a separate copy for the group."""
         peer = message.peer
         if peer is None or not (party_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)

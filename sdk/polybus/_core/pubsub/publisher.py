@@ -1,4 +1,4 @@
-"""Outgoing publications: their receivers, and how to reach them."""
+"""Sends publications to local queues and peers."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 ROUTES = 4096
 OF_PEERS: Final = "of peers"
-"""Key in a bridged message's shared values: a peer published it."""
+"""Key in `Message.shared` of bridged messages that a peer published."""
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
-"""Turns of the event loop until all ready links have written."""
+"""Number of event loop iterations after which all ready links have written."""
 YIELD_AFTER = 256
-"""Sends after which a publisher yields to the event loop, for timers, cancellation and incoming messages."""
+"""Number of sends after which a publisher yields to the event loop."""
 
 
 def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
-    """Return the common encoding of these peers' wires, if any: it keeps values that JSON cannot express."""
+    """Return `format_for` if all peers use the same, because it may support values that JSON doesn't."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
 
@@ -60,13 +60,13 @@ class Targets:
     peers: tuple[PeerParty, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
-    """True if a publication might reach a bus twice, or return."""
+    """True if a publication might reach a bus twice or come back."""
     twice: tuple[tuple[PeerParty, ...], ...] = ()
     """Groups of peers that are the same bus."""
 
 
 class Unsent(Struct):
-    """The targets of a publication that had no room, have to be asked first, or failed."""
+    """The targets of a publication that had no room, must be asked first, or failed."""
 
     message: Message
     targets: Targets
@@ -74,7 +74,7 @@ class Unsent(Struct):
     queues: list[PublicationQueue] = []
     peers: list[PeerParty] = []
     unconfirmed: list[PeerParty] = []
-    """Peers that may not read publications."""
+    """Peers that may not support publications."""
     undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
     """Entries that wait for an asynchronous `authorize`."""
     catching_up: list[Link] = []
@@ -82,7 +82,7 @@ class Unsent(Struct):
     failed: list[tuple[PeerParty, BusError]] = []
 
     def raise_errors(self, text: str) -> None:
-        """Raise the first error, or `QueueFull` for the targets without room, with this text."""
+        """Raise `QueueFull` with this text if there are targets without room, otherwise the first error, if any."""
         full = [f"the queue of {queue.pattern!r} ({queue.queue})" for queue in self.queues]
         full += [f"the outbox to {peer.address}" for peer in self.peers]
         if full:
@@ -92,7 +92,7 @@ class Unsent(Struct):
 
 
 class PublicationRoute(Targets):
-    """The targets and encoding for one subject, cached until a subscription changes."""
+    """The targets and encoding for a subject, cached until a subscription changes."""
 
     __slots__ = ("choose", "message", "only_peer", "kept")
 
@@ -106,11 +106,11 @@ class PublicationRoute(Targets):
     ) -> None:
         super().__init__(peers, queues)
         self.kept: bool = kept
-        """True if a stream stores the publications: publishing waits for it."""
-        # The usual case has a fast path: one dialled link with a peer that reads publications, no local queue.
+        """True if a stream stores the publications, so that publishing waits for it."""
+        # There is a fast path for a single link to a server that supports publications, without local queues.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: PeerParty | None = peers[0] if short else None
-        # The codec encodes at once and nothing keeps the message: one object is reused.
+        # This object is reused, because the codec encodes it immediately and nothing keeps it.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
@@ -118,7 +118,7 @@ class PublicationRoute(Targets):
 def make_publication(
     route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
 ) -> Message:
-    """Encode a publication for all its targets, or only for the given peers. Raises EncodeError."""
+    """Encode a publication for all its targets or the given peers. Raises `EncodeError`."""
     if body is None:
         return Message(Kind.PUBLISH, subject, headers=headers)
     choose = route.choose if peers is None else own_format(peers)
@@ -141,26 +141,26 @@ class Publisher:
     _recipients: Recipients
     _deduplicator: Deduplicator
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]]
-    """Returns the other names of a publication, by wire with names and addresses."""
+    """Returns the other names of a publication, by protocol with names and addresses."""
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
-    """Cached clients for publications from the cluster."""
+    """Cached clients for publications that come from the cluster."""
     since_yield: int = field(default=0, init=False)
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
-    """Checks whether the cluster stores a subject."""
+    """Returns True if the cluster stores a subject."""
     in_net: bool = field(default=False, init=False)
-    """True once a publication could reach a bus twice, or return. It stays true with one route left: a copy may still wait
-    elsewhere for a link, and must be recognised as late."""
+    """True once a publication could reach a bus twice or come back. It stays true when a single route is left, because a copy
+    may still be waiting elsewhere, and must be detected when it arrives."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
-    """Makes the cluster's other nodes number their publications."""
+    """Makes the other nodes of the cluster number their publications."""
     _numbering: anyio.Lock | None = field(default=None, init=False)
-    """Held while a numbered publication is being sent. Each run of the bus has its own."""
+    """Lock for sending a numbered publication, new for each run of the bus."""
     _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
     def route(self, subject: Any) -> PublicationRoute:
-        """Find the targets of a subject's publications. Raises as `Bus.publish`."""
+        """Find the targets of a subject, and cache them. Raises errors like `Bus.publish`."""
         self._services.running  # noqa: B018  # raises if the bus is not entered
         self._services.subjects.check(subject)
         if len(self.routes) >= ROUTES:
@@ -190,11 +190,11 @@ class Publisher:
         return route
 
     def _may_return(self, peers: Iterable[PeerParty]) -> bool:
-        """Check whether a publication to these peers may reach a bus twice, or return. An unidentified peer may forward."""
+        """Return True if a publication to these peers may reach a bus twice or come back."""
         return any(self.in_net or peer.passes_on is None for peer in peers)
 
     def join_net(self) -> None:
-        """Number outgoing publications from now on: this bus or a peer forwards publications."""
+        """Number publications from now on, because this bus or a peer forwards publications."""
         if not self.in_net:
             self.in_net = True
             self.routes.clear()
@@ -210,7 +210,7 @@ class Publisher:
     def _by_all_spellings(
         self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerParty, ...]
     ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerParty, ...]]:
-        """Add subscribers to a name's address, and to an address's name."""
+        """Add the subscribers to the subject's other names."""
         for adapter, spellings in self.spellings(subject).items():
             for one in spellings:
                 queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
@@ -220,7 +220,7 @@ class Publisher:
     def route_of(self, subject: Any) -> PublicationRoute:
         try:
             route = self.routes.get(subject)
-        except TypeError:  # not hashable: `route` raises the error
+        except TypeError:  # not hashable, so `route` raises an error
             route = None
         return route if route is not None else self.route(subject)
 
@@ -234,12 +234,16 @@ class Publisher:
         link.publish_alone(message, route.peers[0])
 
     def offer(self, message: Message, targets: Targets, deadline: float, *, ask: bool = True) -> Unsent | None:
-        """Send one copy of a publication to all targets that have room.
+        """Send a publication to all targets that have room.
 
-        Without `ask`, peers that may not read publications get it too.
+        Args:
+            message: The publication.
+            targets: Queues and peers.
+            deadline: Time at which it expires in outboxes.
+            ask: Leave out peers that may not support publications.
 
         Returns:
-            The other targets, for `finish` or `Unsent.raise_errors`, if there are any.
+            The remaining targets, if any, for `finish` or `Unsent.raise_errors`.
         """
         rest = Unsent(message, targets, deadline)
         alone = len(targets.queues) == 1
@@ -259,15 +263,15 @@ class Publisher:
                 rest.unconfirmed.append(peer)
                 continue
             try:
-                if free and link.flowing and (framing := link.framing) is not None:  # the usual case
+                if free and link.flowing and (framing := link.framing) is not None:  # the fast path
                     link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # set together with `framing`
                     at_once += 1
                 elif free or link.upstream:
                     if not link.publish(message, peer, deadline) and link.upstream:
-                        rest.peers.append(peer)  # otherwise the listener's policy has dropped and counted it
+                        rest.peers.append(peer)  # for clients, the policy of the listener has dropped and counted it
                 else:
                     self._offer_if_allowed(rest, peer)
-            except BusError as error:  # each peer for itself
+            except BusError as error:  # must not affect other peers
                 rest.failed.append((peer, error))
             if not link.flowing:
                 slow = True
@@ -281,11 +285,11 @@ class Publisher:
         return rest if late else None
 
     async def finish(self, rest: Unsent) -> None:
-        """Send a publication to the targets that had no room, until its deadline.
+        """Wait for room and send a publication to the remaining targets. Errors don't affect other targets.
 
         Raises:
-            QueueFull: A queue or outbox had no room in time. The other targets have the publication.
-            EncodeError, Unsupported, TooLarge: A peer's wire cannot carry it. The other targets have it.
+            QueueFull: If a queue or outbox has no room before the deadline.
+            EncodeError, Unsupported, TooLarge: If the protocol of a peer cannot carry the publication.
         """
         message, deadline = rest.message, rest.deadline
         full, rest.queues = rest.queues, []
@@ -294,7 +298,7 @@ class Publisher:
         waits += [partial(self._send_late, rest, peer) for peer in behind]
         if len(waits) == 1:
             await waits[0]()
-        elif waits:  # side by side: a slow target must not delay the others
+        elif waits:  # concurrently, so that a slow target doesn't delay the others
             async with anyio.create_task_group() as group:
                 for wait in waits:
                     group.start_soon(wait)
@@ -328,7 +332,7 @@ class Publisher:
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
     ) -> None:
-        """Call the outgoing hooks, store the publication if a stream does, and send it. An error affects only its target."""
+        """Call the outgoing hooks, and send a publication to its store, if any, and its targets."""
         copies, departure = self._departing(message, targets)
         with departure:
             failed: BusError | None = None
@@ -347,7 +351,7 @@ class Publisher:
                 raise failed
 
     def publish_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Call the outgoing hooks, and send to the targets that have room. Raises QueueFull if there are others."""
+        """Call the outgoing hooks, and send a publication to the targets that have room. Raises `QueueFull` for the others."""
         copies, departure = self._departing(message, targets)
         with departure:
             if targets.two_ways:
@@ -356,7 +360,7 @@ class Publisher:
             for copy, each in copies:
                 try:
                     self._send_nowait(copy, each, deadline)
-                except BusError as error:  # each for itself
+                except BusError as error:  # must not affect other targets
                     failed = failed or error
             if failed is not None:
                 raise failed
@@ -374,7 +378,7 @@ class Publisher:
         rest.raise_errors("no room in {} (Limits.outbox, queue=): `await bus.publish(...)` waits for room")
 
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
-        """Call the outgoing hooks, and make copies without added headers for peers that cannot read them."""
+        """Call the outgoing hooks, and create copies without the added headers for peers that cannot read them."""
         services, given = self._services, message.headers
         if not services.outgoing:
             return [(message, targets)], Departure([])
@@ -390,45 +394,45 @@ class Publisher:
         return copies, departure
 
     async def yield_to_loop(self) -> None:
-        """Yield before anything is published: a caller cancelled here has published nothing."""
+        """Yield to the event loop. Called before publishing, because the caller may be cancelled here."""
         self.since_yield = 0
         await anyio.lowlevel.checkpoint()
 
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
-        """Let the event loop write: a publisher in a loop would otherwise overrun reading peers."""
+        """Let the event loop write, so that a loop of `publish` calls doesn't fill the outboxes of peers that read."""
         for _ in range(_TURNS if links else 0):
             if all(link.flowing or link.slow for link in links):
                 return
             await anyio.lowlevel.checkpoint()
 
     async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
-        """Return the connected peers that read no publications; unidentified peers are asked."""
+        """Return the connected peers that don't support publications, sending a hello to unidentified ones."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
         for peer in peers:
             if peer in unconfirmed and peer.connected:
                 try:
                     if peer.silent:
-                        _ = peer.negotiation.ask()  # no second wait, but a late answer counts from then on
+                        _ = peer.negotiation.ask()  # without waiting, but a later answer counts
                         bare.append(peer)
                     elif not await peer.extended() and (peer.speaks_extensions is False or peer.silent):
                         bare.append(peer)
                 except BusError:
-                    continue  # the peer has left: the publication waits, or ends, with the link
+                    continue  # the peer has disconnected, and the link decides about the publication
         return bare
 
     async def _send(self, message: Message, peer: PeerParty, deadline: float) -> bool:
         link = peer.link
         while not link.publish(message, peer, deadline):
             if not link.upstream:
-                return True  # dropped or cut by the policy of the listener, and counted
+                return True  # the policy of the listener has dropped and counted it
             if not await link.room(deadline):
                 return False
         return True
 
     def publish_to_clients(self, message: Message) -> None:
-        """Send a publication from the inner link to this bus's clients, by their policies."""
+        """Send a publication from the inner link to this bus's clients."""
         subject = message.subject
         clients = self.client_routes.get(subject)
         if clients is None:
@@ -439,7 +443,7 @@ class Publisher:
         if not clients:
             return
         targets = Targets(clients)
-        via = VIA in message.shared  # it has passed other buses, and its header was removed
+        via = VIA in message.shared  # set if the message had the header
         deadline = self._services.running.time() + 30.0
         for copy, each in self._copies_with_number(message, targets) if via else ((message, targets),):
             rest = self.offer(copy, each, deadline, ask=False)
@@ -448,7 +452,7 @@ class Publisher:
             copy.forget_shared()
 
     def _check_unconfirmed(self, peer: PeerParty) -> None:
-        """Raise Unsupported if a peer reads no publications; ask an unknown one for the next time."""
+        """Raise `Unsupported` if a peer doesn't support publications. If that is unknown, send a hello for the next time."""
         if peer.silent and peer.connected:
             _ = peer.negotiation.ask()
         if peer.speaks_extensions is False or peer.silent:
@@ -457,7 +461,7 @@ class Publisher:
             peer.link.runtime.spawn(self._find_bare, (peer,))
 
     def send_nowait(self, message: Message, peer: PeerParty, deadline: float) -> bool:
-        """Send a publication to one peer if `authorize` allows it. Returns False if there is no room."""
+        """Send a publication to a peer if `authorize` allows it. Returns False if there is no room."""
         link = peer.link
         if self._services.authorize is not None and not link.upstream:
             self._send_if_allowed(message, peer, deadline)
@@ -465,24 +469,24 @@ class Publisher:
         return link.publish(message, peer, deadline) or not link.upstream
 
     def _offer_if_allowed(self, rest: Unsent, peer: PeerParty) -> None:
-        """Send a publication if `authorize` allows it; `rest` gets the entry that waits for an asynchronous answer."""
+        """Send a publication if `authorize` allows it. If that is asynchronous, add the waiting entry to `rest`."""
         entry = self._send_if_allowed(rest.message, peer, rest.deadline)
         if entry is not None and peer.undelivered is not None:
             rest.undecided.append((peer.undelivered, entry))
 
     def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
-        """Send a publication if `authorize` allows it. Returns its entry if it waits for an asynchronous answer."""
+        """Send a publication if `authorize` allows it. If that is asynchronous, return the waiting entry."""
         if peer.undelivered is not None:
             return peer.undelivered.add(message, deadline)
         allowed = self._services.access.may_receive(peer, message.subject)
         if inspect.isawaitable(allowed):
             return OutboundAuthorization(peer).begin(message, deadline, allowed)
         if allowed:
-            peer.link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
+            peer.link.publish(message, peer, deadline)  # the policy of the listener may drop and count it
         return None
 
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
-        """Count a publication that a peer's wire cannot carry; logged once a minute, since a peer must not fill the log."""
+        """Count a publication that a peer's protocol cannot carry, and log it with a rate limit."""
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
             text = "%.200r, and perhaps others like it, could not be %s to %r: %.300s"
@@ -491,7 +495,7 @@ class Publisher:
     # -- buses with several routes ---------------------------------------------------------------------------------------
 
     async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
-        """Publish for a bridge; with `of_peers` (a peer of an earlier bus published it) only to queues that accept peers'."""
+        """Publish for a bridge. `of_peers` is True if a peer of an earlier bus published the message."""
         message.shared[VIA] = str(via).encode()
         targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
         if of_peers:
@@ -502,9 +506,9 @@ class Publisher:
         await self._send_deduplicated(message, targets, deadline)
 
     async def _send_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send a publication that may reach a bus twice, which accepts it once.
+        """Send a publication that may reach a bus twice, which then drops the second copy.
 
-        One at a time: one with a higher number must not overtake one that waits for room.
+        Publications are sent one at a time, because one with a higher number must not overtake one that waits for room.
         """
         if targets.twice and VIA not in message.shared:
             await self._send_each(self._copies_with_id(message, targets), deadline)
@@ -525,7 +529,7 @@ class Publisher:
             try:
                 if (rest := self.offer(copy, targets, deadline)) is not None:
                     await self.finish(rest)
-            except BusError as error:  # each for itself
+            except BusError as error:  # must not affect other targets
                 failed = failed or error
         if failed is not None:
             raise failed
@@ -533,15 +537,15 @@ class Publisher:
     def _copies_nowait(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         if targets.twice:
             return self._copies_with_id(message, targets)
-        # An earlier publication with a lower number waits for room: this one gets no number.
+        # If a publication with a lower number waits for room, this one must not be numbered.
         if self._numbering is not None and self._numbering.locked():
             message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
         return self._copies_with_number(message, targets)
 
     def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Make the copies for buses with one route, and for each bus with several.
+        """Create a copy for buses with a single route, and one for each bus with several routes.
 
-        The latter get their own id and no number: each route keeps the order, and a copy may arrive late over another.
+        The latter have their own id and no number, because copies on another route may arrive late.
         """
         several = {peer for peers in targets.twice for peer in peers}
         others = tuple(peer for peer in targets.peers if peer not in several)
@@ -552,7 +556,7 @@ class Publisher:
         ]
 
     def _copies_with_number(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Make the copies for wires with headers, which carry the number, and the others."""
+        """Create a copy with the number for protocols with headers, and one for others."""
         on = self._deduplicator.onward(message)  # before the message loses any of its parts
         carry = tuple(peer for peer in targets.peers if peer.link.carries_headers)
         others = tuple(peer for peer in targets.peers if not peer.link.carries_headers)

@@ -1,4 +1,4 @@
-"""Publications and subscriptions of one bus: incoming publications go to local queues, and to peers through `bus.relay`."""
+"""Publications and subscriptions of a bus, and the delivery of peers' publications to local queues and relays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HINTS = 256
 
 
 class Relay(Struct, eq=False):
-    """Relays publications of peers to other subscribed peers, up to the limit of hops; warns if a relay is missing."""
+    """Relays publications of peers to other peers, and warns if a relay is missing."""
 
     _services: Services
     patterns: SubjectIndex[str | int]
@@ -49,7 +49,6 @@ class Relay(Struct, eq=False):
     _stopped: set[str | int] = set()
 
     def takes(self, message: Message) -> bool:
-        """Check whether a publication is relayed, under any of its spellings."""
         patterns = self.patterns
         if not patterns.size:
             return False
@@ -59,7 +58,7 @@ class Relay(Struct, eq=False):
         id = None if source.link.carries_headers else message.attributes.get("id")
         news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
         if not news:
-            return  # a loop: on a wire without headers the id reveals it
+            return  # a loop, which the id reveals in protocols without headers
         via = self._deduplicator.via_of(message)
         if via.hops > self._services.limits.hops:
             self.stop(message, via.hops)
@@ -81,7 +80,7 @@ class Relay(Struct, eq=False):
             on.forget_shared()
 
     def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
-        """Copy for one kind of wire, without another protocol's attributes. Raises Unsupported if nothing counts hops."""
+        """Return a copy for peers of the same or another protocol. Raises `Unsupported` if the copy cannot count hops."""
         if has_headers:
             on = self._deduplicator.onward(message, via)
         else:
@@ -95,7 +94,7 @@ class Relay(Struct, eq=False):
         return on
 
     def stop(self, message: Message, hops: int) -> None:
-        """Drop a publication with too many hops; logged once per subject."""
+        """Drop a publication with too many hops, and log that once per subject."""
         subject = message.subject
         text = too_far(subject, hops, self._services.limits.hops)
         self._services.counters.dropped += 1
@@ -105,7 +104,7 @@ class Relay(Struct, eq=False):
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: PeerParty) -> bool:
-        """Warn once per subject that nothing relays it. Returns False if that has been done."""
+        """Warn once per subject that no relay is configured. Returns False if that has been done."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
@@ -122,7 +121,8 @@ class Relay(Struct, eq=False):
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Copy for a wire without headers: a bus recognises a loop by the id. Raises Unsupported without one."""
+    """Return a copy for a protocol without headers, with the id by which buses detect loops. Raises `Unsupported` without
+    one."""
     known = message.attributes
     if not same_wire or "id" not in known:
         raise Unsupported(
@@ -144,10 +144,10 @@ class PublicationReceiver(Struct, eq=False):
     _find_group: Callable[[str | int, str], SubscriptionGroup | None]
     _access: AccessControl
     queues: dict[str | int, tuple[PublicationQueue, ...]] = {}
-    """Cached queues for peers' publications that are not relayed. Empty while single peers have subscriptions."""
+    """Cached queues for publications of peers that aren't relayed. Empty while there are subscriptions to single peers."""
 
     def deliver(self, message: Message, peer: PeerParty) -> None:
-        """Deliver a publication to local subscriptions, and through a relay to others."""
+        """Deliver a publication to local subscriptions, and to a relay."""
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
             self.deliver_to_group(message, peer, extras["group"], extras["pattern"])
@@ -164,25 +164,25 @@ class PublicationReceiver(Struct, eq=False):
             if self._relay.takes(message):
                 self._relay.pass_on(message, peer)
             elif self._remote.size and self._relay.hint(subject, peer):
-                pass  # not cached until the hint has been given
+                pass  # not cached before the hint has been logged
             elif to_peers or (self._local.addresses and message.spellings):
-                pass  # depends on the peer, or on the spellings of the message
+                pass  # not cached, because it depends on the peer or the message
             elif handler is not None and self._access.trusting:
-                pass  # not cached: a client's publication needs a warning
+                pass  # not cached before a client's publication has caused a warning
             elif len(self.queues) < ROUTES:
                 self.queues[subject] = queues
             else:
                 self.queues.clear()
             if to_peers:
                 queues = (*queues, *self._asked_of(peer, message))
-        if len(queues) == 1:  # after caching, since this publication may end a subscription and clear the cache
+        if len(queues) == 1:  # after caching, because this publication may end a subscription, which clears the cache
             queues[0].offer(message)
         else:
             for queue in queues:
                 queue.offer_shared(message)
 
     def deliver_to_all(self, message: Message, peer: PeerParty) -> tuple[PublicationQueue, ...]:
-        """Deliver a publication from the inner link to local subscriptions and clients. Returns its queues."""
+        """Deliver a publication from the inner link to local subscriptions and clients. Returns the queues."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return ()
         local = self._local
@@ -197,22 +197,22 @@ class PublicationReceiver(Struct, eq=False):
         return queues
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
-        """Deliver a publication that an engine assigned to a member of a queue group here."""
+        """Deliver a publication that an engine has assigned to a member of a queue group of this bus."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
             return
         found = self._find_group(pattern, group)
-        if found is not None:  # or the group has ended in the meantime
+        if found is not None:  # otherwise the group has ended in the meantime
             found.give(message)
 
     def takes(self, message: Message) -> bool:
-        """Check whether a peer's publication reaches any queue, here or by a relay."""
+        """Return True if a peer's publication reaches a queue or a relay."""
         return bool(self.queues.get(message.subject) or self._of_peers(message)) or self._relay.takes(message)
 
     def _of_peers(self, message: Message) -> tuple[PublicationQueue, ...]:
         return tuple(queue for queue in self._matching(message) if queue.peers)
 
     def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Return the subscriptions to a publication under any of its spellings, each once."""
+        """Return the subscriptions to a publication under all its names, without duplicates."""
         found = self._local.match(message.subject)
         if self._local.addresses and (spellings := message.spellings):
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
@@ -223,14 +223,14 @@ class PublicationReceiver(Struct, eq=False):
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
     def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
-        """Check that a publication has not come before, and remove its header."""
+        """Return True if a publication hasn't arrived before, and remove its ``polybus-via`` header."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
         message.shared[VIA] = str(via).encode()
         news = self._deduplicator.is_news(via, message.subject, group, speaker=speaker(peer))
         if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
-            for subscription in self._asked_of(peer, message):  # this copy comes from their own peer
+            for subscription in self._asked_of(peer, message):  # they still need the copy from their own peer
                 subscription.offer_shared(message)
         return news
 
@@ -245,12 +245,12 @@ def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
 
 
 class PubSub:
-    """The indexes of patterns, their users, and this bus's subscriptions.
+    """The subscriptions of this bus, the pattern indexes, and the parts that use them.
 
     Args:
-        check_gone: Raises a `BusError` if the last dialled link is gone for good and the bus has no listener.
+        check_gone: Raises a `BusError` if the bus has no listener and its last link is gone for good.
         storage: Returns the extension for stored publications.
-        spellings: Returns the other names of a publication, by wire with names and addresses.
+        spellings: Returns the other names of a publication, by protocol with names and addresses.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class PubSub:
         self._leading = 0
         self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
-        """True in a cluster: clients' subscriptions are announced to other nodes."""
+        """True in a cluster, where clients' subscriptions are announced to other nodes."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[PeerParty] = SubjectIndex()
@@ -337,7 +337,7 @@ class PubSub:
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
-        """Make a subscription, to one peer or to all. Raises as `Bus.subscribe`."""
+        """Create a subscription to one or all peers. Raises errors like `Bus.subscribe`."""
         name = bare(pattern)
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
@@ -356,7 +356,10 @@ class PubSub:
         return Subscription(source)
 
     async def subscribe(self, subscription: IteratedQueue) -> None:
-        """Activate a subscription, and wait until the connected peers know it. Raises as `SubscriptionAnnouncer`."""
+        """Activate a subscription, and wait until all connected peers have confirmed it.
+
+        Raises errors like `SubscriptionAnnouncer.announce`.
+        """
         self._services.running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None
@@ -380,7 +383,7 @@ class PubSub:
                 self._take_out(subscription)
 
     def fail_subscriptions(self, error: BusError | None) -> None:
-        """End all subscriptions; with an error only those to all peers (the others end with their peer)."""
+        """End all subscriptions or, with an error, those that aren't for a single peer."""
         for subscription in list(self._subscriptions):
             if error is None:
                 subscription.fail(None)
@@ -397,7 +400,7 @@ class PubSub:
         return queue
 
     def add_handler_queue(self, queue: HandlerSubscription) -> None:
-        """Add a handler's queue, until the bus is left or `remove_handler_queue`."""
+        """Add the queue of a handler, until `remove_handler_queue` or the end of the bus."""
         self._handler_queues[queue] = None
         if queue.leads_on:
             self._leading += 1
@@ -426,7 +429,7 @@ class PubSub:
             self.announcer.add(queue.pattern, queue.group)
 
     def hears_others(self, queue: PublicationQueue) -> bool:
-        """Check whether peers, or the cluster's other nodes, must know a queue."""
+        """Return True if a subscription must be announced to peers or other nodes."""
         return queue.peers or self.tells_inside
 
     def _join(self, interest: Any, queue: PublicationQueue) -> None:
@@ -460,6 +463,6 @@ class PubSub:
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     def peer_gone(self, peer: PeerParty, error: BusError) -> None:
-        """End the subscriptions to a peer gone for good; iterating raises the error."""
+        """End the subscriptions to a peer that is gone for good. Iterating over them raises the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

@@ -1,4 +1,4 @@
-"""Receivers of this bus's publications, and subscriptions to single peers."""
+"""The peers that receive this bus's publications, and subscriptions to single peers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 
 class PeerSubscriptions(Struct, eq=False):
-    """Subscriptions to single peers, and patterns announced for them. Usually empty."""
+    """Subscriptions to single peers, and the patterns announced for them."""
 
     _changed: Callable[[], None]
     indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = {}
-    """By peer; read directly for every publication."""
     _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = {}
 
     def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
-        """Add a subscription; `pattern` is its spelling on the wire."""
+        """Add a subscription, with its pattern as sent to the peer."""
         self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
@@ -59,30 +58,30 @@ class PeerSubscriptions(Struct, eq=False):
         return pattern in self._patterns.get(peer, ())
 
     def forget(self, peer: PeerParty) -> list[IteratedQueue]:
-        """Remove and return the subscriptions to a peer gone for good."""
+        """Remove and return the subscriptions to a peer that is gone for good."""
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
 
 
 @define(eq=False, repr=False)
 class Recipients:
-    """Peers that get publications, subscribed or not."""
+    """The peers that receive publications."""
 
     remote: SubjectIndex[PeerParty]
     _most: int
     _changed: Callable[[], None]
-    """Called when the result of `of` may change."""
+    """Called when results of `of` may change."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
     _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
     _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
-    """The same, for a fast lookup."""
+    """The same peers as `_upstream`, for fast removal."""
     strangers: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Peers that may not know this bus's identity yet."""
+    """Servers that may not know this bus's identity yet."""
     gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
-    """Peers on wires without subscriptions: they get everything until identified as polybus, and until this many subscriptions
-    have followed."""
+    """Peers that receive everything because their protocol has no subscriptions, until they are identified as polybus and have
+    sent this number of subscriptions."""
     unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Unidentified peers, on wires where publications are an extension: they are asked first."""
+    """Unidentified peers with a protocol in which publications are an extension."""
 
     def start(self, identities: BusIdentities) -> None:
         self.bus_identities = identities
@@ -90,7 +89,7 @@ class Recipients:
 
     @property
     def upstream(self) -> tuple[PeerParty, ...]:
-        """Dialled point-to-point peers: they get every publication."""
+        """Servers at the other end of point-to-point links, which receive every publication."""
         return self._upstream
 
     def joined(self, peer: PeerParty) -> None:
@@ -117,7 +116,7 @@ class Recipients:
         if self.gets_all:
             matched = tuple(dict.fromkeys((*matched, *self.gets_all)))
         upstream = self._upstream
-        if isinstance(subject, int) and len(upstream) > 1:  # only links with numeric subjects, if there are any
+        if isinstance(subject, int) and len(upstream) > 1:  # prefer links with numeric subjects
             upstream = tuple(peer for peer in upstream if has_numbers(peer.link)) or upstream
         if matched and upstream:
             matched = tuple(dict.fromkeys((*upstream, *matched)))
@@ -127,26 +126,26 @@ class Recipients:
         return peers
 
     def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerParty, ...]:
-        """Return the subscribed peers on one kind of wire."""
+        """Return the subscribed peers with one protocol."""
         held_out = self.bus_identities.held_out
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
     def shares(self) -> bool:
-        """Check whether an engine distributes over the members of groups, even if it is just reconnecting."""
+        """Return True if an engine distributes publications over the members of groups, even if it is reconnecting."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
-        """Return the receivers of a subject that dialled in or are behind a broker."""
+        """Return the receivers of a subject that are clients or behind a broker."""
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
-        """Return the connected peers that this bus dialled and that may not know its identity."""
+        """Return the connected servers that may not know this bus's identity."""
         told = self.bus_identities.has_told
         self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
         return list(self.strangers)
 
     def add(self, peer: PeerParty) -> bool:
-        """Add a connected peer. Returns True if it is held out until it is identified."""
+        """Add a connected peer. Returns True if it receives no publications until it is identified."""
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
@@ -158,19 +157,19 @@ class Recipients:
         return held_out
 
     def send_all(self, peer: PeerParty) -> None:
-        """Send a peer everything until it is identified as polybus."""
+        """Send everything to a peer until it is identified as polybus."""
         self.gets_all[peer] = 0
         self._changed()
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None:
-        """Record that a peer is polybus. It gets everything until its announced subscriptions have arrived."""
+        """Record that a peer runs polybus. It still receives everything until all its subscriptions have arrived."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:
             self.remove(peer)
 
     def count_subscription(self, peer: PeerParty) -> None:
-        """Count a peer's subscription, granted or refused."""
+        """Count a subscription of a peer, whether or not it was accepted."""
         left = self.gets_all.get(peer, 0) - 1
         if left > 0:
             self.gets_all[peer] = left
@@ -178,7 +177,7 @@ class Recipients:
             self.remove(peer)
 
     def remove(self, peer: PeerParty) -> None:
-        """Send a peer only its subscriptions: it is identified as polybus, or has left."""
+        """Stop sending everything to a peer, because it is identified or has left."""
         if peer in self.gets_all or peer in self.unconfirmed:
             self.gets_all.pop(peer, None)
             self.unconfirmed.pop(peer, None)
@@ -190,5 +189,5 @@ def has_numbers(link: Link) -> bool:
 
 
 def bare_peer(peer: PeerParty) -> Unsupported:
-    """Make the error of a publication or subscription for a peer that supports neither."""
+    """Return the error for a peer that supports neither publications nor subscriptions."""
     return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")
