@@ -32,7 +32,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Interest(Struct, frozen=True):
-    """What to announce: a pattern, possibly with a queue group, the subject of a handler, or the user of a client."""
+    """An announcement of a pattern, possibly with a queue group, the subject of a handler, or the user of a client."""
 
     pattern: str | int
     group: str | None = None
