@@ -39,9 +39,9 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         hint = (
-            ": there is no request without a deadline; pass as many seconds as you can wait"
+            ": every request has a deadline; pass the longest time that you can wait"
             if value is None and name == "timeout"
-            else "; its total_seconds() is one"
+            else "; pass its total_seconds()"
             if hasattr(value, "total_seconds")
             else ""
         )
@@ -49,7 +49,7 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
     if not value >= 0:
         raise ValueError(f"{name}={shown(value)}: a number of seconds, at least 0")
     if value == math.inf and not endless:
-        raise ValueError(f"{name}={value}: a finite number of seconds, because everything ends")
+        raise ValueError(f"{name}={value}: a finite number of seconds, because every wait must end")
     try:
         return float(value)
     except OverflowError:
@@ -67,7 +67,6 @@ def check_count(value: Any, name: str, least: int = 1, most: int | None = None) 
 
 
 def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
-    """Return `check_count` as an attrs validator."""
 
     def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
         check_count(value, attribute.name, least)
@@ -82,13 +81,12 @@ def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
 
 
 def check_type(value: Any, kind: type, name: str, example: str) -> None:
-    """Raise `TypeError` unless `value` is None or of type `kind`."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name}={shown(value)}: {kind.__name__}, not {type(value).__name__}; for example {example}")
 
 
 def check_given(value: Any, kind: type, name: str, example: str) -> None:
-    """Raise `TypeError` unless `value` is of type `kind`."""
+    """Like `check_type`, but reject None."""
     if value is None:
         raise TypeError(f"{name}=None: {kind.__name__}, for example {example}")
     check_type(value, kind, name, example)
@@ -101,7 +99,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
     if not callable(value):
         raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
     if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # the generator it returns would always be true
-        raise TypeError(f"{name}={shown(value)}: a function with return, {form}, and it has yield")
+        raise TypeError(f"{name}={shown(value)}: a function that returns, {form}, but it has yield")
     try:
         signature = inspect.signature(value)
     except ValueError:  # some C functions have no signature
@@ -109,7 +107,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
     try:
         signature.bind(*(None,) * takes, **named)
     except TypeError as error:
-        raise TypeError(f"{name}={shown(value)}: a function, {form}, and it takes {signature}: {error}") from None
+        raise TypeError(f"{name}={shown(value)}: a function, {form}, but it takes {signature}: {error}") from None
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
@@ -164,11 +162,10 @@ def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
         several = tuple(value)
         if all(isinstance(one, str) for one in several):
             return several
-    raise TypeError(f"{name}={shown(value)}: texts, for example {name}=[{example!r}]")
+    raise TypeError(f"{name}={shown(value)}: a list of strings, for example {name}=[{example!r}]")
 
 
 def shown(value: Any) -> str:
-    """Return a short repr for an error text. Never raises."""
     try:
         text = repr(value)
     except Exception:
@@ -177,7 +174,6 @@ def shown(value: Any) -> str:
 
 
 def type_name(target: Any) -> str:
-    """Return the name of a type for errors and logs, such as ``User`` or ``list[User]``."""
     return target.__name__ if isinstance(target, type) and not get_args(target) else shown(target)
 
 

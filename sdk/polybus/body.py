@@ -120,13 +120,15 @@ def plain_form(value: Any) -> Any:
         TypeError: If the object has no such form.
     """
     if isinstance(value, type):
-        raise TypeError(f"{value.__name__} is a class: one of its objects is meant")
+        raise TypeError(f"{value.__name__} is a class: pass an instance")
     if (dump := getattr(value, "model_dump", None)) is not None:
         return dump(mode="json", by_alias=writes_aliases(type(value)))
     for kind, exact in _EXACT.items():
         if isinstance(value, kind):
             if any(getattr(value, name, 0) for name in _NANOSECONDS):
-                raise TypeError(f"{type(value).__name__} with nanoseconds: a {kind.__name__} has microseconds, round it first")
+                raise TypeError(
+                    f"{type(value).__name__} has nanoseconds, but a {kind.__name__} only has microseconds: round it first"
+                )
             return exact(value)
     if (scalar := _scalar_of_numpy(value)) is not None:
         return scalar
@@ -230,7 +232,7 @@ class OctetsFormat:
     def encode(self, value: Any) -> bytes:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(memoryview(value))
-        raise EncodeError(f"this wire carries bytes here, not {type(value).__name__}")
+        raise EncodeError(f"this protocol carries bytes here, not {type(value).__name__}")
 
     def decode(self, data: bytes) -> Any:
         return bytes(data)
@@ -243,7 +245,7 @@ class TextFormat:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, str):
-            raise EncodeError(f"this wire carries text here, not {type(value).__name__}")
+            raise EncodeError(f"this protocol carries strings here, not {type(value).__name__}")
         try:
             return str.encode(value)
         except UnicodeEncodeError as error:
@@ -291,7 +293,7 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
         raise
     except (BusError, ValueError, RecursionError) as error:
         why = getattr(error, "text", error)
-        raise EncodeError(f"the bytes of the body are not {body_format.content_type}, as its format says: {why}") from error
+        raise EncodeError(f"the body is not {body_format.content_type}, although its format says so: {why}") from error
 
 
 _T, _STAR = b"T*"
@@ -368,7 +370,6 @@ _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
 
 
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Iterate over the items of a value with their paths."""
     if isinstance(value, type):
         return iter(())
     if isinstance(value, dict):
@@ -398,7 +399,6 @@ def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str,
 
 
 def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the parts that have no items or are nested too deep, with their paths."""
     alone = True
     for where, part in items_of(value, path) if level < _LEVELS else ():
         alone = False
@@ -440,7 +440,6 @@ def _has_nan(value: Any) -> bool:
 
 
 def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level: int = 0) -> None:
-    """Raise `EncodeError` for the first part in which `fault_of` finds a fault."""
     fault = fault_of(value)
     if fault is not None:
         raise EncodeError(fault, path)
@@ -455,7 +454,7 @@ def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level:
 def _not_finite(value: Any) -> str | None:
     if not isinstance(value, float) or math.isfinite(value):
         return None
-    return f"{float.__repr__(value)} is not a JSON number (send None, or text)"
+    return f"{float.__repr__(value)} is not a JSON number (send None or a string)"
 
 
 def _odd_offset(value: Any) -> str | None:
@@ -463,7 +462,7 @@ def _odd_offset(value: Any) -> str | None:
     offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
     if offset is None or not offset % _MINUTE:
         return None
-    return f"an offset of {offset} from UTC, which has seconds, has no form in text: send value.astimezone(datetime.UTC)"
+    return f"the UTC offset {offset} has seconds, which text cannot represent: send value.astimezone(datetime.UTC)"
 
 
 _MINUTE = datetime.timedelta(minutes=1)
@@ -481,12 +480,11 @@ def refuse_secrets(value: Any) -> None:
 def _hidden(value: Any) -> str | None:
     if not hasattr(value, "get_secret_value"):
         return None
-    remedy = "send what get_secret_value() gives, or say so in a field_serializer"
+    remedy = "send the result of get_secret_value(), or use a field_serializer"
     return f"a {type(value).__name__} would arrive as {MASK!r}: {remedy}"
 
 
 def _explain(value: Any, error: Exception) -> EncodeError:
-    """Return an error with the path of the deepest part that cannot be written."""
     if isinstance(error, RecursionError):
         return EncodeError("nested too deeply, or contains itself", "$")
     try:

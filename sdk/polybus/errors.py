@@ -188,7 +188,7 @@ class RequestError(BusError, metaclass=_ByCode):
         about = f" ({self.subject!r})" if self.subject is not None else ""
         reason = f" [{in_one_line(_shown(self.reason, 200))}]" if self.reason else ""
         text = f": {_shown_in_lines(self.text, 4000)}" if self.text else ""
-        advice = "; the server's log has it under this id" if _INTERNAL.fullmatch(self.text) else ""
+        advice = "; look for this id in the server's log" if _INTERNAL.fullmatch(self.text) else ""
         return f"{self.code.name}{reason}{about}{text}{advice}{self._asked}"
 
     def __repr__(self) -> str:
@@ -355,7 +355,7 @@ class DeadlineExceeded(BusError, TimeoutError):
 
     def __str__(self) -> str:
         who = "the peer gave up" if self.where == "remote" else "no answer"
-        said = self.text or "raise timeout= or look at the handler"
+        said = self.text or "increase timeout=, or check the handler"
         after = f"{self.elapsed:.3f}" if self.elapsed >= 0.001 else f"{self.elapsed:.1g}"
         return f"{who} on {self.subject!r} after {after} s: {in_one_line(said)}{self._asked}"
 

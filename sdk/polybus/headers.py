@@ -30,7 +30,7 @@ _BAD_VALUE = re.compile(r"[\x00\r\n]")
 def _check_text(name: object, value: object) -> None:
     if not (isinstance(name, str) and isinstance(value, str)):
         wrong = value if isinstance(name, str) else name
-        raise LocalProtocolError(f"header {shown(name)}: names and values are text, not {type(wrong).__name__}; use str()")
+        raise LocalProtocolError(f"header {shown(name)}: names and values are strings, not {type(wrong).__name__}; use str()")
 
 
 _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[ -~]*)?")
@@ -52,7 +52,7 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
         return {}
     if not isinstance(headers, Mapping):
         raise TypeError(
-            f"headers={shown(headers)}: a mapping of text to text, or a function that gives one; dict() makes one of pairs"
+            f"headers={shown(headers)}: a mapping of strings to strings, or a function that returns one; use dict() for pairs"
         )
     for name, value in headers.items():
         _check_text(name, value)
@@ -93,7 +93,7 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """
     if not isinstance(headers, Mapping):
         raise TypeError(
-            f"headers={shown(headers)}: a mapping of text to text, not {type(headers).__name__}; dict() makes one of pairs"
+            f"headers={shown(headers)}: a mapping of strings to strings, not {type(headers).__name__}; use dict() for pairs"
         )
     made: dict[str, str] = {}
     for name, value in headers.items():

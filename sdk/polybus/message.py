@@ -66,8 +66,7 @@ class Settlement(Protocol):
 
     def retry(self, delay: float | None) -> None: ...
 
-    def reject(self, reason: str) -> None:
-        """Make the publication a dead letter."""
+    def reject(self, reason: str) -> None: ...
 
 
 # eq=False, so that messages are compared by identity and remain hashable. Not frozen, which would triple the cost of creation.
@@ -306,7 +305,6 @@ class Message(Generic[T_co]):
         return made
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:
-        """Return a copy with different headers, for another route."""
         on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self.extras)
         on.decoded, on.checked, on.expires, on.ttl = self.decoded, self.checked, self.expires, self.ttl
         return on

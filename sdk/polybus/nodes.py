@@ -50,9 +50,9 @@ def as_seconds(value: Any, name: str) -> float:
 def check_publication_id(id: object) -> None:
     """Raise `TypeError` or `ValueError` unless `id` is valid as the id of a publication."""
     if not isinstance(id, str):
-        raise TypeError(f"id={shown(id)}: text, for example id=str(order.id), not {type(id).__name__}")
+        raise TypeError(f"id={shown(id)}: a string, for example id=str(order.id), not {type(id).__name__}")
     if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
-        raise ValueError(f"id={id!r:.60}: 1 to {_LONGEST_ID} printable characters, with no blank at an end")
+        raise ValueError(f"id={id!r:.60}: 1 to {_LONGEST_ID} printable characters, without blanks at the start or end")
 
 
 def _age(store: Any, attribute: Any, value: Any) -> None:
@@ -126,17 +126,19 @@ class Store:
     ) -> None:
         check_store_name(name)
         if name == _DEAD:
-            raise ValueError(f"Store({name!r}): that name is kept for dead letters; take another")
+            raise ValueError(f"Store({name!r}): this name is reserved for dead letters; choose another")
         if not subjects:
-            raise ValueError(f"Store({name!r}): a pattern of what is stored, for example Store({name!r}, '{name}.>')")
+            raise ValueError(f"Store({name!r}): pass a pattern of what to store, for example Store({name!r}, '{name}.>')")
         for subject in subjects:
             check_pattern(subject)
             if isinstance(subject, str) and "/" in subject and is_pattern(subject):
-                raise ValueError(f"Store({name!r}, {subject!r}): a pattern of URIs would keep all of them: name each whole")
+                raise ValueError(
+                    f"Store({name!r}, {subject!r}): a pattern of URIs would store all of them: pass each URI in full"
+                )
         for number, subject in enumerate(subjects):
             other = overlapping(subject, subjects[:number])
             if other is not None:
-                raise ValueError(f"Store({name!r}): {other!r} and {subject!r} have subjects in common: leave out the narrower")
+                raise ValueError(f"Store({name!r}): {other!r} and {subject!r} have subjects in common: omit the narrower one")
         self.__attrs_init__(name, subjects, max_age, max_bytes, replicas, dedup, work)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
 
 
@@ -172,7 +174,7 @@ _PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
 
 def _check_name(cluster: Any, attribute: Any, value: object) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"Cluster(name={shown(value)}): text, not {type(value).__name__}")
+        raise TypeError(f"Cluster(name={shown(value)}): a string, not {type(value).__name__}")
     if not 0 < len(value) <= 100 or not _TOKEN.issuperset(value):
         raise ValueError(f"Cluster(name={value!r:.60}): 1 to 100 letters, digits, '-' and '_'")
 
@@ -204,7 +206,7 @@ def _stores(given: Any) -> tuple[Store, ...]:
             if found is not None:
                 raise ValueError(
                     f"Cluster(stores=...): stores {one.name!r} and {other.name!r}: {found!r} and {subject!r} have subjects in "
-                    "common, and each is kept by one store"
+                    "common, but a subject belongs to one store"
                 )
     return stores
 
@@ -261,7 +263,7 @@ class Cluster:
             url, _ = self._split(self.url)
             if self.tls is not None and self.tls_for(url) is None:
                 raise ValueError(
-                    f"cluster={_without_secrets(self.url)!r}: tls= is for nats+tls:// and nats+wss://, and this one is in plain"
+                    f"cluster={_without_secrets(self.url)!r}: tls= is for nats+tls:// and nats+wss://, not plain connections"
                 )
 
     @classmethod
@@ -299,7 +301,7 @@ class Cluster:
         if transport not in ("tcp", "tls"):
             return url, self.name
         if "@" in parts.path:
-            raise ValueError(f"cluster={_without_secrets(url)!r}: a '/' in a user, password or token is written %2F")
+            raise ValueError(f"cluster={_without_secrets(url)!r}: write a '/' in a user, password or token as %2F")
         name = unquote(parts.path.strip("/"))
         if name:
             _check_name(self, None, name)

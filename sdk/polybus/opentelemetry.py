@@ -89,7 +89,6 @@ class Telemetry:
         self._warnings = Warnings()
 
     def observe(self, durables: Callable[[], Iterable[DurableStats]]) -> None:
-        """Report the progress of durable handlers. The exporter's thread reads it."""
         for attribute, name, unit, text in _OF_DURABLES:
 
             def observed(options: CallbackOptions, attribute: str = attribute) -> Iterator[Observation]:
@@ -154,15 +153,12 @@ class BoundedNames:
 
 
 def type_of(error: BaseException, code: Code) -> str:
-    """Return the type of a failure: its code if one was chosen deliberately, else its class."""
     error = only_of(error)
     chosen = isinstance(error, RequestError) or (isinstance(error, DeadlineExceeded) and error.where == "remote")
     return code.name if chosen else type(error).__qualname__
 
 
 def record_outcome(span: Span, measured: dict[str, AttributeValue], error: BaseException | None) -> None:
-    """Set the attributes of a measurement and the status on a recording span. The status is an error if there is an error
-    type."""
     span.set_attributes(measured)
     if "error.type" in measured:
         span.set_status(Status(StatusCode.ERROR, described(error)))
@@ -358,8 +354,6 @@ class OutgoingSpans:
 
 
 class Asked:
-    """A pending request, or an open stream or channel."""
-
     __slots__ = ("_began", "_counts", "_leaving", "_span", "_telemetry")
 
     def __init__(self, telemetry: Telemetry, leaving: Traced, span: Span, counts: bool) -> None:
@@ -388,8 +382,6 @@ class Asked:
 
 
 class Published:
-    """A publication until it is passed to the transports."""
-
     __slots__ = ("_span", "_telemetry")
 
     def __init__(self, telemetry: Telemetry, span: Span) -> None:
@@ -435,9 +427,9 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     ):
         if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
             kind = name.title().replace("_", "")
-            raise TypeError(f"{name}={shown(provider)}: a {kind} of OpenTelemetry, as in instrument(bus, {name}={kind}())")
+            raise TypeError(f"{name}={shown(provider)}: an OpenTelemetry {kind}, as in instrument(bus, {name}={kind}())")
     if any(isinstance(one, IncomingSpans) for one in middleware_of(bus)):
-        raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
+        raise LocalProtocolError("this bus is already instrumented: call instrument(bus) once")
     if bus.peers:
         logger.warning("instrument() was called after links, which carry no context: call it before the bus is entered")
     telemetry = Telemetry(tracer_provider, meter_provider, bus.limits.headers)

@@ -101,7 +101,7 @@ class Durations:
             bounds.pop()
         if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)) or bounds[0] <= 0:
             raise ValueError(
-                f"Durations(buckets={shown(buckets)}): one or more rising numbers above 0, for example (0.01, 0.1, 1)"
+                f"Durations(buckets={shown(buckets)}): one or more ascending numbers above 0, for example (0.01, 0.1, 1)"
             )
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
@@ -293,7 +293,6 @@ async def scrape(bus: Bus) -> str:
 
 
 def node_text(bus: Bus, node: str | None) -> str:
-    """Return the metrics of this process, labelled with the name of the node if there is one."""
     registry = CollectorRegistry()
     registry.register(BusCollector(bus))
     ours = list(registry.collect())
@@ -345,8 +344,6 @@ def joined(texts: Iterable[str]) -> str:
 
 @define
 class _Families:
-    """A collector of existing families."""
-
     _families: list[Metric]
 
     def collect(self) -> Iterator[Metric]:

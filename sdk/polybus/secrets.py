@@ -63,7 +63,6 @@ def is_secret(name: str) -> bool:
 
 
 def is_secret_of_query(name: str) -> bool:
-    """Return True for the name of a secret in the query of a URL."""
     return is_secret(name) or name.lower() in OF_QUERIES
 
 
@@ -110,7 +109,6 @@ def _shown(scheme: str, rest: str, depth: int = _NESTED) -> str:
 
 
 def _has_secrets(value: str, depth: int) -> bool:
-    """Return True for a query member that is a URL with secrets, or the target of such a URL."""
     plain = unquote_plus(value) if "%" in value else value
     scheme, found, rest = plain.partition("://")
     if not found and plain is value:

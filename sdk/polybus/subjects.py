@@ -120,7 +120,7 @@ def check_subject(subject: str | int, limit: int = 1024) -> None:
     if isinstance(subject, str):
         _check_tokens(subject, "subject")
     if isinstance(subject, str) and is_pattern(subject):
-        text = "only subscriptions take wildcards; name one subject, and put what varies into the body"
+        text = "only subscriptions may have wildcards; use one subject, and put the variable part into the body"
         raise LocalProtocolError(f"subject {subject!r} is a pattern: {text}")
 
 
@@ -149,7 +149,7 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     if "/" in pattern and is_uri(pattern) and any(token.count("*") > _STARS for token in tokens):
         raise LocalProtocolError(f"pattern {pattern!r}: a segment has at most {_STARS} '*'")
     if ">" in tokens[:-1]:
-        raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
+        raise LocalProtocolError(f"pattern {pattern!r}: '>' matches the rest, so it must be the last token")
 
 
 def literal_wildcards(pattern: str | int) -> str:
@@ -158,14 +158,14 @@ def literal_wildcards(pattern: str | int) -> str:
         return ""
     if "/" in pattern:  # a URI, or a pattern of MQTT
         mqtt = next((token for token in pattern.split("/") if token in ("#", "+")), None)
-        words = "subjects are words with dots, as in 'news.*' or 'news.>'"
-        return "" if mqtt is None else f"pattern {pattern!r}: {mqtt!r} stands for itself; {words}"
+        words = "separate words with dots, as in 'news.*' or 'news.>'"
+        return "" if mqtt is None else f"pattern {pattern!r}: {mqtt!r} is matched literally; {words}"
     for token in pattern.split("."):
         if token in ("#", "+") or ("*" in token and token != "*") or (token != ">" and ">" in token):
-            usual = "'*' is one token, '>' at the end the rest, as in 'news.*' or 'news.>'"
-            return f"pattern {pattern!r}: {token!r} stands for itself; {usual}"
+            usual = "'*' matches one token and '>' at the end the rest, as in 'news.*' or 'news.>'"
+            return f"pattern {pattern!r}: {token!r} is matched literally; {usual}"
         if token.count("{") != token.count("}"):
-            return f"pattern {pattern!r}: {token!r} stands for itself; a name is in two braces, as in 'news.{{day}}'"
+            return f"pattern {pattern!r}: {token!r} is matched literally; put a name between two braces, as in 'news.{{day}}'"
     return ""
 
 
@@ -181,8 +181,8 @@ def _check_text(subject: str | int, limit: int, what: str) -> None:
             raise LocalProtocolError(f"{what} {subject} is not an action id: 0 to 0xFFFFFFFF")
         return
     if not isinstance(subject, str):
-        first = f"; the {what} comes first, behind it the body" if what == "subject" else ""
-        raise LocalProtocolError(f"a {what} is text or a number, such as 'user.get', not {type(subject).__name__}{first}")
+        first = f"; the {what} comes first, then the body" if what == "subject" else ""
+        raise LocalProtocolError(f"a {what} is a string or an integer, such as 'user.get', not {type(subject).__name__}{first}")
     if not subject:
         raise LocalProtocolError(f"an empty {what}: name one, such as 'user.get'")
     size = len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogatepass"))
@@ -196,14 +196,14 @@ def _check_text(subject: str | int, limit: int, what: str) -> None:
         except UnicodeEncodeError:
             raise LocalProtocolError(f"{what} {subject!r} contains a lone surrogate") from None
     if subject.startswith(RESERVED_PREFIX):
-        raise ReservedSubject(f"{subject!r}: subjects that begin with {RESERVED_PREFIX!r} belong to polybus, take another name")
+        raise ReservedSubject(
+            f"{subject!r}: subjects that begin with {RESERVED_PREFIX!r} are reserved for polybus; choose another name"
+        )
 
 
 def _check_tokens(text: str, what: str) -> None:
     if has_empty_token(text):
-        raise LocalProtocolError(
-            f"{what} {text!r} has an empty token: no dot at the beginning or the end, and none beside another"
-        )
+        raise LocalProtocolError(f"{what} {text!r} has an empty token: a dot must not be first, last or next to another dot")
 
 
 def _check_names(pattern: str) -> None:
@@ -218,7 +218,7 @@ def _check_names(pattern: str) -> None:
                     f"pattern {pattern!r}: {token} is not a name; use letters, digits and _, as in {{room_id}}"
                 )
             if named[1] in names:
-                raise LocalProtocolError(f"pattern {pattern!r}: {token} stands there twice, its value would be lost")
+                raise LocalProtocolError(f"pattern {pattern!r}: {token} occurs twice, so one value would be lost")
             names.add(named[1])
 
 
@@ -250,7 +250,6 @@ def is_uri(text: str) -> bool:
 
 
 def _path(tokens: list[str]) -> list[str]:
-    """Return the segments of an address after its authority."""
     return tokens[3:] if tokens[:2] == ["", ""] else tokens[1:]
 
 
@@ -307,7 +306,6 @@ def _in_numbers(path: str) -> str | None:
 
 
 def _stands_for_many(tokens: list[str]) -> bool:
-    """Return True if the entity of a canonical address matches any type or any instance."""
     path = _path(tokens)
     return len(path) > 0 and _has_any_half(path[0]) and _in_numbers("/".join(path)) is not None
 
@@ -317,7 +315,6 @@ def _has_any_half(entity: str) -> bool:
 
 
 def segments(pattern: str) -> list[str]:
-    """Return the tokens of a URI pattern, with ``*`` for each empty token in the path."""
     tokens = canonical(pattern).split("/")
     if not is_uri(pattern):
         return tokens
@@ -382,7 +379,6 @@ def wire_pattern(pattern: str | int) -> str | int:
 
 
 def captures(pattern: str | int) -> dict[str, int]:
-    """Return the names in a pattern with the positions of their tokens."""
     if isinstance(pattern, int) or "/" in pattern:
         return {}
     found = {}

@@ -159,10 +159,10 @@ async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> 
         peer = client.peers[0]
         of_both = [verb for one in (client, peer) for verb in (one.request, one.stream, one.channel, one.subscribe)]
         for verb in (*of_both, client.publish_nowait, client.handle, client.on, client.relay):
-            with pytest.raises(LocalProtocolError, match="is text or a number"):
+            with pytest.raises(LocalProtocolError, match="is a string or an integer"):
                 verb(subject)
         for waiting in (client.publish, client.notify, peer.publish, peer.notify):
-            with pytest.raises(LocalProtocolError, match="is text or a number"):
+            with pytest.raises(LocalProtocolError, match="is a string or an integer"):
                 await waiting(subject)
 
 
@@ -438,7 +438,7 @@ PORTS = r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\
         (lambda: Limits(x=1), r"^Limits has no x=: there are message, payload, .*; for example Limits\(message="),  # type: ignore[call-arg]
         (lambda: Bus().subscribe("x", returns="int"), r"the type itself, for example returns=dict, not its name in quotes"),
         (lambda: Router(prefix="user"), r"^prefix='user': subjects would begin with 'userget'; write prefix='user\.'$"),
-        (lambda: router_class(prefix=7), r"^prefix=7: text, not int"),
+        (lambda: router_class(prefix=7), r"^prefix=7: a string, not int"),
         (lambda: Bus().include(Router(), prefix="user"), r"write prefix='user\.'"),
         (lambda: Router(prefix="user.").handle(7), r"^prefix='user\.' cannot be put before 7: "),
     ],

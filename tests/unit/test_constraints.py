@@ -465,7 +465,7 @@ def test_an_answer_that_would_not_be_written_as_its_type_says_is_told_at_registr
     async def give() -> Any: ...
 
     give.__annotations__["return"] = kind
-    with pytest.raises(TypeError, match="its answer cannot be written as its type says: .* in models alone"):
+    with pytest.raises(TypeError, match="its answer cannot be encoded as its type: .* in models alone"):
         Bus().handle("give")(give)
 
 

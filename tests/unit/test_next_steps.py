@@ -42,9 +42,9 @@ async def queue_body(items: queue.Queue[int]) -> None: ...
     ("mistake", "kind", "next_step"),
     [
         (lambda: connect("ubre+ws://127.0.0.1:1/bus#top"), ValueError, r"no fragment: leave out '#'"),
-        (twice, TypeError, "a subject has one handler: give this one a subject of its own"),
+        (twice, TypeError, "a subject can have only one handler: use another subject"),
         (lambda: Bus().handle("x")(queue_body), TypeError, "a body is an attrs class, a dataclass, a TypedDict or a model"),
-        (lambda: Bus().handle("_polybus.x"), Exception, "take another name"),
+        (lambda: Bus().handle("_polybus.x"), Exception, "choose another name"),
         (lambda: Bus().on(""), Exception, "name one, such as 'user.get'"),
         (lambda: Bus().on(None), Exception, "such as 'user.get', not NoneType"),  # type: ignore[call-overload]
     ],
@@ -61,9 +61,9 @@ def test_a_registration_or_a_url_that_cannot_be(mistake: Callable[[], Any], kind
             lambda bus: bus.request("price", "x" * 30_000),
             r"send less, or raise Limits\(message=\.\.\.\) at both ends; a stream",
         ),
-        (lambda bus: bus.request("price", float("nan")), r"\(send None, or text\)"),
+        (lambda bus: bus.request("price", float("nan")), r"\(send None or a string\)"),
         (lambda bus: bus.request(7, "soup"), "subjects are strings here: write '7'"),
-        (lambda bus: bus.request("broken"), r"internal error [0-9a-f]{8}; the server's log has it under this id$"),
+        (lambda bus: bus.request("broken"), r"internal error [0-9a-f]{8}; look for this id in the server's log$"),
         (lambda bus: bus.request("price", "soup", returns=str), "does returns= match the handler's return type?"),
     ],
 )
@@ -77,8 +77,11 @@ async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], ne
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ubre+ws://127.0.0.1:{port}/bus", r"no server listens there; is the server running\? connect\(\.\.\., wait=30\) goes"),
-        ("ubre+unix:///nowhere/polybus.sock", r"no such file; is the server running\? connect\(\.\.\., wait=30\) goes on"),
+        (
+            "ubre+ws://127.0.0.1:{port}/bus",
+            r"no server listens there; is the server running\? connect\(\.\.\., wait=30\) keeps",
+        ),
+        ("ubre+unix:///nowhere/polybus.sock", r"no such file; is the server running\? connect\(\.\.\., wait=30\) keeps trying"),
         ("ubre+memory://nobody", r"in this event loop; is the server running\?"),
     ],
 )

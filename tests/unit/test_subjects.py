@@ -51,7 +51,7 @@ async def test_a_wildcard_or_a_control_character_in_a_published_subject_is_told(
 
 
 def test_a_handler_of_a_pattern_is_told_where_to_put_what_varies() -> None:
-    with pytest.raises(LocalProtocolError, match="'tank.{id}' is a pattern.*put what varies into the body"):
+    with pytest.raises(LocalProtocolError, match="'tank.{id}' is a pattern.*put the variable part into the body"):
         Bus().handle("tank.{id}")
 
 
@@ -173,7 +173,7 @@ def test_wildcards_of_other_systems_are_warned_of_everywhere(
         caplog.clear()
         give(pattern)
         (record,) = caplog.records
-        assert record.levelname == "WARNING" and f"{token!r} stands for itself" in record.getMessage()
+        assert record.levelname == "WARNING" and f"{token!r} is matched literally" in record.getMessage()
 
 
 @pytest.mark.parametrize("pattern", ["a.*", "a.>", "*", ">", "a.{x}.b", "//a.b/c*/d", "//a.b/c#d/e+", 7, "a.b"])

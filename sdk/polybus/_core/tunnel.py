@@ -62,8 +62,6 @@ def _is_document(frame: bytes, depth: int) -> bool:
 
 
 class Packing(Struct, frozen=True):
-    """Form and size of frames on an outer connection."""
-
     text: bool
     """True if JSON frames are embedded as such."""
     octets: bool
@@ -85,13 +83,13 @@ class Packing(Struct, frozen=True):
         if len(frame) > limit:
             raise TooLarge(
                 f"a frame of {len(frame)} bytes: this tunnel takes {limit}, because the outer connection takes {self.outer}: "
-                "raise Limits(message=...) of both ends of the outer connection"
+                "increase Limits(message=...) at both ends of the outer connection"
             )
         return chosen
 
 
 def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
-    """Return the form and size of frames in a tunnel through a peer. `text` is True if the inner protocol writes text."""
+    """`text` is True if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
     codec = link.adapter.codec(limits)
@@ -136,7 +134,7 @@ _CODES: Final[Mapping[int, Code]] = {
 
 
 class FrameChannel(Channel[bytes, bytes]):
-    """The channel below a tunnel, which passes incoming frames to a receiver and queues outgoing ones."""
+    """The channel below a tunnel. It passes incoming frames to a receiver and queues outgoing ones."""
 
     def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
@@ -250,7 +248,6 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- incoming --------------------------------------------------------------------------------------------------------
 
     def attach(self, receiver: Receiver) -> None:
-        """Pass frames to a receiver from the next turn on."""
         self._receiver = receiver
         self._deaf = False
         self._loop.call_soon(self._deliver)
@@ -376,7 +373,6 @@ class FrameChannel(Channel[bytes, bytes]):
             self._hold_writer()  # the writer learns of the end in the next turn, and must not wait for room until then
 
     def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
-        """Check the timeouts, about once a second."""
         if self._why is not None or self._done:
             return
         if self._goodbye is not None and now - self._since > close_timeout:
@@ -391,7 +387,6 @@ def too_large(error: BusError) -> Closed:
 
 
 def _closed_by(error: BusError) -> Closed:
-    """Translate an error of the outer side into the end of the inner connection."""
     if isinstance(error, RequestError) and error.received:
         given = error.detail.get("close") if isinstance(error.detail, dict) else None
         if type(given) is int and 1000 <= given < 5000:
@@ -423,11 +418,9 @@ class TunnelTransport:
         self._channel.put(frame)
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver frames from the next turn on."""
         self._channel.attach(receiver)
 
     def write_backlog(self) -> int:
-        """Return the number of bytes that wait for credit."""
         return self._channel.queued
 
     def pause_reading(self) -> None:
@@ -445,12 +438,10 @@ class TunnelTransport:
         self._channel.cut(why)
 
     def tick(self, now: float) -> None:
-        """Check the timeouts of writing and closing."""
         self._channel.watch(now, self._limits.write_timeout, self._limits.close_timeout)
 
 
 def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
-    """Return the body of an open: the inner protocol, and data for its handshake."""
     facts: dict[str, Any] = {"protocol": protocol}
     if headers:
         facts["headers"] = dict(headers)
@@ -489,7 +480,9 @@ class TunnelConnector:
             AmbiguousRoute: If several peers could handle the tunnel.
         """
         if options.tls is not None:
-            raise LocalProtocolError("tls= given for a tunnel, which is as safe as its outer connection", protocol="tunnel")
+            raise LocalProtocolError(
+                "tls= does not apply to a tunnel, which is as secure as its outer connection", protocol="tunnel"
+            )
         try:
             return await self._connect(options)
         except (ConnectFailed, LocalProtocolError, AmbiguousRoute):

@@ -31,7 +31,7 @@ OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = (
     "put credentials into the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE after it"
 )
-_NEXT_STEPS = ("in place of", "goes on trying", "waits for it as long", "begin the URL with")
+_NEXT_STEPS = ("in place of", "keeps trying", "waits longer for it", "begin the URL with")
 """Phrases of error texts that already contain a next step."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
@@ -115,8 +115,8 @@ def for_shell(text: str) -> str:
     text = _TRUST.sub("--ca FILE", text)  # before the advice about a server's tls=
     text = _WORKERS.sub("--workers ", text)
     return (
-        text.replace("connect(..., wait=30) goes on trying", "--wait S goes on trying")
-        .replace("Cluster(..., wait=30) waits for it as long", "--wait S goes on trying")
+        text.replace("connect(..., wait=30) keeps trying", "--wait S keeps trying")
+        .replace("Cluster(..., wait=30) waits longer for it", "--wait S keeps trying")
         .replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
         .replace("timeout=", "--timeout ")
         .replace("pass authenticate=..., or ", "")
@@ -161,7 +161,7 @@ def _next_step(error: BusError) -> str:
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
             return ""  # it has its own next step
         longer = "--timeout S gives it longer, " if _ran_out(error.reason) else ""
-        return f"; is the server running? {longer}--wait S goes on trying" if _is_absent(error.reason) else _LOOK
+        return f"; is the server running? {longer}--wait S keeps trying" if _is_absent(error.reason) else _LOOK
     if isinstance(error, DeadlineExceeded) and error.where == "remote":  # the peer got its time from this command
         return "; --timeout S gives it longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):

@@ -123,7 +123,7 @@ class Backbone(Extension):
             async with AsyncExitStack() as stack:
                 found = self.options.resolved()
                 if found is not None:
-                    check_names(self._parts.subscribers)
+                    check_names(self._parts.lookup.subscribers)
                     await stack.enter_async_context(self._connecting(*found))
                     await self._keeping(stack, found[1])
                 elif self._keeps:
@@ -163,7 +163,7 @@ class Backbone(Extension):
             publishing.add(store)
         self._prepare_again = partial(stores.prepare_again, wanted, services)
         stack.callback(setattr, self, "_prepare_again", None)
-        storage = self._parts.storage
+        storage = self._parts.links.storage
         assert isinstance(storage, StoredReading)
         if self.options.stores:
             storage.stores = publishing
@@ -172,7 +172,7 @@ class Backbone(Extension):
             stack.callback(self._parts.keep, None)
         letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores)
         readers = StoreReaders(services, published, jetstream, letters, self.choose)
-        await readers.prepare(self._parts.subscribers)
+        await readers.prepare(self._parts.lookup.subscribers)
         self.durable = readers
         storage.cluster = readers
         storage.engines.insert(0, readers)
@@ -183,7 +183,7 @@ class Backbone(Extension):
     @property
     def _keeps(self) -> bool:
         """True if this bus stores or reads stored publications."""
-        return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.subscribers)
+        return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.lookup.subscribers)
 
     def _left(self) -> None:
         self.resumption.clear()

@@ -100,7 +100,7 @@ def supervise(
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
     """Refuse stores and durable handlers once, instead of in each worker with a traceback."""
     for bus in buses:
-        durable = any(spec.reading is not None for spec in parts_of(bus).subscribers)
+        durable = any(spec.reading is not None for spec in parts_of(bus).lookup.subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
             raise LocalProtocolError(
                 f"workers={count}: a bus has stores= or durable=, and the NATS server that is started for its workers has no "

@@ -131,7 +131,6 @@ def status_of(error: Exception) -> int | None:
 
 
 def answer_errors(app: Any) -> None:
-    """Register `bus_error_response` with an application, unless it has its own handler."""
     handlers = getattr(app, "exception_handlers", None)
     if isinstance(handlers, dict) and BusError not in handlers:
         app.add_exception_handler(BusError, bus_error_response)
@@ -222,14 +221,7 @@ def attach(
         )
     endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path, is_watched)
     serve = functools.partial(
-        bus.serve,
-        endpoint,
-        protocol=adapter,
-        origins=origins,
-        hosts=hosts,
-        when_full=when_full,
-        insecure=insecure,
-        retry=retry,
+        bus.serve, endpoint, protocol=adapter, origins=origins, hosts=hosts, when_full=when_full, insecure=insecure, retry=retry
     )
     serve()  # never entered: raises for wrong options
     if docs is not None:
@@ -277,12 +269,11 @@ def _full_path(router: Any, path: Any) -> str:
     full = f"{getattr(router, 'prefix', '')}{path}"
     for route in router.routes:
         if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == full:
-            raise ValueError(f"a bus is attached at {full} already: give this one another path")
+            raise ValueError(f"a bus is already attached at {full}: use another path")
     return full
 
 
 def _compose(router: Any, attachment: Attachment) -> None:
-    """Run the bus inside the application's existing lifespan."""
     inner = router.lifespan_context
 
     @asynccontextmanager
@@ -312,7 +303,6 @@ def _add_script(router: Any, path: str) -> None:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Return True if a browser accepts gzip. A weight of 0 means no."""
     weights = (one.partition(";q=") for one in accepted.lower().replace(" ", "").split(","))
     return any(name == "gzip" and (not mark or weight.strip("0.") != "") for name, mark, weight in weights)
 

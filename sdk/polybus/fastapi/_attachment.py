@@ -66,7 +66,6 @@ def watch_neighbours(bus: Bus) -> None:
 
 
 async def _watch(addresses: dict[str, bytes]) -> None:
-    """Hold the free names of all addresses while the bus runs."""
     with ExitStack() as held:
         for address, name in addresses.items():
             other = await _claim(name, held)
@@ -126,7 +125,6 @@ def _process_of(connection: socket.socket) -> int | None:
 
 
 def _addresses() -> dict[str, bytes]:
-    """Return the addresses of this process's listening stream sockets, with their kernel names."""
     found: dict[str, bytes] = {}
     with suppress(OSError):
         for file in os.listdir(_OPEN_FILES):

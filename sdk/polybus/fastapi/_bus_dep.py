@@ -26,12 +26,10 @@ async def blocking_bus_of(bus: Annotated[Any, Depends(bus_of)]) -> Any:
 
 
 async def bus_or_twin_of(connection: HTTPConnection, bus: Annotated[Any, Depends(bus_of)]) -> Any:
-    """Return the bus for a coroutine endpoint, and its blocking twin for a `def` endpoint."""
     return await blocking_bus_of(bus) if _runs_in_a_thread(connection.scope.get("endpoint")) else bus
 
 
 def _runs_in_a_thread(endpoint: Any) -> bool:
-    """Decide as FastAPI does."""
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     if endpoint is None:

@@ -62,7 +62,7 @@ def _check_live(adapter: ProtocolAdapter, path: str) -> None:
             f"try_it=True: the page needs UBRE in JSON, but {path} serves {adapter!r}: attach the bus with UBRE too"
         )
     if "{" in path:
-        raise ValueError(f"try_it=True: the page cannot fill in the parameters of {path!r}: leave try_it out")
+        raise ValueError(f"try_it=True: the page cannot fill in the parameters of {path!r}: omit try_it")
 
 
 def _live_address(docs: str, path: str) -> str:

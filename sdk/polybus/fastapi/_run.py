@@ -64,11 +64,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     except ImportError as error:
         raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
-    usual = {
-        "ws": PatientWebSockets,
-        "ws_per_message_deflate": False,
-        "timeout_graceful_shutdown": max(1, math.ceil(drain)),
-    }
+    usual = {"ws": PatientWebSockets, "ws_per_message_deflate": False, "timeout_graceful_shutdown": max(1, math.ceil(drain))}
     chosen = {**usual, **options, "app": app, "host": host, "port": port}
     worker = Worker.here()
     if worker is None and workers > 1:

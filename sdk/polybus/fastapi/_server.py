@@ -45,7 +45,6 @@ _DEPTH: Final = 20
 
 
 def _masked(record: logging.LogRecord) -> bool:
-    """Mask a token in the query of a WebSocket. A log filter that passes every record."""
     if isinstance(record.args, tuple):
         record.args = tuple(shown_target(one) if isinstance(one, str) else one for one in record.args)
     return True
@@ -131,7 +130,6 @@ class DrainingServer(uvicorn.Server):
             self.failed = self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new connections, let handlers finish and notify the peers, then shut uvicorn down."""
         buses = self.buses = buses_here()
         if buses and not self.force_exit:
             logger.info("draining")
@@ -168,7 +166,6 @@ class DrainingServer(uvicorn.Server):
                 await asyncio.sleep(0.005)
 
     def _protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a connection, as uvicorn creates it."""
         make: Any = self.config.http_protocol_class
         protocol: asyncio.Protocol = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=self._loop
@@ -176,7 +173,6 @@ class DrainingServer(uvicorn.Server):
         return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, and stop at once at the second."""
         if not self.should_exit:
             self.should_exit = True
             return
@@ -202,7 +198,6 @@ class DrainingServer(uvicorn.Server):
 
 
 def _accepted(descriptor: int) -> Iterator[socket.socket]:
-    """Accept the connections that wait at a listening socket."""
     with socket.socket(fileno=os.dup(descriptor)) as listening:
         listening.setblocking(False)
         with contextlib.suppress(OSError):  # there are no more
@@ -267,7 +262,6 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
-    """Find the buses attached to an application, to mounted applications, and to those behind middleware."""
     if depth > _DEPTH:  # it contains itself
         return
     endpoint = getattr(app, "endpoint", None)

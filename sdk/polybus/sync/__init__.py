@@ -157,7 +157,7 @@ class Bus(BlockingBus):
 
         In a `def` handler of this bus, it returns at once and the bus stops later, because the drain waits for the handler.
         """
-        if parts_of(self._original).is_inside():
+        if parts_of(self._original).life.is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
         else:
             self.__exit__(None, None, None)

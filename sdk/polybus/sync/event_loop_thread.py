@@ -31,7 +31,7 @@ def check_not_on_loop(thread: int = 0) -> None:
         )
     if runs_here():
         raise LocalProtocolError(
-            "a blocking verb was called on an event loop that runs a polybus.Bus, which stands still while it waits: await "
+            "a blocking verb was called on an event loop that runs a polybus.Bus, which would stop while it waits: await "
             "polybus.connect and the verbs of a polybus.Bus there, or block in a thread (anyio.to_thread.run_sync)"
         )
 

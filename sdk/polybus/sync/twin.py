@@ -68,7 +68,7 @@ _AWAIT: Final = Way("{whole}", lambda run, verb: blocking(run(verb), run))
 
 
 def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
-    """Return the way to block for a method with this annotation, and the return type of the twin's method."""
+    """Return the way to block for a method with this annotation, and the annotation of the twin's method."""
     kind, _, about = returns.removesuffix("]").partition("[")
     way = WAYS.get(kind, _AWAIT if is_async else _CALL)
     shown = re.sub(r"\b(Peer|RemotePeer|Listener)\b", r"Blocking\1", way.annotation.format(about, whole=returns))
@@ -76,7 +76,7 @@ def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
 
 
 _SUMMARIES: Final = {
-    "request": "Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.",
+    "request": "Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can."
 }
 _WORDS: Final = (
     (r"\(on awaiting\) ", ""),
@@ -91,7 +91,6 @@ _WORDS: Final = (
 
 
 def said(name: str, text: str | None) -> str | None:
-    """Return a docstring, adapted for threads."""
     if text is None:  # python -OO
         return None
     text = inspect.cleandoc(text)
@@ -170,7 +169,6 @@ class Twin:
 
 
 def names_of(twin: type[Twin]) -> dict[str, str]:
-    """Return the names of a twin's methods, each with the name of the original method."""
     return twin._names
 
 

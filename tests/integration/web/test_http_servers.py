@@ -120,7 +120,7 @@ async def test_without_the_server_s_package_it_says_what_to_install(
 
 
 async def test_an_open_address_needs_authenticate() -> None:
-    with pytest.raises(LocalProtocolError, match="lets everybody in"):
+    with pytest.raises(LocalProtocolError, match="the bus accepts everyone"):
         Bus().serve("jrep+http://0.0.0.0:0")
 
 

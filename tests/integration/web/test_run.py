@@ -115,7 +115,7 @@ def test_an_open_address_of_a_bus_that_admits_everybody_is_refused_at_the_start(
 
     app = FastAPI(lifespan=lifespan)
     attach(app, Bus())
-    with pytest.raises(LocalProtocolError, match=r"can be reached from other machines and the bus lets everybody in: pass"):
+    with pytest.raises(LocalProtocolError, match=r"can be reached from other machines and the bus accepts everyone: pass"):
         run(app, host=host, port=0)
     assert ended == [app]
 

@@ -88,12 +88,12 @@ def test_several_modules_may_declare_the_same() -> None:
 def test_one_subject_has_one_type() -> None:
     bus = Bus()
     bus.publishes(ORDER_PLACED)
-    says = r"bus\.publishes\('orders\.placed'\): it is published with Order already, and now with Point: .*, Order \| Point"
+    says = r"bus\.publishes\('orders\.placed'\): it is already published with Order, and now with Point: .*, Order \| Point"
     with pytest.raises(TypeError, match=says):
         bus.publishes(Subject("orders.placed", Point))
     router = Router()
     router.publishes(Subject("orders.placed", Point))
-    with pytest.raises(TypeError, match="published with Order already"):
+    with pytest.raises(TypeError, match="already published with Order"):
         bus.include(router)
 
 
@@ -104,7 +104,7 @@ def test_one_subject_has_one_type() -> None:
         (None, TypeError, r"bus\.publishes\(None\): a Subject, as in bus\.publishes\(Subject\('news\.today', News\)\)"),
         (Order, TypeError, r"bus\.publishes\(.*Order.*\): a Subject, as in"),
         ("a..b", LocalProtocolError, "empty token"),
-        ("_polybus.x", ReservedSubject, "belong to polybus"),
+        ("_polybus.x", ReservedSubject, "are reserved for polybus"),
     ],
 )
 def test_what_cannot_be_published_is_an_error(wrong: Any, error: type[Exception], says: str) -> None:

@@ -468,7 +468,7 @@ SEVERAL = r"^routes=.*: several, for example routes=\[Route\('door\.>', 'vehicle
         (("door", "door", {"reqest"}), {}, ValueError, "'reqest'; one or more of request"),
         (("door..x", "door"), {}, LocalProtocolError, "empty token"),
         (("door.*", "door.*"), {}, LocalProtocolError, "pattern"),
-        (("door", "_polybus.hello"), {}, ReservedSubject, "belong to polybus"),
+        (("door", "_polybus.hello"), {}, ReservedSubject, "are reserved for polybus"),
         (("door", "door"), {"headers": ["ReplyTo"]}, ReservedSubject, "is a field of some protocol"),
         (("door", "door"), {"headers": "x-user"}, TypeError, "several names"),
         (("door", "door", {"tunnel"}), {"request": str}, ValueError, "request= for .*, which do not use it"),
@@ -559,23 +559,23 @@ def test_names_are_rewritten(source: Any, target: Any, subject: Any, expected: A
 )
 def test_what_a_wildcard_stands_for_makes_no_address(source: str, target: str, subject: str) -> None:
     assert matches(source, subject)
-    with pytest.raises(LocalProtocolError, match="leads to no addresses like that"):
+    with pytest.raises(LocalProtocolError, match="does not lead to such addresses"):
         Route(source, target).rewritten(subject)
 
 
 async def test_what_the_far_side_cannot_carry_is_refused_when_the_bridge_is_entered() -> None:
     server, left, right = Bus(), Bus(), Bus()
     async with pair(server, protocol="ubre", client=right):
-        await refused(bridge(left, right, routes=[Route("door", 7)]), Unsupported, match="ubre has no numbers")
+        await refused(bridge(left, right, routes=[Route("door", 7)]), Unsupported, match="ubre does not support integers")
         assert not left.ready
 
 
 @pytest.mark.parametrize(
     ("route", "lacks", "says"),
     [
-        (Route("door", "door", {"publish"}), "publish", "device has no publications"),
-        (Route("door", "door", {"stream", "channel"}), "extensions", "device has no channel, stream"),
-        (Route("door", "door", headers=["a", "b"]), "headers", "device has no headers, but the route passes a, b"),
+        (Route("door", "door", {"publish"}), "publish", "device does not support publications"),
+        (Route("door", "door", {"stream", "channel"}), "extensions", "device does not support channel, stream"),
+        (Route("door", "door", headers=["a", "b"]), "headers", "device does not support headers, but the route passes a, b"),
         (Route("door", "door", {"request"}), "publish", None),
     ],
     ids=["publications", "streams", "headers", "nothing"],

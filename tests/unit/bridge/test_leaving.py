@@ -263,7 +263,7 @@ async def test_a_bridge_may_be_entered_again_but_not_twice_at_a_time() -> None:
         for _ in range(2):
             async with both:
                 assert await asker.request("here") == "yes"
-                with pytest.raises(LocalProtocolError, match="is entered already"):
+                with pytest.raises(LocalProtocolError, match="is already entered"):
                     await both.__aenter__()
                 assert await asker.request("here") == "yes"
         with pytest.raises(NoHandler):

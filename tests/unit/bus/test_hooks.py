@@ -51,7 +51,7 @@ def test_a_hook_with_another_number_of_arguments_is_a_type_error_when_it_is_give
             if number == takes:
                 give(hook)
             else:
-                with pytest.raises(TypeError, match="a function, .*, and it takes "):
+                with pytest.raises(TypeError, match="a function, .*, but it takes "):
                     give(hook)
     give(lambda *given: None)
     for yields in (generating, generating_async):  # what they give would count as true

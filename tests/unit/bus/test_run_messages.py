@@ -33,7 +33,7 @@ URL = "ubre+memory://run-messages"
 
 
 async def test_run_in_a_running_event_loop_names_what_to_use_there() -> None:
-    with pytest.raises(LocalProtocolError, match=r"runs here already: use `async with bus\.serve\(url\)"):
+    with pytest.raises(LocalProtocolError, match=r"is already running one: use `async with bus\.serve\(url\)"):
         polybus.run(Bus(), URL)
 
 

@@ -90,7 +90,7 @@ def test_an_authority_for_a_wire_without_tls_is_status_2(url: str, tmp_path: Pat
 
 def test_an_engine_that_is_not_there_or_does_not_know_us_is_status_1(cluster: RunningCluster, cli: Cli) -> None:
     text = cli.line(1, "publish", f"nats+tcp://127.0.0.1:{free_port()}/shop", "news.today")
-    assert text.strip().endswith("is the NATS server of the cluster running? --wait S goes on trying")
+    assert text.strip().endswith("is the NATS server of the cluster running? --wait S keeps trying")
     assert text.count("--wait") == 1
     text = cli.line(1, "publish", cluster.url.replace(TOKEN, "guessed"), "news.today")
     assert "Authorization Violation" in text

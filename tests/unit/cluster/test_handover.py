@@ -34,7 +34,7 @@ def handover_of(bus: Bus) -> ClientHandover:
 
 
 def name_of(bus: Bus) -> str:
-    found = parts_of(bus).mesh
+    found = parts_of(bus).links.mesh
     assert isinstance(found, Backbone)
     return found.own
 

@@ -93,7 +93,7 @@ def test_a_prefix_of_a_router_is_not_put_before_a_whole_uri() -> None:
         async def open(self) -> None:
             pass
 
-    says = r"prefix='shop\.' cannot be put before the URI '/body\.access/1/rpc\.open', which is a whole subject: leave out"
+    says = r"prefix='shop\.' cannot be put before the URI '/body\.access/1/rpc\.open', which is already complete: omit"
     with pytest.raises(TypeError, match=r"TrunkAlone\.open: " + says):
         Router(prefix="shop.").implement(Trunk, TrunkAlone())
     with pytest.raises(TypeError, match="^" + says):

@@ -168,7 +168,9 @@ def test_a_prefix_is_a_text_that_makes_subjects() -> None:
         bus.client(Users, "user.")
     with pytest.raises(TypeError, match=r"the prefix '//vehicle/users/1/' of Users: polybus adds the slash, write '//vehicle"):
         bus.client(Users, "//vehicle/users/1/")
-    with pytest.raises(TypeError, match=r"Users\.get would have the invalid subject '_polybus\.get': .*belong to polybus"):
+    with pytest.raises(
+        TypeError, match=r"Users\.get would have the invalid subject '_polybus\.get': .*are reserved for polybus"
+    ):
         bus.client(Users, "_polybus")
 
 
@@ -278,19 +280,19 @@ UNFIT: list[tuple[str, str]] = [
     ("@property\ndef get(self) -> User:\n    return User(7)", r"get is .*User\(id=7\), .* is a method: write `async def get"),
     ("@method('get.one')\n" + GET, r"get has its own @method or @notify: move it to Users\.get"),
     ("async def get(id: int) -> User: ...", r"get takes no body, and Users\.get takes 'id'"),
-    ("async def get() -> User: ...", r"get shows no signature.*; write `async def get\(self, id: int\)`"),
+    ("async def get() -> User: ...", r"get has no signature.*; write `async def get\(self, id: int\)`"),
     ("async def get(self) -> User: ...", r"get takes no body, and Users\.get takes 'id'"),
-    ("async def get(self, id: int) -> User | None: ...", r"get returns .*User \| None, and Users\.get returns User"),
-    ("async def get(self, id: int) -> int: ...", r"get returns int, and Users\.get returns User"),
+    ("async def get(self, id: int) -> User | None: ...", r"get returns .*User \| None, but Users\.get returns User"),
+    ("async def get(self, id: int) -> int: ...", r"get returns int, but Users\.get returns User"),
     ("get = lambda self, id: User(id)", r"<lambda> is a plain `def`, and Users\.get is async"),
     ("def get(self, id: int) -> User: ...", r"get is a plain `def`, and Users\.get is async: write `async def get"),
     ("get = 7", r"get is 7, and Users\.get is a method: write `async def get\(self, id: int\)`"),
     ("async def get(self, id: 'Decimal') -> User: ...", r"get: .* 'id' does not resolve, 'Decimal' is not known"),
-    ("async def get(self, id: str) -> User: ...", r"get reads 'id' as str, and .* takes int: annotate it so, or change Users"),
+    ("async def get(self, id: str) -> User: ...", r"get reads 'id' as str, but .* takes int: change the annotation or Users"),
     ("async def get(self, channel: Channel[int, User]) -> None: ...", r"get takes a Channel, and Users\.get has none"),
     ("async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)", r"get is a stream, and Users\.get gives one"),
     ("async def watch(self, id: int) -> User: ...", r"watch gives one answer, .* is a stream: write `async .* with `yield`"),
-    ("async def watch(self, id: int) -> AsyncIterator[int]:\n    yield id", r"watch returns int, and .*\.watch returns User"),
+    ("async def watch(self, id: int) -> AsyncIterator[int]:\n    yield id", r"watch returns int, but .*\.watch returns User"),
 ]
 """What a class that would fit otherwise has in place of one method, and what is said of it."""
 NO_IMPLEMENTATIONS: list[tuple[Any, str]] = [
@@ -417,14 +419,14 @@ def test_what_a_generic_implementation_leaves_open_is_as_the_contract_says() -> 
 
 
 def test_a_generic_contract_says_what_to_write_in_the_types_that_it_is_used_with() -> None:
-    with pytest.raises(TypeError, match=r"RowsOfText\.put reads 'row' as str, and Rows\.put takes int"):
+    with pytest.raises(TypeError, match=r"RowsOfText\.put reads 'row' as str, but Rows\.put takes int"):
         Bus().implement(Rows[int], RowsOfText())  # type: ignore[arg-type,unused-ignore]
     with pytest.raises(TypeError, match=r"has no method 'put' of Rows: write `async def put\(self, row: int\)`"):
         Bus().implement(Rows[int], object())  # type: ignore[arg-type,unused-ignore]
 
 
 def test_items_of_containers_are_compared_too() -> None:
-    with pytest.raises(TypeError, match=r"ListsOfText\.put returns list\[int\], and Rows\.put returns list\[str\]"):
+    with pytest.raises(TypeError, match=r"ListsOfText\.put returns list\[int\], but Rows\.put returns list\[str\]"):
         Bus().implement(Rows[str], ListsOfText())
 
 

@@ -373,7 +373,7 @@ async def test_a_bus_of_which_a_task_fails_closes_and_says_so(caplog: pytest.Log
                     await client.request("trap")
                 await bus.wait_closed()
                 assert not bus.ready
-                assert bus.why_not_ready == "it does not take requests: a task of it has failed"
+                assert bus.why_not_ready == "it does not take requests: one of its tasks failed"
                 with pytest.raises(LocalProtocolError):
                     await bus.request("trap")
         cause = raised.value.__cause__

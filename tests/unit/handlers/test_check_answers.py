@@ -276,7 +276,7 @@ async def test_a_misfit_is_the_mistake_of_its_handler(value: Any, annotation: An
             assert isinstance(error, RemoteError)
             assert "annotation" not in str(error)
         assert bus.stats().failed == 4
-    assert caplog.text.count(", and its annotation says ") >= 4
+    assert caplog.text.count(", but its annotation says ") >= 4
 
 
 # What a handler returns, its annotation, what its Subject or contract promises, and what the client is sent.
@@ -326,14 +326,14 @@ async def test_an_answer_that_its_promise_does_not_have_names_the_subject(caplog
         assert await answers(client) == [None] * 4
     async with pair(answering(7, int, Annotated[int, Field(gt=9)], check_answers=True)) as client:
         assert all(isinstance(one, RemoteError) for one in await answers(client))
-    assert "answer gave 7, and its subject says " in caplog.text
+    assert "answer returned 7, but its subject says " in caplog.text
 
 
 def test_a_channel_that_sends_what_its_subject_does_not_promise_is_an_error() -> None:
     async def talk(channel: Channel[int, str]) -> None: ...
 
     wrong: Any = Subject("talk", int, Plain)
-    with pytest.raises(TypeError, match="talk returns str, and its Subject returns .*Plain"):
+    with pytest.raises(TypeError, match="talk returns str, but its Subject returns .*Plain"):
         Bus().handle(wrong)(talk)
 
 

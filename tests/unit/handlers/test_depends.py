@@ -433,7 +433,7 @@ async def test_tests_put_others_in_their_place_on_one_bus() -> None:
 
 @pytest.mark.parametrize(
     ("replacement", "text"),
-    [("fake", "functions"), (outer, "depends on itself"), (lambda id: id, "wants 'id'")],
+    [("fake", "functions"), (outer, "depends on itself"), (lambda id: id, "needs 'id'")],
     ids=["no function", "itself", "unknown"],
 )
 def test_what_cannot_stand_in_is_refused(replacement: Any, text: str) -> None:
@@ -492,17 +492,17 @@ async def decorated() -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (wants_request, "handler: wants_request, which it depends on, wants Request as 'request', .*no HTTP request"),
-        (wants_header, "wants Header as 'agent'"),
-        (wants_header_by_default, "wants Header as 'agent'"),
-        (wants_what_wants_request, "wants_request, which it depends on, wants Request"),
-        (wants_body, "wants 'body', which no call can provide: take Context, Message"),
+        (wants_request, "handler: wants_request, which it depends on, needs Request as 'request', .*no HTTP request"),
+        (wants_header, "needs Header as 'agent'"),
+        (wants_header_by_default, "needs Header as 'agent'"),
+        (wants_what_wants_request, "wants_request, which it depends on, needs Request"),
+        (wants_body, "needs 'body', which no call can provide: use Context, Message"),
         (wants_a_blocking_bus, "runs on the event loop: annotate 'bus' with polybus.Bus"),
         (wants_a_bus_of_the_loop, "runs in a thread: annotate 'bus' with polybus.sync.BlockingBus"),
         (wants_a_context_of_a_thread, "runs on the event loop: annotate 'ctx' with polybus.Context"),
         (one_of_two, "depends on itself, by one_of_two and other_of_two"),
         (decorated, "leave out @contextmanager or @asynccontextmanager"),
-        (Equal(), "has no hash, as its class has an __eq__: give that @define"),
+        (Equal(), "is not hashable, because its class defines __eq__: use @define"),
         ("session", "a function"),
     ],
 )
@@ -520,7 +520,7 @@ def test_depends_without_its_function_is_not_taken_for_the_body(mark: Any) -> No
     async def by_default(user: Any = mark) -> None: ...
     async def inner(user: Annotated[str, Depends(asks)]) -> None: ...
 
-    says = f"'user' has {mark.__name__} without its function, write {mark.__name__}\\(session\\)"
+    says = f"'user' has {mark.__name__} without its function: write {mark.__name__}\\(session\\)"
     for handler in (asks, by_default, inner):
         with pytest.raises(TypeError, match=says):
             Bus().handle("get")(handler)

@@ -64,7 +64,7 @@ def test_a_parameter_of_a_type_that_no_decoder_makes_is_refused_at_registration(
     async def take(body: Any) -> None: ...
 
     take.__annotations__["body"] = kind
-    with pytest.raises(TypeError, match=r"take: no body can be read as the type of parameter 'body': no decoder makes a "):
+    with pytest.raises(TypeError, match=r"take: bodies cannot be decoded as the type of parameter 'body': no decoder makes a "):
         Bus().handle("x")(take)
 
 
@@ -117,9 +117,9 @@ async def many_receipts(body: Charge) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("handler", "why"),
     [
-        (charge_text, r"charge_text reads 'body' as str, and its Subject takes Charge: annotate it so, or change the Subject"),
+        (charge_text, r"charge_text reads 'body' as str, but its Subject takes Charge: change the annotation or the Subject"),
         (charge_big, "reads 'body' as BigCharge"),
-        (charge_receipt, "charge_receipt returns str, and its Subject returns int"),
+        (charge_receipt, "charge_receipt returns str, but its Subject returns int"),
         (charge_maybe, "returns int"),
         (many_receipts, "returns str"),
     ],
@@ -139,7 +139,5 @@ def test_a_subscriber_is_compared_with_what_its_subject_takes_alone() -> None:
 def test_a_name_of_the_pattern_that_the_function_does_not_take_is_refused() -> None:
     async def see(n: int) -> None: ...
 
-    with pytest.raises(
-        TypeError, match=r"has no parameter for \{day\} of the pattern 'news.\{day\}': name one so, or write \*"
-    ):
+    with pytest.raises(TypeError, match=r"has no parameter for \{day\} of the pattern 'news.\{day\}': add it, or use \*"):
         Bus().on("news.{day}")(see)

@@ -320,5 +320,5 @@ async def test_a_server_that_does_not_understand_is_suspected_to_speak_something
 async def test_a_handler_that_is_slow_is_the_one_to_look_at_where_the_server_has_been_heard() -> None:
     async with pair(slow()) as client:
         await client.request("quick")
-        with pytest.raises(DeadlineExceeded, match=r"raise timeout= or look at the handler$"):
+        with pytest.raises(DeadlineExceeded, match=r"increase timeout=, or check the handler$"):
             await client.request("slow", timeout=1)

@@ -283,7 +283,7 @@ def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:
         ({"backoff": (1, -1)}, ValueError, "backoff=-1"),
         ({"backoff": "fast"}, TypeError, r"backoff='fast': a Backoff, or the seconds"),
         ({"idempotent": "yes"}, TypeError, "idempotent='yes': True or False"),
-        ({"codes": Code.ABORTED}, TypeError, "several of polybus.Code"),
+        ({"codes": Code.ABORTED}, TypeError, "a list of polybus.Code"),
         ({"codes": ["SOON"]}, ValueError, "not a google.rpc.Code"),
     ],
 )

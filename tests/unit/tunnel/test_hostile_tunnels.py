@@ -38,10 +38,10 @@ async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> Frame
     [
         ([1], "an object with protocol, headers and params"),
         ("csb", "an object with protocol, headers and params"),
-        ({"protocol": 7}, "the protocol inside a tunnel is text"),
-        ({"headers": ["a"]}, "headers of a tunnel are text to text"),
-        ({"headers": {"a": 1}}, "headers of a tunnel are text to text"),
-        ({"params": {"id": None}}, "params of a tunnel are text to text"),
+        ({"protocol": 7}, "the protocol inside a tunnel is a string"),
+        ({"headers": ["a"]}, "headers of a tunnel map strings to strings"),
+        ({"headers": {"a": 1}}, "headers of a tunnel map strings to strings"),
+        ({"params": {"id": None}}, "params of a tunnel map strings to strings"),
     ],
 )
 async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts: Any, said: str) -> None:
@@ -81,7 +81,7 @@ async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself(
         there = out.tunnel("plant.7")
         assert repr(there) == "<TunnelConnector 'plant.7'>"
         outside = connect(there, protocol="csb", tls=ssl.create_default_context())
-        await refused(outside, LocalProtocolError, match="as safe as its outer connection")
+        await refused(outside, LocalProtocolError, match="as secure as its outer connection")
 
 
 async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_authenticate_is_cancelled() -> None:

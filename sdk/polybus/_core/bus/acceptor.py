@@ -97,7 +97,7 @@ class BusGate:
             self._looks_again = runtime.time() + 1
         for link in gone:
             if link.transport is not None:
-                link.transport.close(1013, "the server needs the place for another client")
+                link.transport.close(1013, "the server needs the slot for another client")
             self.gone(link)
         return len(gone)
 
@@ -109,7 +109,6 @@ class BusGate:
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Call `authenticate`, or admit the connection at once if there is no such hook."""
         authority = self._services.access
         if authority.authenticate is None:
             decided(Admission(Identity(), handshake))
@@ -198,14 +197,16 @@ class Serving:
             self._adapter, self._transport, self._address = resolve_url(target, protocol, serves=True)
             if self._private and not self._transport.is_private(self._address):
                 raise LocalProtocolError(
-                    f"{told} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
-                    "or bind to 127.0.0.1, or say insecure=True"
+                    f"{told} can be reached from other machines and the bus accepts everyone: pass Bus(authenticate=...), "
+                    "bind to 127.0.0.1, or pass insecure=True"
                 )
         else:
             self._adapter, self._transport = resolve_target(target, protocol, "listen")
             self._address = None  # a transport object has its own address
         if ProtocolFeatures.of(self._adapter).dials:
-            raise LocalProtocolError(f"{told}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
+            raise LocalProtocolError(
+                f"{told}: the bus connects to such a server: use connect(url, bus=bus) or polybus.run(bus, url)"
+            )
         self._sockets: tuple[socket.socket, ...] = ()
         self._gate: BusGate
         self._runtime: Runtime | None = None

@@ -52,7 +52,7 @@ class Bridge:
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise LocalProtocolError("this bridge is entered already: bridge() makes another one")
+            raise LocalProtocolError("this bridge is already entered: create another one with bridge()")
         try:
             for end in self._ends:
                 self._entered.append((end, await end.life.enter()))
@@ -113,14 +113,14 @@ def _check(party: RouteParty) -> None:
 def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
     capabilities = adapter.session("client").capabilities
     if isinstance(subject, int) and not capabilities.numbers:
-        return f"{adapter.name} has no numbers for subjects, as {subject:#x} is one"
+        return f"{adapter.name} does not support integers as subjects, such as {subject:#x}"
     if "publish" in route.kinds and not capabilities.publish:
-        return f"{adapter.name} has no publications"
+        return f"{adapter.name} does not support publications"
     extended = sorted(route.kinds & _EXTENSIONS)
     if extended and not capabilities.extensions:
-        return f"{adapter.name} has no {', '.join(extended)}"
+        return f"{adapter.name} does not support {', '.join(extended)}"
     if route.headers and not capabilities.headers:
-        return f"{adapter.name} has no headers, but the route passes {', '.join(route.headers)}"
+        return f"{adapter.name} does not support headers, but the route passes {', '.join(route.headers)}"
     return None
 
 

@@ -108,7 +108,7 @@ def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class RouteParty:
-    """An open route of a bridge, which takes messages on its source bus and sends them on its target bus."""
+    """An open route of a bridge. It takes messages on its source bus and sends them on its target bus."""
 
     style: Final = "route"
     inward: bool = False
@@ -183,7 +183,6 @@ class RouteParty:
         return kind in self.route.kinds and matches(self.route.source, subject)
 
     def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any] | None = None) -> Any:
-        """Return the call for a peer's request, notification, stream, channel (with its near end) or tunnel."""
         call: BridgedCall | ChannelCall
         if channel is not None:
             services, calls = self.here.services, self.calls
@@ -213,7 +212,7 @@ class RouteParty:
     # -- requests and notifications --------------------------------------------------------------------------------------
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Send a request on the other bus, and return the answer. Raises `RequestError`, translated for the client."""
+        """Send a request on the other bus. Raises `RequestError`, translated for the client."""
         try:
             on = await self._onward(Kind.REQUEST, message)
             until = self.there.services.running.time() + USUAL if deadline == math.inf else deadline
@@ -292,7 +291,6 @@ class RouteParty:
     # -- tunnels -------------------------------------------------------------------------------------------------------
 
     async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
-        """Open the other half of a tunnel, and relay its frames. Raises `RequestError` if the other side refuses it."""
         far: FrameChannel | None = None
         try:
             routes, beyond, name, hops = self._way(message.subject, hops_of(message))
@@ -393,8 +391,6 @@ async def _copy_items(
 
 
 class PeerTarget(Struct, frozen=True):
-    """A peer as the target of a route, in place of a bus."""
-
     services: Services
     choose: Callable[[], PeerParty]
 

@@ -40,7 +40,7 @@ def _names(names: Any) -> tuple[str, ...]:
 
 def _check_target(target: object) -> None:
     if not isinstance(target, (str, int)) or isinstance(target, bool):
-        raise TypeError(f"target={target!r}: a subject, text or a number, not {type(target).__name__}")
+        raise TypeError(f"target={target!r}: a subject, which is a string or an integer, not {type(target).__name__}")
 
 
 @frozen
@@ -81,9 +81,7 @@ class Route:
                 known = ", ".join(f"{{{name}}}" for name in have) or "no wildcard"
                 raise ValueError(f"target {self.target!r}: {{{name}}} is not in the source {self.source!r}, which has {known}")
         if isinstance(self.target, str) and _BRACE.search(_NAME.sub("", self.target)):
-            raise ValueError(
-                f"target {self.target!r} has a brace without its other, or other than letters and digits in braces"
-            )
+            raise ValueError(f"target {self.target!r} has an unmatched brace, or braces around more than letters, digits and _")
         check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
         for name, converter in (("request", self.request), ("reply", self.reply)):
             check_callable(converter, name, f"{name}(body, message) -> body", 2)
@@ -107,7 +105,7 @@ class Route:
         if is_uri(made) and self.source != ">":
             named = [token for name in _NAME.findall(self.target) for token in tokens[have[name]]]
             if not is_uri(self.target) or any("/" in token for token in named):
-                text = f"the route {self.source!r} to {self.target!r} leads to no addresses like that; make one for them"
+                text = f"the route {self.source!r} to {self.target!r} does not lead to such addresses; add one that does"
                 raise LocalProtocolError(f"{subject!r} would cross as {made!r}: {text}")
         return made
 

@@ -306,7 +306,7 @@ class Bus(BusVerbs):
         if when_full not in WHEN_FULL:
             raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
         if any(listener.pattern == pattern for listener in self._lookup.listeners):
-            raise ValueError(f"tunnels of {pattern!r} are served already")
+            raise ValueError(f"tunnels of {pattern!r} are already handled")
         adapter = find_protocol(protocol, {})
         self._lookup.listeners.append(TunnelListener(self._parts, pattern, inner._parts, adapter, when_full))
         self._parts.pubsub.announcer.add_listener(pattern)
@@ -446,7 +446,9 @@ class Bus(BusVerbs):
         """
         check_pattern(pattern, self.limits.subject)
         if self._links.mesh is None:
-            raise LocalProtocolError("bus.forward() leads to the cluster: make the bus with cluster=, as Bus(cluster='auto')")
+            raise LocalProtocolError(
+                "bus.forward() forwards to the cluster: create the bus with cluster=, as in Bus(cluster='auto')"
+            )
         self._links.mesh.forward(pattern)
 
     async def nodes(self) -> Survey[Node]:
@@ -497,14 +499,14 @@ class Bus(BusVerbs):
         """
         if isinstance(middleware, type):
             name = middleware.__name__
-            raise TypeError(f"bus.use({name}): a class, and its objects are called; write bus.use({name}())")
+            raise TypeError(f"bus.use({name}): this is a class; pass an instance, bus.use({name}())")
         form, takes = ("def hook(message)", 1) if outgoing else ("async def middleware(message, ctx, call_next)", 3)
         if middleware is None:
             raise TypeError(f"bus.use(None): a function, {form}")
         check_callable(middleware, "middleware", form, takes)
         of_object = getattr(type(middleware), "__call__", None)  # noqa: B004  # whether it is a coroutine function
         if outgoing and (inspect.iscoroutinefunction(middleware) or inspect.iscoroutinefunction(of_object)):
-            raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, for request() does not wait")
+            raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, because request() does not wait")
         hooks: list[Any] = self._services.outgoing if outgoing else self._services.executor.middleware
         hooks.append(middleware)
         return middleware

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
     from ...backoff import Backoff
     from ...plugins import Connector, ProtocolAdapter
-    from ...plugins.extensions import LinkReader, Mesh, PublicationQueue, Storage
-    from ..handlers.handler import SubscriberSpec
+    from ...plugins.extensions import LinkReader, PublicationQueue
     from ..handlers.lookup import HandlerLookup
-    from ..link.link import Link
     from ..peer.party import PeerParty
     from ..runtime.services import Services
 
@@ -100,33 +98,9 @@ class BusParts:
     # -- for extensions --------------------------------------------------------------------------------------------------
 
     @property
-    def mesh(self) -> Mesh | None:
-        return self.links.mesh
-
-    @property
-    def storage(self) -> Storage:
-        return self.links.storage
-
-    @property
-    def subscribers(self) -> Sequence[SubscriberSpec]:
-        """Functions registered by `Bus.on`."""
-        return self.lookup.subscribers
-
-    @property
-    def opened(self) -> Sequence[Link]:
-        return self.links.opened
-
-    @property
-    def peers(self) -> list[PeerParty]:
-        return self.links.peers
-
-    @property
     def clients(self) -> list[PeerParty]:
-        """Connected peers that connected to this bus."""
+        """Connected peers that opened their links themselves."""
         return [peer for peer in self.links.peers if not peer.link.upstream and peer.connected]
-
-    def is_inside(self) -> bool:
-        return self.life.is_inside()
 
     def clients_of(self, key: str) -> list[PeerParty]:
         return [peer for peer in self.links.peers_of(key) if peer.connected]
@@ -221,7 +195,6 @@ class BusParts:
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
     def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
-        """Pass a request from another bus of the mesh to a client."""
         from .bridge_forwarding import InnerRoute  # only nodes of clusters have one
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
@@ -259,7 +232,6 @@ class BusParts:
             self.unsent(message, peer, how, error)
 
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
-        """Count and log a publication that cannot be sent."""
         self.pubsub.publisher.unsent(message, peer, how, error)
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
@@ -298,7 +270,6 @@ class BusParts:
         self.pubsub.publisher.join_net()
 
     async def announce_handlers(self) -> None:
-        """Announce the handlers of this bus, so that requests reach it."""
         await self.pubsub.announcer.begin()
 
     def add_interest(self, interest: Any) -> None:
@@ -309,7 +280,6 @@ class BusParts:
         self.pubsub.announcer.remove_behind(interest)
 
     async def interest_known(self) -> None:
-        """Wait until the mesh knows all interests."""
         await self.pubsub.announcer.known_inside()
 
     def withhold(self, peer: PeerParty) -> bool:

@@ -50,15 +50,14 @@ _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
-    """Return advice for a failed connect, or None if a server answered."""
-    longer = "Cluster(..., wait=30) waits for it as long" if of_cluster else "connect(..., wait=30) goes on trying"
+    longer = "Cluster(..., wait=30) waits longer for it" if of_cluster else "connect(..., wait=30) keeps trying"
     if error.reason.endswith(_STARTING):
         return f"; {longer}"
     if not error.reason.endswith(_ABSENT):
         return None
     scheme, _, address = error.url.partition("://")
     implied = _IMPLIED.get(scheme.rpartition("+")[2]) if urlsplit(f"//{address}").port is None else None
-    where = "" if implied is None else f" (on port {implied}, since the URL names none)"
+    where = "" if implied is None else f" (on port {implied}, because the URL has none)"
     if of_cluster:
         return f"{where}; is the NATS server of the cluster running? {longer}"
     return f"{where}; is the server running? {longer}"
@@ -82,7 +81,6 @@ class LinkLog:
         """True if the current outage was not logged."""
 
     def waiting(self, reason: str, attempt: int, delay: float) -> None:
-        """Log that no server is there yet, for `connect(wait=...)`."""
         if not _is_told(attempt):
             return
         text = "no link to %s yet, attempt %d in %.1f s: %s"
@@ -115,7 +113,6 @@ class LinkLog:
             logger.info(text, self.url, _span(self._clock() - self._since), tried, extra=self.fields)
 
     def moved(self, address: str) -> None:
-        """Log a move to another server, because the current one is about to end."""
         logger.info("the server of the link to %s is about to end: the link moves to %s", self.url, address, extra=self.fields)
 
     def stays(self, reason: str, attempt: int) -> None:
@@ -129,7 +126,6 @@ class LinkLog:
             logger.warning(text, self.url, attempt, reason, extra=self.fields)
 
     def gone(self, reason: str) -> None:
-        """Log a lost link that cannot be dialled again."""
         logger.warning(
             "the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given", extra=self.fields
         )
@@ -373,7 +369,7 @@ class Connecting:
             raise ConnectFailed(
                 link.url,
                 f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
-                f"has taken the connection and does not answer, {_STARTING}",
+                f"has accepted the connection but does not answer, {_STARTING}",
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:
@@ -525,7 +521,6 @@ class Connecting:
         moving.settle()
 
     def link_down(self, why: Closed) -> None:
-        """Handle a lost connection: fail the current attempt, or redial."""
         if self._decided is not None:
             self._lost = self._lost or why
             self._decided.set()

@@ -50,12 +50,11 @@ def check_lifespan(function: Any) -> None:
 
 
 def within(runtime: Runtime | None) -> bool:
-    """Check whether the caller is the lifespan of a running bus, or a task of that lifespan."""
+    """Check whether the caller is the lifespan of a running bus, or one of its tasks."""
     return runtime in _within.get()
 
 
 def raised_by_lifespan(error: BaseException) -> bool:
-    """Return True if the lifespan of a bus raised the error."""
     own = LifespanTask._run.__code__
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -349,7 +348,7 @@ class Lifecycle:
                 await until(lambda: not self._serves(runtime))
             for call in list(self._calls(runtime)):
                 if isinstance(call, ChannelCall):
-                    call.cut(Code.UNAVAILABLE, "this bus is draining: ask another, or later")
+                    call.cut(Code.UNAVAILABLE, "this bus is draining: try another one, or retry later")
             await until(lambda: not self._serves(runtime))
             for guest in list(self._guests):  # send answers through tunnels before the tunnels end
                 await guest.drain(timeout)
@@ -404,7 +403,7 @@ class Lifecycle:
         """Close the bus after one of its tasks failed. Leaving or closing the bus then raises the error."""
         if self._cut is not None:
             self._cut.cancel()
-        self._services.failed = "a task of it has failed"
+        self._services.failed = "one of its tasks failed"
         self._entered = 0
         await self._close(runtime)
 

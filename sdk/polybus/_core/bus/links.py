@@ -63,7 +63,7 @@ class LinkRegistry:
 
     @property
     def storage(self) -> Storage:
-        """The extension for stored publications, which is created on first use."""
+        """The extension for stored publications, created on first use."""
         storage = self._storage
         if storage is None:
             made: Any = self._make_storage()
@@ -104,7 +104,7 @@ class LinkRegistry:
         if not opened:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
-            raise NoHandler(f"no handler for {subject!r} here, and this bus has opened no link (to= names a peer)")
+            raise NoHandler(f"no handler for {subject!r} here, and this bus has not opened a link (to= selects a peer)")
         chosen: PeerParty | None = next(
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )
@@ -112,7 +112,7 @@ class LinkRegistry:
             chosen = self.inner_peer
         if chosen is None:
             urls = ", ".join(link.url for link in opened)
-            raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
+            raise AmbiguousRoute(f"several links could carry {subject!r} ({urls}): pass to=, or connect with serves=")
         return chosen
 
     def check_gone(self) -> None:
@@ -122,7 +122,6 @@ class LinkRegistry:
             raise another(gone)
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
-        """Return a connector through a peer, or through the peer for requests to this name."""
         from ..tunnel import TunnelConnector  # few programs have one
 
         if not isinstance(name, str):
@@ -131,7 +130,7 @@ class LinkRegistry:
         services.subjects.check(name)
         given: dict[Any, Any] = dict(params or {})  # read below
         if not all(isinstance(text, str) for pair in given.items() for text in pair):
-            raise TypeError(f"params={shown(params)}: text to text")
+            raise TypeError(f"params={shown(params)}: a mapping of strings to strings")
 
         def route() -> PeerParty:
             services.running.check_here()
@@ -162,7 +161,6 @@ class LinkRegistry:
         return {link.adapter for link in self._services.running.links} | {gate.adapter for gate in self.gates}
 
     async def announced(self, link: Link) -> None:
-        """Wait until the peer of a new link knows this bus and its subscriptions."""
         peer = link.peer
         if peer is None:
             return

@@ -47,8 +47,6 @@ class Caller(PartyVerbs):
 
 
 class OwnHandlers(Struct, frozen=True):
-    """Implements `peer.party_verbs.Party`."""
-
     _directory: Directory
     _identity: Any
 
@@ -81,7 +79,7 @@ _PATIENCE = 2.0
 
 
 class RemoteParty(Struct, frozen=True, eq=False):
-    """A client or user in the cluster. Implements `peer.party_verbs.Party`."""
+    """A client or user in the cluster."""
 
     host: LinkRegistry
     to: ToClient | ToUser

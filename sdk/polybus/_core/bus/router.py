@@ -173,14 +173,7 @@ class Router:
         check_group(group)
         check_peers(peers, group, durable)
         reading = reading_of(
-            durable,
-            retry,
-            ack_wait,
-            start,
-            ordered,
-            group=group,
-            concurrency=concurrency,
-            of_handler=(queue, when_full),
+            durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency, of_handler=(queue, when_full)
         )
 
         def register(function: F) -> F:
@@ -278,7 +271,7 @@ def _typed(subject: Any) -> Subject[Any, Any] | None:
 
 def _check_prefix(prefix: Any) -> None:
     if not isinstance(prefix, str):
-        raise TypeError(f"prefix={shown(prefix)}: text, not {type(prefix).__name__}; for example prefix='user.'")
+        raise TypeError(f"prefix={shown(prefix)}: a string, not {type(prefix).__name__}; for example prefix='user.'")
     if prefix and (prefix[-1].isalnum() or prefix[-1] == "_"):
         raise ValueError(f"prefix={prefix!r}: subjects would begin with {prefix + 'get'!r}; write prefix={prefix + '.'!r}")
 
@@ -288,12 +281,12 @@ def _prefixed(prefix: str, subject: Any, by: str = "") -> Any:
         return subject
     if not isinstance(subject, str):
         raise TypeError(
-            f"{by}prefix={prefix!r} cannot be put before {shown(subject)}: a router with a prefix has subjects of text"
+            f"{by}prefix={prefix!r} cannot be put before {shown(subject)}: the subjects of a router with a prefix are strings"
         )
     if subject.startswith(("/", "up:/")):
         raise TypeError(
-            f"{by}prefix={prefix!r} cannot be put before the URI {subject!r}, which is a whole subject: leave out the prefix, "
-            "and put what has a URI into a router of its own"
+            f"{by}prefix={prefix!r} cannot be put before the URI {subject!r}, which is already complete: omit the prefix, "
+            "and use a separate router for URIs"
         )
     return prefix + subject
 

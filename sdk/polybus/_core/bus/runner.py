@@ -216,7 +216,7 @@ def serve_until_signal(
         raise TypeError(f"run(bus, {', '.join(map(shown, urls))}): URLs, for example 'ubre+tcp://127.0.0.1:9000'")
     if threading.current_thread() is not threading.main_thread():
         raise LocalProtocolError(
-            "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
+            "run() waits for signals, which only the main thread receives: use polybus.sync.Bus(bus) here, and close() to drain"
         )
     _check_loop(backend, uvloop)
     end_by_sigterm()  # until the event loop handles it
@@ -256,7 +256,7 @@ def _check_loop(backend: str, uvloop: bool) -> None:
     with suppress(RuntimeError):
         here = running_loop().backend
         raise LocalProtocolError(
-            f"run() starts an event loop, and one of {here} runs here already: use `async with bus.serve(url): "
+            f"run() starts an event loop, but {here} is already running one: use `async with bus.serve(url): "
             "await bus.wait_closed()` in it"
         )
     if uvloop and backend == "asyncio" and find_spec("uvloop") is None:
@@ -327,7 +327,6 @@ class _Run:
         self._force: threading.Timer | None = None
 
     async def main(self, addresses: _Addresses) -> None:
-        """Serve until a signal arrives. Errors are raised without their exception groups."""
         failure: BaseException | None = None
         self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
         with anyio.open_signal_receiver(*ending_signals()) as signals:
@@ -388,7 +387,7 @@ class _Run:
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:
-        """Wait for the first signal. Returns False if the bus was closed before."""
+        """Returns False if the bus was closed before a signal arrived."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_closed, group.cancel_scope)
             await self._signalled.wait()

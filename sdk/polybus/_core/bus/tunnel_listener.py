@@ -42,7 +42,7 @@ def _read(message: Message) -> _Opening:
         raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")
     protocol = body.get("protocol")
     if protocol is not None and not isinstance(protocol, str):
-        raise BadRequest("the protocol inside a tunnel is text")
+        raise BadRequest("the protocol inside a tunnel is a string")
     headers = {name.lower(): value for name, value in _texts(body, "headers").items()}
     return _Opening(protocol, headers, _texts(body, "params"))
 
@@ -50,7 +50,7 @@ def _read(message: Message) -> _Opening:
 def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
     found = body.get(member) or {}
     if not isinstance(found, dict) or not all(isinstance(one, str) for pair in found.items() for one in pair):
-        raise BadRequest(f"{member} of a tunnel are text to text")
+        raise BadRequest(f"{member} of a tunnel map strings to strings")
     return found
 
 
@@ -74,7 +74,6 @@ class TunnelListener:
         return matches(self.pattern, name)
 
     async def aclose(self) -> None:
-        """Forget the gate when the inner bus is left."""
         self._gate = None
 
     async def gate(self) -> BusGate:
@@ -128,11 +127,10 @@ class TunnelListener:
         return channel
 
     async def admit(self, peer: PeerParty, message: Message, channel: FrameChannel) -> None:
-        """Admit a tunnel as a link of the inner bus. Raises `RequestError` if it is refused."""
         given = _read(message)
         inner, name = self._inner, str(message.subject)
         if given.protocol is not None and given.protocol != self._adapter.name:
-            text = f"{self._adapter.name} is spoken in the tunnel {name!r}, not {given.protocol[:64]!r}"
+            text = f"the tunnel {name!r} uses {self._adapter.name}, not {given.protocol[:64]!r}"
             raise RequestError(Code.FAILED_PRECONDITION, text)
         depth = hops_of(message) + 1
         limit = min(self._outer.services.limits.hops, inner.services.limits.hops)

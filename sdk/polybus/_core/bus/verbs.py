@@ -293,13 +293,7 @@ class BusVerbs(Router):
     ) -> ChannelContext[Out, In]: ...
     @overload
     def channel(
-        self,
-        subject: str | int,
-        *,
-        sends: type[In],
-        receives: type[T],
-        timeout: float | None = ...,
-        to: AnyPeer | None = ...,
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[T, In]: ...
     @overload
     def channel(
@@ -497,7 +491,7 @@ class BusVerbs(Router):
         self._services.running.check_here()
         route = self._publisher.route_of(name)
         if route.kept and to is None:
-            raise LocalProtocolError(f"{name!r} is stored, which takes a wait: await bus.publish({name!r}, ...)")
+            raise LocalProtocolError(f"{name!r} is stored, which requires waiting: use await bus.publish({name!r}, ...)")
         peers, gone, remote = (route.peers, None, ()) if to is None else self._directory.recipients(to)
         if remote:
             raise TypeError(f"to={shown(to)}: only `await bus.publish(...)` reaches clients of other nodes")

@@ -29,16 +29,7 @@ from ..runtime.injection import InjectedStream, Injection, Provider
 from ..runtime.memory_budgets import AnswerSizes
 from ..runtime.workers import Places
 from .providers import asked_for, capture_maker, check_default, closed_type, context_maker, of_the_web, provider_of
-from .signature import (
-    IMPORT_IT,
-    Signature,
-    Style,
-    check_takes_by_name,
-    injected,
-    items_of,
-    read,
-    takes_by_position,
-)
+from .signature import IMPORT_IT, Signature, Style, check_takes_by_name, injected, items_of, read, takes_by_position
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Reading
@@ -52,8 +43,8 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
     """Raise `TypeError` if a handler cannot read the promised body; `of` names the source of the promise."""
     if not _accepts(hint, takes):
         raise TypeError(
-            f"{function} reads {parameter!r} as {type_name(hint)}, and {of} takes {type_name(takes)}: annotate it so, or "
-            f"change {_promise(of)}"
+            f"{function} reads {parameter!r} as {type_name(hint)}, but {of} takes {type_name(takes)}: change the annotation or "
+            f"{_promise(of)}"
         )
 
 
@@ -79,12 +70,11 @@ def _bare(hint: Any) -> Any:
 
 
 def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:
-    """Raise `TypeError` if a handler does not return the promised type."""
     hint = items_of(hint)
     if not _accepts(returns, hint):
         raise TypeError(
-            f"{function} returns {type_name(hint)}, and {of} returns {type_name(returns)}: annotate it so, or "
-            f"change {_promise(of)}"
+            f"{function} returns {type_name(hint)}, but {of} returns {type_name(returns)}: change the annotation or "
+            f"{_promise(of)}"
         )
 
 
@@ -110,7 +100,6 @@ def _accepts(wanted: Any, given: Any) -> bool:
 
 
 def _items(wanted: Any, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """Return the item types of two containers with the same number of them."""
     if (get_origin(wanted) or wanted) not in _CONTAINERS or (get_origin(given) or given) not in _CONTAINERS:
         return None
     items, others = get_args(wanted), get_args(given)
@@ -136,8 +125,6 @@ _PLAIN_BODY: Final = attrgetter("body")
 
 @define(eq=False, repr=False)
 class Handler:
-    """A function with its subject, and functions that provide its arguments."""
-
     subject: str | int
     """Subject of requests, or pattern of publications."""
     function: Callable[..., Any]
@@ -172,7 +159,6 @@ class Handler:
             raise Misfit.of(error) from error.__cause__
 
     def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
-        """Call the function. Returns a coroutine, an async iterator or the result of a plain function. Raises `Misfit`."""
         if self.only_body is None:
             if self.injection is not None:
                 return self._injected(self.injection, services, message, deadline, channel)
@@ -194,7 +180,7 @@ class Handler:
                 made = conforming(made, kind)
             except Exception as error:
                 says = f"{'its annotation' if kind is self.checks[0] else 'its subject'} says {type_name(kind)}"
-                raise TypeError(f"{self.name} gave {shown(value)}, and {says}: {misfit(error)[0]}") from error
+                raise TypeError(f"{self.name} returned {shown(value)}, but {says}: {misfit(error)[0]}") from error
         return made
 
     @property
@@ -261,14 +247,14 @@ def plan(
     names |= {parameter.name for parameter in signature.parameters}
     if (missing := next((name for name in positions if name not in names), None)) is not None:
         raise TypeError(
-            f"{signature.name} has no parameter for {{{missing}}} of the pattern {handler.subject!r}: name one so, or write *"
+            f"{signature.name} has no parameter for {{{missing}}} of the pattern {handler.subject!r}: add it, or use *"
         )
     if typed is not None:
         if handler.body_name is not None:
             hint = signature.hints.get(handler.body_name, Any)
             check_body(signature.name, handler.body_name, hint, typed.takes)
     if (problem := unwritable(items_of(signature.hints.get("return", Any)))) is not None:
-        raise TypeError(f"{signature.name}: its answer cannot be written as its type says: {problem}")
+        raise TypeError(f"{signature.name}: its answer cannot be encoded as its type: {problem}")
     handler.signature = signature
     read_as_annotated, returns = _body_types(handler, signature)
     if not publication:
@@ -310,7 +296,7 @@ def _maker(
         closed_type(given, f"{function}: the type of {parameter.name!r}")
         receives = read_as(arguments[0] if len(arguments) == 2 else None, takes)
         if (problem := unreadable(receives)) is not None:
-            raise TypeError(f"{function}: no item can be read as what {parameter.name!r} brings: {problem}")
+            raise TypeError(f"{function}: items cannot be decoded as the type of {parameter.name!r}: {problem}")
         return lambda context, message, channel: typed(channel, receives)
     if parameter.name in positions:
         return capture_maker(positions[parameter.name], Any if hint is None else hint, parameter.name, function)
@@ -326,7 +312,7 @@ def _maker(
         )
     reads = read_as(closed_type(hint, f"{function}: the type of {parameter.name!r}", takes), takes)
     if (problem := unreadable(reads)) is not None:
-        raise TypeError(f"{function}: no body can be read as the type of parameter {parameter.name!r}: {problem}")
+        raise TypeError(f"{function}: bodies cannot be decoded as the type of parameter {parameter.name!r}: {problem}")
     handler.body_name, handler.reads = parameter.name, reads
     read_body = _body_reader(reads, parameter.default)
     return lambda context, message, channel: read_body(message)
@@ -406,7 +392,7 @@ def check_group(group: object) -> None:
         raise TypeError(f"group={shown(group)}: the name of a group, for example group='billing', not {type(group).__name__}")
     if not _GROUP.fullmatch(group):
         raise ValueError(
-            f"group={group!r:.60}: 1 to 100 letters, digits, '-', '_' or '.', with no dot at an end or two together"
+            f"group={group!r:.60}: 1 to 100 letters, digits, '-', '_' or '.', without leading, trailing or double dots"
         )
 
 

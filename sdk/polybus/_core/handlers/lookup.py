@@ -22,18 +22,16 @@ class Publication(Struct, frozen=True):
     description: str = ""
 
     def merged(self, other: Publication) -> Publication:
-        """Merge two declarations of one subject. Raises `TypeError` if their types differ."""
         mine, new = self.subject.takes, other.subject.takes
         if mine != new:
             raise TypeError(
-                f"bus.publishes({self.subject.name!r}): it is published with {_name(mine)} already, and now with {_name(new)}: "
-                f"write one type, {_name(mine)} | {_name(new)}"
+                f"bus.publishes({self.subject.name!r}): it is already published with {_name(mine)}, and now with {_name(new)}: "
+                f"use one type, {_name(mine)} | {_name(new)}"
             )
         return self if self.description else other
 
 
 def declared(subject: Any, description: str) -> Publication:
-    """Return a declaration. Raises `TypeError` if the subject is not one, or is one of requests."""
     if isinstance(subject, (str, int)) and not isinstance(subject, bool):
         subject = Subject(subject)
     if not isinstance(subject, Subject):
@@ -41,7 +39,7 @@ def declared(subject: Any, description: str) -> Publication:
     if subject.returns is not Any and subject.returns is not None:
         raise TypeError(
             f"bus.publishes({subject.name!r}): a publication has no answer, and this Subject has {_name(subject.returns)}: "
-            "it is one of requests, which @bus.handle answers"
+            "it is for requests, which @bus.handle answers"
         )
     return Publication(subject, description)
 
@@ -83,7 +81,7 @@ class HandlerLookup(Struct, eq=False):
                 raise TypeError(
                     f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
                     + (f" as {old.subject!r}" if old.subject != handler.subject else "")
-                    + ", and a subject has one handler: give this one a subject of its own"
+                    + ", and a subject can have only one handler: use another subject"
                 )
         for handler in handlers:
             self.handlers[handler.subject] = handler
@@ -93,14 +91,12 @@ class HandlerLookup(Struct, eq=False):
                 self.handler_added(handler)
 
     def add_subscriber(self, spec: SubscriberSpec) -> None:
-        """Register an `on` function. Raises `TypeError` if this router is already included."""
         self._check_open(spec.handler)
         self.subscribers.append(spec)
         if self.subscriber_added is not None:
             self.subscriber_added(spec)
 
     def add_publication(self, publication: Publication) -> None:
-        """Declare a publication. Raises `TypeError` if it is already declared with another type."""
         name = publication.subject.name
         known = self.publications.get(name)
         self.publications[name] = publication if known is None else known.merged(publication)
@@ -108,7 +104,7 @@ class HandlerLookup(Struct, eq=False):
     def _check_open(self, handler: Handler) -> None:
         if self.copied:
             raise TypeError(
-                f"{handler.name}: the router is included already, and {handler.subject!r} would reach no bus: "
+                f"{handler.name}: the router has already been included, so {handler.subject!r} would not reach the bus: "
                 "register all handlers of a router, then bus.include(router)"
             )
 
@@ -149,7 +145,7 @@ class HandlerLookup(Struct, eq=False):
     def meant(self, subject: str | int) -> str:
         """Return a hint for a subject without a handler, or an empty string."""
         if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
-            return "an `on` handler receives it, and sends no answers; publish it, or register it with bus.handle"
+            return "an `on` handler receives it but does not answer; publish it, or register it with bus.handle"
         from difflib import get_close_matches
 
         names = {str(name).strip().casefold(): name for name in self.handlers}

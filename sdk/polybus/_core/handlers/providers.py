@@ -31,8 +31,8 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
     if hasattr(default, "default_factory") and is_own(default):
         word = type(default).__name__.removesuffix("Info")
         raise TypeError(
-            f"{function}: {parameter.name!r} has {word}(...) as its default: write it into the type, as in "
-            f"Annotated[int, {word}(gt=0)], and the default itself behind that"
+            f"{function}: {parameter.name!r} has {word}(...) as its default: put it into the type, as in "
+            f"Annotated[int, {word}(gt=0)], followed by the default itself"
         )
 
 
@@ -46,7 +46,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
         return hint
     if promised is Any:
         raise TypeError(
-            f"{what} leaves open what {variable} stands for: register the method of an object whose class says it, as in "
+            f"{what} does not say what {variable} is: register the method of an object whose class says it, as in "
             "`class Users(Rows[User])`, name the type, or write Any; a decorator keeps the types by functools.wraps"
         )
     return promised
@@ -97,7 +97,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
         if inspect.isroutine(found) or isinstance(found, type):
             word = found.__name__
             if word in ("Depends", "Security") and str(found.__module__).partition(".")[0] in _MAKERS:
-                raise TypeError(f"{of}: {parameter.name!r} has {word} without its function, write {word}(session)")
+                raise TypeError(f"{of}: {parameter.name!r} has {word} without its function: write {word}(session)")
             continue
         if _is_mark(found):
             function = found.dependency
@@ -107,13 +107,12 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
     if _has_mark_within(hint, []):
         raise TypeError(
             f"{of}: {parameter.name!r} has Depends within {shown(hint)}, where the peer would choose its value: write "
-            "Annotated[..., Depends(session)] around all of its type, as in Annotated[Session | None, Depends(session)]"
+            "Annotated[..., Depends(session)] around the whole type, as in Annotated[Session | None, Depends(session)]"
         )
     return None
 
 
 def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
-    """Check whether there is a mark inside a type, where nothing would provide the value."""
     if any(hint is one for one in seen):  # a named type that contains itself
         return False
     seen.append(hint)
@@ -152,7 +151,9 @@ def provider_of(
     if not callable(function):
         raise TypeError(f"{handler}: Depends({function!r:.100}): a function")
     if type(function).__hash__ is None:  # the cache of a call needs a hash
-        raise TypeError(f"{name} has no hash, as its class has an __eq__: give that @define(eq=False), @frozen or a __hash__")
+        raise TypeError(
+            f"{name} is not hashable, because its class defines __eq__: use @define(eq=False), @frozen or a __hash__"
+        )
     if function in within:
         raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
     if str(getattr(function, "__module__", "")).startswith("polybus.fastapi"):
@@ -183,11 +184,11 @@ def _maker(
         return capture_maker(positions[parameter.name], hint, parameter.name, name)
     if (of_web := of_the_web(parameter, hint)) is not None:
         raise TypeError(
-            f"{name} wants {of_web} as {parameter.name!r}, and a call of a bus has no HTTP request: take {_WHAT}, or give the "
+            f"{name} needs {of_web} as {parameter.name!r}, but a call of a bus has no HTTP request: use {_WHAT}, or give the "
             "handler another function"
         )
     if parameter.default is _EMPTY:
-        raise TypeError(f"{name} wants {parameter.name!r}, which no call can provide: take {_WHAT}; or give it a default")
+        raise TypeError(f"{name} needs {parameter.name!r}, which no call can provide: use {_WHAT}, or give it a default")
     return None
 
 

@@ -85,12 +85,11 @@ class Signature(Struct, frozen=True):
 
 
 def read(function: Any, *, inline: bool = False) -> Signature:
-    """Read a function's signature. Raises `TypeError`, with the problem and the remedy, if it cannot be a handler."""
     name = name_of(function)
     if isinstance(function, staticmethod):
         function = function.__func__
     if isinstance(function, classmethod):
-        raise TypeError(f"{name} is a classmethod without its class: register the bound one, bus.handle(...)(Class.{name})")
+        raise TypeError(f"{name} is an unbound classmethod: register the bound one, bus.handle(...)(Class.{name})")
     if not callable(function):
         raise TypeError(f"{name} is not callable: a handler is a function")
     parameters = _parameters(function, name)
@@ -100,7 +99,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
         hints["return"] = _awaited(hints["return"])
     if parameters and _is_unbound(function, parameters[0], hints):
         method = name.rpartition(".")[2]
-        raise TypeError(f"{name} is a method without its object: register the bound one, bus.handle(...)(service.{method})")
+        raise TypeError(f"{name} is an unbound method: register the bound one, bus.handle(...)(service.{method})")
     return Signature(name, function, parameters, hints, _style(function, name, parameters, hints, inline), lost)
 
 
@@ -134,7 +133,7 @@ def injected(hint: Any) -> Any:
             raise TypeError(f"{hint} is neither the body nor something to inject: annotate with one of them")
         return given[0] if given else None
     if get_origin(hint) is Message:
-        raise TypeError(f"{hint}: a handler is given a plain Message; the body, converted, is a parameter of its own")
+        raise TypeError(f"{hint}: a handler receives a plain Message; add another parameter for the converted body")
     kind = get_origin(hint) or hint
     if isinstance(kind, type) and issubclass(kind, Context):  # including the class for threads
         return kind
@@ -152,7 +151,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     except (ValueError, NameError) as error:  # builtins have no signature; Python 3.14 looks annotations up here
         if isinstance(error, NameError):
             raise _unresolved(function, name, error) from error
-        raise TypeError(f"{name} shows no signature: wrap it in a function with named parameters") from error
+        raise TypeError(f"{name} has no signature: wrap it in a function with named parameters") from error
     bound = function.keywords if isinstance(function, functools.partial) else ()
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in bound]
     for parameter in parameters:
@@ -163,7 +162,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
                 "(in a decorator, functools.wraps shows those of the function inside)"
             )
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise TypeError(f"{name}: positional-only parameter {parameter.name!r} cannot be injected by name: leave out the /")
+            raise TypeError(f"{name}: positional-only parameter {parameter.name!r} cannot be injected by name: remove the /")
     return parameters
 
 
@@ -192,7 +191,6 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
 
 
 def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
-    """Return the text of the result annotation that `hints_of` left out, or None."""
     text = _annotation_texts(_annotated(function)).get("return")
     hint = hints.get("return")
     if text is None or (hint is not None and not (gives_many(hint) and not get_args(hint) and "[" in text)):
@@ -234,7 +232,6 @@ def without_name(hint: Any) -> Any:
 
 
 def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
-    """Resolve each hint separately, because the result type may exist only for type checkers."""
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
     values = {} if sys.version_info >= (3, 14) else target.__annotations__  # some may not be text
@@ -299,7 +296,7 @@ def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name
     """Raise `TypeError` if a decorator does not accept the arguments by name: it may show the signature of another function."""
     if not _all_take(function, 0, names):
         raise TypeError(
-            f"{name}: a decorator around it does not take the arguments by their names, {', '.join(names)}: let its wrapper "
+            f"{name}: a decorator around it does not accept the arguments by name, {', '.join(names)}: let its wrapper "
             "take *args and **kwargs"
         )
 
@@ -330,9 +327,7 @@ def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints:
     inner = _innermost(called)  # behind plain decorators
     if any(_is_channel(hints.get(parameter.name), name, parameter) for parameter in parameters):
         if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(inner)):
-            raise TypeError(
-                f"{name} takes a Channel, and is not an `async def` function without `yield`, as a channel requires"
-            )
+            raise TypeError(f"{name} takes a Channel, so it must be an `async def` function without `yield`")
         return "channel"
     if inspect.isgeneratorfunction(called) or inspect.isgeneratorfunction(inner):
         raise TypeError(f"{name} is a plain generator: make it `async def` with `yield` to answer bus.stream()")
@@ -362,7 +357,6 @@ def items_of(hint: Any) -> Any:
 
 
 def _called(function: Any) -> Any:
-    """Return the function that is finally called, behind partials and ``__call__``."""
     function = _without_partial(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 

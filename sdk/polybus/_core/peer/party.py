@@ -43,7 +43,7 @@ _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 _TELLING: Final = 1.0
 """Requests with a shorter timeout, in seconds, may have timed out for that reason only."""
 _UNHEARD: Final = (
-    "raise timeout= or look at the handler; nothing has come over this link yet: "
+    "increase timeout=, or check the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
 )
 

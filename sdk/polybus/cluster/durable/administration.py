@@ -73,7 +73,7 @@ class Administration(Letters):
             LocalProtocolError: The bus is not a node of a cluster.
         """
         parts = parts_of(bus)
-        backbone = parts.mesh
+        backbone = parts.links.mesh
         found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
         if not isinstance(backbone, Backbone) or found is None:
             raise LocalProtocolError(

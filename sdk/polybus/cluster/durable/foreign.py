@@ -122,7 +122,7 @@ async def letters_of(bus: Bus) -> Letters:
     """
     jetstream, publishing = _streams_of(bus)
     parts = parts_of(bus)
-    adapter: Any = parts.peers[0].link.adapter
+    adapter: Any = parts.links.peers[0].link.adapter
     prefix = adapter.dead_letters
     stream = await _stream_of_letters(jetstream, prefix)
     place = LetterPlace(f"the stream {stream!r}", stream, prefix, str, ours=False)
@@ -135,7 +135,7 @@ def publishing_of(bus: Bus) -> StoredPublishing:
 
 def _streams_of(bus: Bus) -> tuple[JetStream, StoredPublishing]:
     parts: BusParts = parts_of(bus)
-    (peer,) = parts.peers
+    (peer,) = parts.links.peers
     return _streams(parts.services, peer.link, peer.link.adapter)
 
 

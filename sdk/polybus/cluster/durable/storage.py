@@ -254,7 +254,7 @@ class StoredReading(Extension):
         if streams is None:
             if not has_streams(link):
                 raise Unsupported(_NO_STREAMS.format(link.adapter.name))
-            if link not in self._parts.opened:
+            if link not in self._parts.links.opened:
                 raise link.disconnected(sent=False)
             from .foreign import ForeignStreams  # takes 0.1 s, and few programs need it
 
@@ -268,7 +268,7 @@ class StoredReading(Extension):
         Raises:
             AmbiguousRoute: Several are possible.
         """
-        links: list[Link] = [link for link in self._parts.opened if has_streams(link)]
+        links: list[Link] = [link for link in self._parts.links.opened if has_streams(link)]
         if len(links) < 2:
             return links[0] if links else None
         for link in links:
@@ -283,7 +283,7 @@ class StoredReading(Extension):
         Raises:
             BusError: As `StoreReaders.prepare`.
         """
-        if self._parts.mesh is not None:
+        if self._parts.links.mesh is not None:
             return
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]
         if specs:
@@ -304,7 +304,7 @@ class StoredReading(Extension):
     @property
     def _waiting(self) -> list[SubscriberSpec]:
         """The durable handlers that no link reads for."""
-        specs = self._parts.subscribers
+        specs = self._parts.lookup.subscribers
         return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
 
     def check_handlers(self) -> None:
@@ -313,7 +313,7 @@ class StoredReading(Extension):
         Raises:
             LocalProtocolError: A handler has no engine, and no expected link leads to one.
         """
-        if self._parts.mesh is None and not self.expected:
+        if self._parts.links.mesh is None and not self.expected:
             for spec in self._waiting:
                 assert spec.reading is not None
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
@@ -360,7 +360,7 @@ class StoredReading(Extension):
             return self._behind(subscription.peer.link).readers
         if self.cluster is not None:
             return self.cluster
-        link = None if self._parts.mesh is not None else self._chosen(subscription.pattern)
+        link = None if self._parts.links.mesh is not None else self._chosen(subscription.pattern)
         if link is None:
             raise LocalProtocolError(_NOTHING_STORED % (subscription.pattern,))
         return self._behind(link).readers
@@ -378,7 +378,7 @@ class StoredReading(Extension):
             LocalProtocolError: The publication has no store, or `to=` names several peers.
             Unsupported, AmbiguousRoute: As `subscribe`.
         """
-        mesh = self._parts.mesh
+        mesh = self._parts.links.mesh
         if kept and peers is None and self.stores is not None and mesh is not None:
             return self.stores, mesh.peer
         if not kept and (peers is None or len(peers) == 1):

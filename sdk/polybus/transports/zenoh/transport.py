@@ -418,7 +418,7 @@ _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
 """First and longest pause in seconds before a listening session that has ended is reopened."""
 _PORTS_TRIED: Final = 5
-_ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) goes on trying"
+_ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) keeps trying"
 
 
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:

@@ -211,7 +211,7 @@ async def test_a_bus_that_serves_tells_an_address_behind_its_only_peer_and_asks_
         return bus
 
     async with car.serve("up+memory://serving", protocol=Up(entity=CAR, names=NAMES)) as listener:
-        with pytest.raises(NoHandler, match="has opened no link"):
+        with pytest.raises(NoHandler, match="has not opened a link"):
             await car.notify("door.opened", 1, to=PHONE)
         phone = Up(entity=PHONE, names=NAMES)
         async with connect(listener.url, bus=told_by(Bus()), protocol=phone):

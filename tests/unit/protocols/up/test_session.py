@@ -443,7 +443,7 @@ def test_bytes_that_nobody_has_read_are_read_before_they_leave() -> None:
     ours = session(peer=PHONE)
     for message in (request("UpdateDoor"), Message(Kind.PUBLISH, "door.opened"), Message(Kind.NOTIFY, "door.opened")):
         message.raw, message.format = b'1,"publish":"admin"', JSON
-        with pytest.raises(EncodeError, match="the bytes of the body are not application/json"):
+        with pytest.raises(EncodeError, match="the body is not application/json"):
             ours.send(message, 0.0)
         message.raw = b'{"a":1}'
         ours.send(message, 0.0)
