@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..plugins.tools import lazy_names
 from .faults import Faults
 from .pairing import context, pair
 from .simulation import FaultRates, Process, SimulatedConnection, World, simulated
@@ -36,21 +37,13 @@ __all__ = [
 ]
 
 
+_lazy = lazy_names(__name__, {".contract": ["protocol_suite", "transport_suite"], ".nats_engine": ["NatsEngine", "cluster"]})
+
+
 def __getattr__(name: str) -> Any:
     """Import the suites and the cluster on first use, because an application's tests may not run under pytest."""
-    if name == "NatsEngine":
-        from .nats_engine import NatsEngine
+    if name.endswith("_suite"):
+        import pytest
 
-        return NatsEngine
-    if name == "cluster":
-        from .nats_engine import cluster
-
-        return cluster
-    if name not in ("protocol_suite", "transport_suite"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import pytest
-
-    pytest.register_assert_rewrite(f"{__name__}.contract")  # so that failures show both sides
-    from . import contract
-
-    return getattr(contract, name)
+        pytest.register_assert_rewrite(f"{__name__}.contract")  # so that failures show both sides
+    return _lazy(name)

@@ -151,12 +151,7 @@ class Window:
     """
 
     def __init__(
-        self,
-        origin: str,
-        parent: WindowProxy | None = None,
-        *,
-        proxy: WindowProxy | None = None,
-        shuffle: Random | None = None,
+        self, origin: str, parent: WindowProxy | None = None, *, proxy: WindowProxy | None = None, shuffle: Random | None = None
     ) -> None:
         check_origin(origin)
         self.shuffle: Random | None = shuffle

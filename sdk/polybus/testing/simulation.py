@@ -534,10 +534,7 @@ def _run(seed: int, faults: FaultRates, limit: float, scenario: Callable[[World]
         ids = random.Random(f"{seed}/ids")
         sources.set(
             Sources(
-                urandom=ids.randbytes,
-                rng=ids,
-                monotonic=loop.time,
-                wall_clock_ns=lambda: int((_EPOCH + loop.time()) * 1e9),
+                urandom=ids.randbytes, rng=ids, monotonic=loop.time, wall_clock_ns=lambda: int((_EPOCH + loop.time()) * 1e9)
             )
         )
         world = World(seed, faults, loop)

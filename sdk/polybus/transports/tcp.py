@@ -53,7 +53,7 @@ class PendingTcpConnection(PendingConnection):
     def no(self, error: BusError) -> bytes:
         return closing_frame(code_for(error), text_of(error))
 
-    def let_in(self, admission: Admission) -> TcpTransport:
+    def let_in(self, admission: Admission) -> TcpTransport | FramedTransport:
         return TcpTransport(_name(self.listener.url), self.wire, self.listener.options.host)
 
 
@@ -75,38 +75,30 @@ class TcpConnector(NetConnector):
         if name == "unix":
             if options.tls is not None:
                 raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
-            wire = await dial_unix(self.url, unix_path(self.url), options.host)
-        else:
-            tls = self.tls.context(name, options.tls)
-            try:
-                return await self._dial(name, tls, options)
-            except ConnectFailed:
-                self.addresses.failed()
-                raise
-        return _prefixed(name, wire, options) if options.framing is None else _framed(name, wire, options)
+            return _transport(name, await dial_unix(self.url, unix_path(self.url), options.host), options)
+        tls = self.tls.context(name, options.tls)
+        try:
+            return await self._dial(name, tls, options)
+        except ConnectFailed:
+            self.addresses.failed()
+            raise
 
     async def _dial(self, name: str, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
         host, port = self.addresses.current
-        url = self.addresses.url(self.url)
-        own = self.addresses.host
-        if options.framing is None:
-            return _prefixed(name, await dial_tcp(url, host, port, tls, options.host, own), options)
-        if tls is None:
-            return _framed(name, await dial_tcp(url, host, port, None, options.host, own), options)
+        url, own = self.addresses.url(self.url), self.addresses.host
+        if options.framing is None or tls is None:
+            return _transport(name, await dial_tcp(url, host, port, tls, options.host, own), options)
         wire, said = await dial_with_preface(url, host, port, tls, options.host, own, options.framing.plain_preface)
-        return _framed(name, wire, options, said)
+        return _transport(name, wire, options, said)
 
 
-def _prefixed(name: str, wire: Wire, options: DialOptions) -> TcpTransport:
-    transport = TcpTransport(name, wire, options.host)
-    wire.attach(transport)
-    return transport
-
-
-def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> FramedTransport:
-    """Create a transport with the protocol's framing, starting with the bytes in `said`."""
-    assert options.framing is not None
-    transport = FramedTransport(name, wire, options.host, options.framing)
+def _transport(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> Transport:
+    """Create a transport, starting with the bytes in `said`."""
+    framing = options.framing
+    transport: TcpTransport | FramedTransport
+    transport = (
+        TcpTransport(name, wire, options.host) if framing is None else FramedTransport(name, wire, options.host, framing)
+    )
     wire.attach(transport)
     if said:
         transport.data_received(said)
@@ -177,13 +169,8 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
         pass
 
 
-class PendingFramedConnection(PendingConnection):
+class PendingFramedConnection(PendingTcpConnection):
     __slots__ = ()
-
-    def begin(self) -> None:
-        listener = self.listener
-        name = listener.url.partition(":")[0]
-        self.ask(Handshake(protocol=listener.options.protocol, transport=name, url=listener.url, address=self.wire.address))
 
     def no(self, error: BusError) -> bytes:
         """Return nothing: the protocol cannot refuse a client before its handshake."""
@@ -192,7 +179,7 @@ class PendingFramedConnection(PendingConnection):
     def let_in(self, admission: Admission) -> FramedTransport:
         options = self.listener.options
         assert options.framing is not None
-        return FramedTransport(self.listener.url.partition(":")[0], self.wire, options.host, options.framing)
+        return FramedTransport(_name(self.listener.url), self.wire, options.host, options.framing)
 
 
 def _pending(options: ListenOptions) -> type[PendingConnection]:

@@ -57,6 +57,11 @@ class Lines:
         return data.find(b"\n") + 1
 
 
+class LinesAfterTls(Lines):
+    def plain_preface(self, data: bytes) -> int | None:
+        return None
+
+
 LINES: dict[str, Any] = {"framing": Lines(), "reads": frozenset({"binary"}), "writes": "binary"}
 
 
@@ -201,3 +206,15 @@ async def test_a_server_that_says_nothing_before_tls_is_given_up(anyio_backend: 
 async def test_polybus_is_no_server_that_begins_in_plain(anyio_backend: Any, server_tls: ssl.SSLContext) -> None:
     async with running(anyio_backend) as host:
         await refused(serving(host, "tls://127.0.0.1:0", tls=server_tls, **LINES), Unsupported, match="begins in plain")
+
+
+async def test_a_client_certificate_is_shown_to_authenticate(
+    anyio_backend: Any, authority: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    lines = {**LINES, "framing": LinesAfterTls()}
+    async with running(anyio_backend) as host, serving(host, "tls://127.0.0.1:0", tls=server_tls, **lines) as server:
+        await dial(host, server.url, tls=client_tls(authority, "alice@plant.example"), **lines)
+        await server.gate.peer()
+        peer = server.gate.handshakes[0].tls_peer
+        assert peer is not None
+        assert ("email", "alice@plant.example") in peer["subjectAltName"]

@@ -18,15 +18,7 @@ from ...plugins import Admission, Listening, ListenOptions, Reservation, Transpo
 from ...plugins.connections import SLOWEST, Pace
 from ...plugins.registry import find_web_endpoint
 from ...plugins.tools import log_fields
-from ...transports.asgi import (
-    AsgiRequest,
-    AsgiWebSocket,
-    HandshakeRejected,
-    Receive,
-    Scope,
-    Send,
-    answered,
-)
+from ...transports.asgi import AsgiRequest, AsgiWebSocket, HandshakeRejected, Receive, Scope, Send, answered
 from ...transports.sockets import NetAddress
 
 T = TypeVar("T")

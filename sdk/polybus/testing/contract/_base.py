@@ -190,11 +190,7 @@ def _has(capabilities: Capabilities, want: str) -> bool:
 
 
 def suite(
-    name: str,
-    parts: Iterable[type],
-    members: Mapping[str, Any],
-    capabilities: Capabilities | None,
-    skip: Mapping[str, str],
+    name: str, parts: Iterable[type], members: Mapping[str, Any], capabilities: Capabilities | None, skip: Mapping[str, str]
 ) -> type[Any]:
     """Return a class with the tests of all parts, each with a time limit, except for those that the protocol cannot pass."""
     made: dict[str, Any] = {**members, "__test__": True}

@@ -245,10 +245,7 @@ class TransportContract:
 
 
 def transport_suite(
-    make: Callable[[], TransportAdapter],
-    address: str | Ground,
-    *,
-    skip: Mapping[str, str] | None = None,
+    make: Callable[[], TransportAdapter], address: str | Ground, *, skip: Mapping[str, str] | None = None
 ) -> type[Any]:
     """Return the tests for a transport: ``TestMine = transport_suite(MyTransport, "mine://127.0.0.1:0")`` in a test module.
 

@@ -1,8 +1,8 @@
 """Connects buses over message ports: between pages and frames, with workers, or over any other carrier of whole messages.
 
-`PortTransport` connects over any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel` imitates a
-browser's message channel in one process. `script` returns the JavaScript for a real browser, and `polybus.testing.browser` has
-windows and frames for tests. In Pyodide you can pass a JavaScript port.
+`PortTransport` connects over a `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. In Pyodide you can pass a
+JavaScript port. `MessageChannel` imitates a browser's message channel in one process, `script` returns the JavaScript for a
+real browser, and `polybus.testing.browser` has windows and frames for tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A browser's port for Python in the browser (Pyodide): of a frame, a worker or a channel."""
+"""Ports of a browser for Python in the browser (Pyodide): frames, workers and channels."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .channel import PortData, PortInfo
 
 _EXPECTED: Final = "a MessagePort of JavaScript, a worker, or the global scope of one"
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
-"""Only the posted data crosses into Python, one object less per message."""
+"""Only the posted data crosses into Python, which saves an object per message."""
 _FAILED: Final = "(callback) => () => callback()"
 _CLOSED: Final = "(callback) => (event) => callback(event.reason ?? 'the port was closed')"
 
 
 class JSPort:
-    """A JavaScript `MessagePort`, a worker, or its global scope, as a port for a bus; needs Pyodide.
+    """A JavaScript `MessagePort`, a worker, or its global scope, as a port for a bus. Needs Pyodide.
 
-    `PortTransport` makes one implicitly: ``connect(PortTransport(port), protocol="ubre")``. Use it directly if you know more
-    about the port than the object shows. A port from `connectToHost` or `serveFrame` of the JavaScript module has its origin
-    and epoch.
+    `PortTransport` creates one implicitly: ``connect(PortTransport(port), protocol="ubre")``. Create one yourself if you know
+    more about the other end than the object shows. A port from ``connectToHost`` or ``serveFrame`` already has its origin and
+    epoch.
 
     Args:
         port: The JavaScript object.
-        info: Facts about the other end that the object does not have.
+        info: Facts about the other end that the object doesn't have.
 
     Raises:
-        LocalProtocolError: This Python does not run in a browser.
-        TypeError: The object is not a port.
+        LocalProtocolError: If this Python does not run in a browser.
+        TypeError: If the object is not a port.
     """
 
     def __init__(self, port: Any, info: PortInfo | None = None) -> None:
@@ -48,7 +48,7 @@ class JSPort:
         self._proxies: list[Any] = []
 
     def post(self, data: PortData) -> None:
-        """Send a message: text as a string, bytes as a transferred ArrayBuffer."""
+        """Send a string, or bytes as a transferred ArrayBuffer."""
         if type(data) is str:
             self._post(data)
         else:
@@ -67,10 +67,10 @@ class JSPort:
 
     @staticmethod
     def _bytes_of(data: Any) -> Any:
-        """The bytes of a buffer. Any other object is returned unchanged; it may have a method of that name."""
+        """Return the bytes of a buffer. Any other object, which may have a method of that name, is returned unchanged."""
         try:
             found = data.to_bytes()
-        except Exception:  # a foreign JavaScript object's `to_bytes` may raise anything
+        except Exception:  # the `to_bytes` of any other object may raise anything
             return data
         return found if type(found) is bytes else data
 
@@ -93,7 +93,7 @@ class JSPort:
         proxies, self._proxies = self._proxies, []
         if not proxies:
             return
-        # Even if closing fails, and later, because a proxy may be the caller.
+        # Even if closing fails; and not immediately, because a proxy may be the caller.
         asyncio.get_running_loop().call_soon(_destroy, proxies)
         self._port.onmessage = self._port.onmessageerror = None
         # `close` of a worker's global scope would end the worker.
@@ -102,7 +102,7 @@ class JSPort:
 
 
 def can_post(value: Any) -> bool:
-    """True for a JavaScript port or the like. A window is not one: any page in it would receive the messages."""
+    """Return True for a JavaScript port. A window is not one, because any page in it would receive the messages."""
     return callable(getattr(value, "postMessage", None)) and not hasattr(value, "window")
 
 

@@ -22,8 +22,8 @@ from .connection import Hello, PortConnection
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
-"""A source of ports: one port, a plain or async function that returns a new port, or an iterator of ports. In a browser each
-port may be a JavaScript object, whose type is `Any`.
+"""A source of ports: a port, a plain or async function that returns a new port, or an async iterator of ports. In a browser
+each port may be a JavaScript object, whose type is `Any`.
 """
 
 _EXPECTED = "a message port, a function that gives one, or an async iterator of ports"
@@ -50,8 +50,6 @@ class Single:
 
 @frozen
 class _Function:
-    """A new port per call."""
-
     _function: Callable[[], Any]
     lasting: bool = True
     one_at_a_time: bool = True
@@ -72,7 +70,9 @@ class _Function:
 
 
 class _Iterator:
-    """Ports from an iterator. Cancelling would end an async generator, so waiting for its next port survives a time-out."""
+    """Ports from an async iterator. A time-out must not cancel an async generator, which would end it, so its next port is
+    awaited in a task.
+    """
 
     one_at_a_time = False
 
@@ -135,7 +135,7 @@ def source_of(source: Any) -> _Source:
 
 
 def _port_of(value: Any) -> MessagePort | None:
-    """Return a value as a port, including one from JavaScript, or None for other values.
+    """Return a value as a port, including one from JavaScript, or `None` for other values.
 
     Raises `TypeError` if the value has async methods.
     """
@@ -152,7 +152,6 @@ def _port_of(value: Any) -> MessagePort | None:
 
 
 def _given(value: Any, url: str) -> MessagePort:
-    """Return a value as a port. Raises `TypeError` if it is not one."""
     port = _port_of(value)
     if port is None:
         raise TypeError(f"{url} gave {_named(value)}, which is no message port")
@@ -169,20 +168,17 @@ def _named(value: Any) -> str:
 
 
 class PortListening:
-    """Implements `plugins.Listening`."""
-
     def __init__(self, url: str, options: ListenOptions) -> None:
         self.url: str = url
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.host: Host = options.host
         self._options = options
         self._waiting: dict[PendingPort, None] = {}
-        """Ports that have not been admitted yet. A port without polybus at the other end may be silent for hours, and no event
-        shows that a page has gone, so there are at most `Limits.handshakes` of them.
+        """Ports that are not admitted yet, at most `Limits.handshakes`. If the other end doesn't use polybus, it may be silent
+        for hours, and no event shows that a page is gone.
         """
 
     def receive(self, port: MessagePort) -> PendingPort:
-        """Accept a port of a potential client."""
         silent = [newcomer for newcomer in self._waiting if newcomer.silent]
         if len(silent) >= self.host.limits.handshakes:
             silent[0].give_way()
@@ -200,7 +196,7 @@ class PortListening:
 
 
 class PendingPort:
-    """One port of a serving bus, which waits for the port's first message."""
+    """A port of a serving bus that waits for the other end's first message."""
 
     def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[PendingPort, None]) -> None:
         self._port = port
@@ -230,7 +226,6 @@ class PendingPort:
         gate.admit(self._handshake(said), self._decided)
 
     def give_way(self) -> None:
-        """Close the port to make room for others."""
         self._refuse(1013, "it has sent nothing, and other clients wait")
 
     def _decided(self, outcome: Admission | BusError) -> None:
@@ -273,27 +268,27 @@ def run_port(port: MessagePort, host: Host) -> None:
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
-"""First and longest pause, in seconds, before a serving bus asks a failed source for a port again."""
+"""First and longest pause in seconds before a serving bus asks a failed source for a port again."""
 
 
 class PortTransport:
     """Connects over message ports, for ``connect(PortTransport(port))`` and ``bus.serve(PortTransport(port))``.
 
     A single port allows one connection, which cannot reconnect. A function is called for each attempt, so a link can reconnect
-    over a new port; a serving bus calls it again after the connection has ended. From an async iterator of ports (such as
-    `serve_frame`), each attempt uses the next port, and a serving bus accepts each port at once.
+    over a new port; a serving bus calls it again when the connection has ended. An async iterator of ports (such as
+    `serve_frame`) provides the next port for each attempt, and a serving bus accepts every port immediately.
 
-    The connecting end sends a greeting and waits for that of the other end, so `connect` raises an error if it is refused. The
+    The connecting end sends a greeting and waits for the other end's, so `connect` raises an error if it is refused. The
     greeting also carries the headers of `connect`, which are sent only over the port.
 
     Args:
         source: A port, a function that returns one, or an async iterator of ports. In Pyodide each may be a JavaScript port.
-        bare: True if the other end does not use polybus. Then no greetings are exchanged, and the other end gets only frames.
-            It sends no signs of life, so the loss of the connection goes unnoticed, and it cannot pause the sender. The
-            serving side detects such an end automatically.
+        bare: Set this if the other end does not use polybus. It then receives only frames, without a greeting. Since it sends
+            no signs of life, the loss of the connection goes unnoticed, and it cannot pause the sender. A serving bus detects
+            such an end automatically.
 
     Raises:
-        TypeError: The object is not a source of ports.
+        TypeError: If the object is not a source of ports.
     """
 
     def __init__(self, source: PortSource, *, bare: bool = False) -> None:
@@ -302,7 +297,7 @@ class PortTransport:
 
     @property
     def url(self) -> str:
-        """The address to show to people and in error texts."""
+        """The address, for logs and error texts."""
         return f"port://{self._source.name}"
 
     @property
@@ -322,11 +317,11 @@ class PortTransport:
         """Make one attempt to connect: get a port, and exchange greetings.
 
         Raises:
-            ConnectFailed: There was no port or no greeting in time, or the other end uses another protocol.
-            TypeError: The source returned an object that is not a port.
-            Unauthorized: The other end could not authenticate this client.
-            Forbidden: The other end does not admit this client.
-            LocalProtocolError: The port has been used before.
+            ConnectFailed: If no port or no greeting arrives in time, or the other end uses another protocol.
+            TypeError: If the source returns an object that is not a port.
+            Unauthorized: If the other end cannot authenticate this client.
+            Forbidden: If the other end does not admit this client.
+            LocalProtocolError: If the port has been used before.
         """
         _check_tls(options)
         seconds = options.host.limits.connect_timeout
@@ -360,7 +355,7 @@ class PortTransport:
         return connection
 
     async def _greeting(self, connection: PortConnection, options: DialOptions, heard: anyio.Event, said: list[Hello]) -> None:
-        """Wait for the greeting. Raises `ConnectFailed` if there is none, or if the other end uses another protocol."""
+        """Exchange greetings. Raises `ConnectFailed` if there is no answer or the other end uses another protocol."""
         connection.greet(options.subprotocol, options.headers)
         seconds = options.host.limits.handshake_timeout
         with anyio.move_on_after(seconds) as scope:
@@ -378,8 +373,8 @@ class PortTransport:
         """Accept clients on the ports of this source.
 
         Raises:
-            LocalProtocolError: The port has been used before.
-            ConnectFailed: The port fails immediately.
+            LocalProtocolError: If the port has been used before.
+            ConnectFailed: If the port fails immediately.
         """
         _check_tls(options)
         listening = PortListening(self.url, options)
@@ -390,7 +385,6 @@ class PortTransport:
         return listening
 
     def _receive(self, listening: PortListening, port: MessagePort) -> PendingPort:
-        """Receive a port. Raises `ConnectFailed` if it fails immediately."""
         newcomer = listening.receive(port)
         why = newcomer.connection.ended
         if why is not None and why.code == 1006:

@@ -1,12 +1,12 @@
 """``MessageChannel`` and structured clone in one process, without a browser.
 
-A message is cloned when posted and delivered in a later turn of the event loop, one turn per message. The rules are those of a
-real Chromium; one test suite runs against both.
+A message is cloned when it is posted, and delivered in a later turn of the event loop, one message per turn. The rules are
+Chromium's, and one test suite runs against both.
 
-You can post None, bool, int, float, str, bytes, bytearray, `ArrayBuffer`, datetime and exceptions. You can also post a list, a
-tuple, a set, or a dict with string keys that contains these, with shared and circular references. The receiver gets a copy, in
-which a tuple has become a list and an exception a `ClonedError`. Everything else is refused, even instances of classes, whose
-fields a browser would send. `Unreadable` can be posted but not read.
+You can post None, bool, int, float, str, bytes, bytearray, `ArrayBuffer`, datetime and exceptions, and lists, tuples, sets and
+dicts with string keys that contain them, with shared and circular references. The receiver gets a copy, in which a tuple is a
+list and an exception a `ClonedError`. Anything else is refused, including instances of classes, whose fields a browser would
+send. `Unreadable` can be posted but not read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attrs import frozen
 from ...plugins.tools import running_loop
 
 PortData: TypeAlias = str | bytes
-"""The payload of a port: text or binary data, as in a browser."""
+"""The payload of a port: a string or bytes, as in a browser."""
 
 
 @frozen(kw_only=True)
@@ -32,10 +32,10 @@ class PortInfo:
     """Facts about the other end of a port.
 
     Attributes:
-        origin: Origin of the other end's page if a handshake found it; ``"null"`` for an opaque origin.
-        epoch: Number of ports that the handshake has opened for this frame so far, including this one. None if there was no
-            handshake. If there is an epoch, the other end is known to use polybus's control messages.
-        address: Address to show to people and in logs.
+        origin: Origin of the other end's page, if a handshake found it. ``"null"`` is an opaque origin.
+        epoch: Number of ports that the handshake has opened for this frame, including this one, or `None` if there was no
+            handshake. With an epoch, the other end is known to use polybus's control messages.
+        address: Address for logs and error texts.
     """
 
     origin: str | None = None
@@ -48,10 +48,9 @@ class MessagePort(Protocol):
 
     Messages arrive in order, each in a separate call, and never from within `post`.
 
-    Three more methods are optional. ``on_close(callback)`` sets a function that is called as ``callback(reason)`` when the port
-    detects that it has ended (a browser's port never does). ``on_message_error(callback)`` sets a function that is called
-    without arguments for an unreadable message. ``async run()`` runs as a task of the bus, for ports that need one. It must
-    return soon after `close`.
+    Three more methods are optional. ``on_close(callback)`` sets a function to call as ``callback(reason)`` when the port
+    notices that it has ended, which a browser's port never does. ``on_message_error(callback)`` sets a function to call without
+    arguments for each unreadable message. ``async run()`` runs as a task of the bus, and must return soon after `close`.
     """
 
     @property
@@ -60,19 +59,19 @@ class MessagePort(Protocol):
         ...
 
     def post(self, data: PortData, /) -> None:
-        """Send a message without waiting. It is ignored after `close`."""
+        """Send a message without waiting. Ignored after `close`."""
 
     def on_message(self, callback: Callable[[PortData], None], /) -> None:
-        """Start delivery, beginning with messages that have already arrived. It is called once."""
+        """Start delivery, beginning with messages that have already arrived. Called once."""
 
     def close(self) -> None:
-        """Stop delivery. Posted messages still arrive at the other end, which does not notice."""
+        """Stop delivery. Posted messages still arrive at the other end, which doesn't notice."""
 
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 LARGEST: Final = 2**53 - 1
-"""The largest integer that a JavaScript number represents exactly. Larger ones need a BigInt."""
+"""Largest integer that a JavaScript number represents exactly. Larger ones need a BigInt."""
 
 
 class DataCloneError(ValueError):
@@ -101,14 +100,14 @@ class ArrayBuffer:
         return self._data is None
 
     def __len__(self) -> int:
-        """The number of bytes; 0 after a transfer, like ``byteLength``."""
+        """Return the number of bytes, which is 0 after a transfer, like ``byteLength``."""
         return 0 if self._data is None else len(self._data)
 
     def tobytes(self) -> bytes:
         """Return the content.
 
         Raises:
-            DataCloneError: The buffer has been transferred.
+            DataCloneError: If the buffer has been transferred.
         """
         if self._data is None:
             raise DataCloneError("this ArrayBuffer was transferred: its bytes belong to the receiver")
@@ -122,10 +121,7 @@ class ArrayBuffer:
 
 
 class Unreadable:
-    """Represents an object that can be posted but that the receiver cannot read, such as code for another site.
-
-    The receiver gets a message error.
-    """
+    """An object that can be posted but not read, such as code for another site. The receiver gets a message error."""
 
     __slots__ = ()
 
@@ -143,7 +139,7 @@ def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: 
         big_ints: Allow integers of more than 53 bits (BigInt in a browser). A browser rounds them when it reads JSON.
 
     Raises:
-        DataCloneError: A part cannot be cloned.
+        DataCloneError: If a part cannot be cloned.
     """
     if type(data) is str or type(data) is bytes:
         return data
@@ -195,7 +191,7 @@ class _Cloner:
 
 
 def _copied(value: Any) -> Any:
-    """Copy an object that contains no references. Raises `DataCloneError` for an unknown type."""
+    """Copy an object without references. Raises `DataCloneError` for an unknown type."""
     if type(value) is bytearray:
         return bytearray(value)
     if type(value) is ArrayBuffer:
@@ -228,19 +224,19 @@ def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
 
 @frozen(kw_only=True)
 class MessageEvent:
-    """An event that is passed to a listener."""
+    """An event that is passed to listeners."""
 
     data: Any
     origin: str = ""
-    """Origin of a message that was posted to a window; empty on a port."""
+    """Origin of a message that was posted to a window, or empty on a port."""
     source: Any = None
-    """The window that posted the message; None on a port."""
+    """The window that posted the message, or `None` on a port."""
     ports: tuple[InMemoryPort, ...] = ()
-    """The ports that were transferred."""
+    """The transferred ports."""
 
 
 def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent) -> None:
-    """Call each listener. If one fails, the error is logged and does not affect the others."""
+    """Call each listener. If one fails, the error is logged and the others are still called."""
     for listener in tuple(listeners):
         try:
             listener(event)
@@ -249,9 +245,9 @@ def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent
 
 
 class InMemoryPort:
-    """One end of a `MessageChannel`. It implements `MessagePort`.
+    """One end of a `MessageChannel`, which implements `MessagePort`.
 
-    As in a browser, it does not notice when the other side has ended.
+    As in a browser, it doesn't notice when the other side has ended.
     """
 
     def __init__(self, info: PortInfo | None = None, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
@@ -263,8 +259,7 @@ class InMemoryPort:
         self._callback: Callable[[Any], Any] | None = None
         self._on_message_error: Callable[[], Any] | None = None
         self._on_close: Callable[[str], None] | None = None
-        # Undelivered messages of the other end. As in a browser there is no limit; acknowledgements bound the messages of two
-        # buses.
+        # Undelivered messages of the other end, unlimited as in a browser. Two buses limit them by acknowledgements.
         self._queue: deque[MessageEvent | Any] = deque()
         self._state: Literal["idle", "started", "closed", "detached"] = "idle"
         self._scheduled = False
@@ -280,18 +275,18 @@ class InMemoryPort:
 
     @property
     def closed(self) -> bool:
-        """True if nothing is delivered here any longer."""
+        """True if messages are no longer delivered here."""
         return self._state in ("closed", "detached")
 
     def post(self, data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer] = ()) -> None:
-        """Send a copy of an object. On a closed or transferred port, it is ignored.
+        """Send a copy of an object. Ignored if the port is closed or was transferred.
 
         Args:
             data: An object that can be cloned.
             transfer: Ports and buffers that the sender gives up.
 
         Raises:
-            DataCloneError: An object cannot be cloned or transferred. Nothing was sent.
+            DataCloneError: If an object cannot be cloned or transferred. Nothing was sent.
         """
         if transfer or (type(data) is not str and type(data) is not bytes):
             data = self._packed(data, transfer)
@@ -315,7 +310,7 @@ class InMemoryPort:
         self.start()
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Add a listener for whole events if it is not present yet. Call `start` to begin delivery."""
+        """Add a listener for whole events, unless it is present already. Call `start` to begin delivery."""
         if callback not in self._listeners:
             self._listeners.append(callback)
 
@@ -340,7 +335,7 @@ class InMemoryPort:
         self._on_message_error = callback
 
     def close(self, reason: str = "the port was closed") -> None:
-        """Stop delivery. Posted messages still arrive at the other end, which does not notice."""
+        """Stop delivery. Posted messages still arrive at the other end, which doesn't notice."""
         if self.closed:
             return
         self._state = "closed"
@@ -359,7 +354,7 @@ class InMemoryPort:
         call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Deliver one message. Calls that its listeners schedule run before the next one, as microtasks do."""
+        """Deliver one message. Calls that its listeners schedule run before the next message, as microtasks do."""
         queue = self._queue
         if not queue or self._state != "started":
             self._scheduled = False
@@ -401,7 +396,7 @@ def transferring(
     """Return a copy of a posted object, and the transferred ports. Nothing is transferred unless everything can be sent.
 
     Raises:
-        DataCloneError: The object cannot be cloned, or an object in the transfer list cannot be transferred.
+        DataCloneError: If the object cannot be cloned, or an object in the transfer list cannot be transferred.
     """
     given: list[Any] = list(transfer)
     for place, item in enumerate(given):
@@ -423,8 +418,8 @@ class MessageChannel:
 
     Args:
         big_ints: Allow integers that exceed the 53 bits of a JavaScript number, as BigInt does.
-        shuffle: For tests, delay each delivery by a random number of turns. As in browsers, messages keep their order on each
-            port but not between ports.
+        shuffle: For tests, delay each delivery by a random number of turns. As in browsers, messages stay in order on each port
+            but not between ports.
     """
 
     def __init__(self, *, big_ints: bool = True, shuffle: Random | None = None) -> None:

@@ -1,7 +1,7 @@
 """One connection over a port, and the control messages between its ends.
 
-A port cannot show its end to the other side, has no sign of life and cannot pause a sender. Two polybus ends use control
-messages for this: text that begins with U+0000, which no polybus frame does (a frame that would gets a second U+0000 in front).
+A port cannot tell the other side that it has ended, has no sign of life and cannot pause a sender. Two polybus ends use control
+messages for this: text that starts with U+0000, as no polybus frame does (a frame that would gets a second U+0000 in front).
 ``polybus-frames.js`` uses the same ones.
 
 ====================  =============================================================================
@@ -34,7 +34,7 @@ PING: Final = "\0ping"
 PONG: Final = "\0pong"
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 64 * 1024
-"""Frames or bytes between two acknowledgements, whichever comes first."""
+"""Number of frames or bytes after which an acknowledgement is sent, whichever comes first."""
 _HELLO_SIZE: Final = 64 * 1024
 
 
@@ -84,7 +84,7 @@ def read_bye(text: str) -> Closed:
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_FRAMES: Final = 1024
-"""Unacknowledged frames or bytes before `pause_writing`, far above `ACK_BYTES` and `ACK_FRAMES`."""
+"""Unacknowledged frames or bytes above which `pause_writing` is called. Far above `ACK_BYTES` and `ACK_FRAMES`."""
 LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
 """Above the number that the other end may leave unacknowledged."""
@@ -93,7 +93,7 @@ _ERROR_TEXT: Final = 256
 
 class _State(enum.Enum):
     GREETING = 1
-    """Both ends are not known to match yet."""
+    """It is not known yet whether both ends match."""
     OPEN = 2
     OVER = 3
 
@@ -101,8 +101,8 @@ class _State(enum.Enum):
 class PortConnection:
     """A transport over one port.
 
-    The first message of the other end, a greeting or a frame, shows if it is a polybus. A polybus sends and gets
-    acknowledgements, pings and a goodbye; any other peer gets only frames.
+    The first message of the other end, a greeting or a frame, shows whether it uses polybus. If so, it sends and receives
+    acknowledgements, pings and a goodbye, otherwise only frames.
     """
 
     __slots__ = (
@@ -131,16 +131,16 @@ class PortConnection:
         self._reads = reads
         self._text = writes == "text"
         self._first: Callable[[Hello | None], None] | None = first
-        """Called once with the other end's greeting, or with None for a frame or the end."""
+        """Called once: with the other end's greeting, or with None for a frame or the end."""
         self._over = over
         self._state = _State.GREETING
         self.ours: bool = port.info.epoch is not None
         self.ended: Closed | None = None
         self._receiver: Receiver | None = None
-        # Received but undelivered frames: before `start`, and while paused.
+        # Frames received before `start` or while paused.
         self._early: list[bytes] = []
         self._deaf = False
-        # Input: number of data messages, and the unacknowledged part.
+        # Input: number of data messages, when to acknowledge next, unacknowledged bytes, and bytes in `_early`.
         self._count = 0
         self._ack_at = ACK_FRAMES
         self._unacked_bytes = 0
@@ -152,7 +152,7 @@ class PortConnection:
         self._paused = False
         self._stuck_at = 0
         self._stuck_since: float | None = None
-        # Liveness: True after input since the last tick, and the time it was noticed.
+        # Liveness: True if input arrived since the last tick, and the time when a tick last noticed input.
         self._heard = True
         self._heard_at = host.time()
         self._pinged_at: float | None = None
@@ -160,7 +160,7 @@ class PortConnection:
     # -- the beginning ---------------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Accept input from now on. If the port fails at that, the connection ends."""
+        """Start accepting input. If the port fails at that, the connection ends."""
         try:
             on_close = getattr(self._port, "on_close", None)
             if on_close is not None:
@@ -176,7 +176,6 @@ class PortConnection:
         self._tell(hello(protocol, headers))
 
     def settled(self) -> None:
-        """Open the connection: both ends match."""
         if self._state is _State.GREETING:
             self._state = _State.OPEN
 
@@ -202,7 +201,7 @@ class PortConnection:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
         if self._state is _State.OVER:
             return
-        if self.ours:  # before posting, because a port may deliver at once, and the answer too
+        if self.ours:  # before posting, because a port may deliver immediately, and so may the answer
             self._sizes.append(size)
             self._size += size
         else:
@@ -240,7 +239,7 @@ class PortConnection:
             self._port.close()
 
     def write_backlog(self) -> int:
-        """Unacknowledged bytes; 0 if the other end never acknowledges."""
+        """Return the number of unacknowledged bytes, which is 0 if the other end never acknowledges."""
         return self._size
 
     def _taken(self, text: str) -> None:
@@ -296,14 +295,14 @@ class PortConnection:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Acknowledge delivered messages; after delivery, because `post` may deliver further ones at once."""
+        """Acknowledge messages after their delivery, because `post` may deliver further ones immediately."""
         if self.ours and self._state is not _State.OVER:
             self._ack_at = self._count + ACK_FRAMES
             self._unacked_bytes = 0
             self._tell(ack(self._count))
 
     def _keep(self, frame: bytes) -> None:
-        """Keep a frame while the receiver is paused. It is not acknowledged, so a polybus soon stops sending."""
+        """Keep a frame while the receiver is paused. Without an acknowledgement, polybus soon stops sending."""
         self._early.append(frame)
         self._bytes += len(frame)
         limits = self._host.limits
@@ -312,7 +311,7 @@ class PortConnection:
             self.close(1013, f"more than {limits.outbox_bytes} bytes came in, and this side does not read")
 
     def _control(self, data: str) -> None:
-        if not data.isascii():  # a lone surrogate could be neither parsed nor printed
+        if not data.isascii():  # lone surrogates could be neither parsed nor printed
             data = data.encode("utf-8", "replace").decode()
         word, _, rest = data[1:].partition(" ")
         if word == "hi":
@@ -401,7 +400,7 @@ class PortConnection:
         receiver.closed(self.ended)
 
     def tick(self, now: float) -> None:
-        """Acknowledge the rest, ping, and check liveness, about once a second."""
+        """Acknowledge remaining messages, ping, and check liveness, about once a second."""
         if self._state is not _State.OPEN or not self.ours:
             return
         if self._count and self._ack_at - ACK_FRAMES != self._count:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import socket
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from ...plugins import (
     ReceiverFeatures,
     Transport,
 )
+from ...plugins.connections import TransportState
 from ...plugins.tools import is_loopback, log_fields, without_secrets
 from ..sockets import host_port
 from .node import ZenohNode
@@ -207,12 +207,6 @@ _TOO_MUCH_IN: Final = "input exceeded the limit of its priority or sender"
 _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber on the fabric does not read"
 
 
-class _ZenohState(enum.Enum):
-    OPEN = 1
-    CLOSING = 2
-    OVER = 3
-
-
 class ZenohTransport:
     """A Zenoh session.
 
@@ -243,7 +237,7 @@ class ZenohTransport:
         self.filters: Sequence[str] = filters
         """The filters that were last declared."""
         self._receiver: Receiver | None = None
-        self._state = _ZenohState.OPEN
+        self._state = TransportState.OPEN
         self._why: Closed | None = None
         self._closing_at = 0.0
         self._paused = False
@@ -271,7 +265,7 @@ class ZenohTransport:
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        if self._state is _ZenohState.OVER:
+        if self._state is TransportState.LOST:
             self._host.call_soon(self._tell_end)
             return
         # Send nothing before the first filters are declared, or answers would be missed.
@@ -307,7 +301,7 @@ class ZenohTransport:
 
     def _deliver(self) -> None:
         receiver = self._receiver
-        if receiver is None or self._deaf or self._state is not _ZenohState.OPEN:
+        if receiver is None or self._deaf or self._state is not TransportState.OPEN:
             return
         batch, more = self.node.inbox.take()
         features = ReceiverFeatures.of(receiver)
@@ -346,7 +340,7 @@ class ZenohTransport:
     def send(self, frame: bytes) -> None:
         if len(frame) > self.max_frame:
             raise TooLarge(f"a frame of {len(frame)} bytes, the limit is {self.max_frame}: raise Limits(message=...)")
-        if self._state is not _ZenohState.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         lanes = self.node.lanes
         if not lanes.add(self._fabric.sample(frame)):
@@ -362,7 +356,7 @@ class ZenohTransport:
     def _eased(self) -> None:
         if self._paused and self._hears and not self._jobs and not self.node.lanes.full:
             self._paused = False
-            if self._receiver is not None and self._state is _ZenohState.OPEN:
+            if self._receiver is not None and self._state is TransportState.OPEN:
                 self._receiver.resume_writing()
 
     # -- time and end ----------------------------------------------------------------------------------------------------
@@ -373,18 +367,18 @@ class ZenohTransport:
         if self._lost and self._receiver is not None:
             lost, self._lost = self._lost, 0
             ReceiverFeatures.of(self._receiver).lost(lost, _TOO_MUCH_OUT)
-        if self._state is _ZenohState.CLOSING and now >= self._closing_at and self._why is not None:
+        if self._state is TransportState.CLOSING and now >= self._closing_at and self._why is not None:
             self.abort(self._why)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self._state is _ZenohState.OPEN:
-            self._state = _ZenohState.CLOSING
+        if self._state is TransportState.OPEN:
+            self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
             self._closing_at = self._host.time() + self._host.limits.close_timeout
             self.node.close(self._over)
 
     def abort(self, why: Closed) -> None:
-        if self._state is not _ZenohState.OVER:
+        if self._state is not TransportState.LOST:
             self._why = why
             self._lost += self.node.cut()
             self._over()
@@ -394,9 +388,9 @@ class ZenohTransport:
             self.abort(Closed(1006, "the other node has gone"))
 
     def _over(self) -> None:
-        if self._state is _ZenohState.OVER:
+        if self._state is TransportState.LOST:
             return
-        self._state = _ZenohState.OVER
+        self._state = TransportState.LOST
         if self._declared is not None:
             self._declared.set()
         self.node.inbox.clear()
