@@ -90,4 +90,4 @@ async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Even
         async for event in events:
             if isinstance(event, kind):
                 return event
-    raise AssertionError(f"no {kind.__name__} has come")
+    raise AssertionError(f"no {kind.__name__} event")

@@ -431,7 +431,7 @@ PORTS = r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\
         (lambda: connector("ubre+tcp://127.0.0.1:99999"), PORTS),
         (lambda: connector("ubre+tcp://127.0.0.1:http"), PORTS),
         (lambda: connector("ubre+ws://::1:8000/bus"), r"write an IPv6 address in brackets, for example \[::1\]:8000$"),
-        (lambda: connector("ubre+unix://C:\\temp\\x.sock"), r"no path of a socket: .*on Windows take tcp://"),
+        (lambda: connector("ubre+unix://C:\\temp\\x.sock"), r"not the path of a socket: .*on Windows use tcp://"),
         (lambda: connector(["ubre+ws://h:1/"]), r"open a link to each of several servers, with bus\.connect"),
         (lambda: connector(None), r"is a setting missing\?"),
         (lambda: Limits(mesage=1), r"^Limits has no mesage=: did you mean message=\?$"),  # type: ignore[call-arg]

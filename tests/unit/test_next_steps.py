@@ -99,4 +99,4 @@ async def test_a_server_that_refuses_what_is_brought() -> None:
         bob, ann = ({"authorization": f"Bearer {name}"} for name in ("bob", "ann"))
         await refused(connect(server.url, headers=bob), Exception, r"the server refused authorization: is it expired")
         csb = connect(server.url.replace("ubre", "csb"), headers=ann)
-        await refused(csb, ConnectionError, r"offered 'csb', spoken here ubre: begin the URL with ubre\+$")
+        await refused(csb, ConnectionError, r"the client offers 'csb', the server accepts ubre: begin the URL with ubre\+$")

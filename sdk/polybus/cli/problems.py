@@ -31,7 +31,7 @@ OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = (
     "put credentials into the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE after it"
 )
-_NEXT_STEPS = ("in place of", "keeps trying", "waits longer for it", "begin the URL with")
+_NEXT_STEPS = ("instead of", "keeps trying", "waits longer for it", "begin the URL with")
 """Phrases of error texts that already contain a next step."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from .transports import Host
+from .transports import Closed, Host
 
 HIGH_WATER: Final = 32 * 1024
 """Number of unsent bytes above which a transport calls `Receiver.pause_writing`."""
@@ -58,6 +58,12 @@ class Pace:
             self._since = now
             self._arrived = arrived
         return self._since + seconds
+
+
+def write_stalled(seconds: float, backlog: int) -> Closed:
+    """Return the end of a connection whose peer has accepted no data for `seconds`, with `backlog` bytes still unsent."""
+    text = f"write stalled: the peer accepted no data for {seconds:g} s, {backlog} bytes are waiting"
+    return Closed(1006, text, stalled=True)
 
 
 def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callable[[], None]:

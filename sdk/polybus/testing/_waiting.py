@@ -44,9 +44,9 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
                 pause = min(2 * pause, _LONGEST_PAUSE)
     except anyio.get_cancelled_exc_class():
         # The test's own time-out may come first. pytest then shows the printed text.
-        print(f"still waited for:\n{_described(condition)}\n{failure or ''}")
+        print(f"still waiting for:\n{_described(condition)}\n{failure or ''}")
         raise
-    raise AssertionError(f"not so within {seconds:g} s:\n{_described(condition)}") from failure
+    raise AssertionError(f"not true within {seconds:g} s:\n{_described(condition)}") from failure
 
 
 async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
@@ -65,7 +65,7 @@ async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable
             if has_begun():
                 return error
         else:
-            raise AssertionError(f"nothing has ended it after {seconds:g} s")
+            raise AssertionError(f"the request was not ended after {seconds:g} s")
         seconds *= 4
 
 

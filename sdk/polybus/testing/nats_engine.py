@@ -386,7 +386,7 @@ async def met(bus: Bus, *others: Bus) -> None:
         await until(bus, lambda: not unknown())
     if scope.cancelled_caught:
         raise TimeoutError(
-            f"a node has not heard of {len(unknown())} of {len(wanted)} others within {_PATIENCE:g} s: are they in one cluster?"
+            f"a node has not found {len(unknown())} of {len(wanted)} others within {_PATIENCE:g} s: are they in one cluster?"
         )
 
 

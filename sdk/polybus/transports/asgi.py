@@ -156,8 +156,8 @@ class AsgiWebSocket:
         if not request.options.private or not _is_public(host):
             return
         text = (
-            f"this server can be reached from other machines (at {host}) and its bus lets everybody in: pass "
-            "Bus(authenticate=...), or bind to 127.0.0.1, or say attach(..., insecure=True)"
+            f"this server can be reached from other machines (at {host}) and its bus has no authentication: pass "
+            "Bus(authenticate=...), or bind to 127.0.0.1, or use attach(..., insecure=True)"
         )
         if not self._warned:
             self._warned = True

@@ -214,7 +214,7 @@ class MemoryListener:
             if not (outcome and isinstance(outcome[0], MemoryTransport)):
                 gate.left(url)
         if not outcome:
-            raise ConnectFailed(url, f"timed out after {seconds:g} s, waiting to be let in")
+            raise ConnectFailed(url, f"timed out after {seconds:g} s, waiting for admission")
         if isinstance(outcome[0], BusError):
             raise _refusal(url, outcome[0])
         return outcome[0]

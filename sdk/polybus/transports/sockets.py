@@ -89,7 +89,7 @@ def bare_address(url: str) -> NetAddress:
         raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {shown_target('?' + address.query)!r}")
     if parts.username is not None:
         where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL, which has a password
-        raise ValueError(f"{where} carries no user or password: a client certificate on tls:// tells who you are")
+        raise ValueError(f"{where} has no user or password: a client certificate on tls:// identifies you")
     return address
 
 
@@ -102,7 +102,7 @@ def unix_path(url: str) -> str:
     parts = urlsplit(url)
     if "\\" in url:
         raise ValueError(
-            f"{url}: no path of a socket: write three slashes, for example unix:///run/app.sock; on Windows take tcp://127.0.0.1:9000"
+            f"{url}: not the path of a socket: write three slashes, for example unix:///run/app.sock; on Windows use tcp://127.0.0.1:9000"
         )
     if parts.netloc or not parts.path:
         raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")
@@ -312,7 +312,7 @@ def bind_unix(path: str) -> socket.socket:
     """
     _remove_stale(path)
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise OSError(errno.EEXIST, f"cannot listen on {path}: a file that is no socket is there; take another path")
+        raise OSError(errno.EEXIST, f"cannot listen on {path}: there is a file that is not a socket; use another path")
     return _bind(socket.AF_UNIX, path, path)
 
 

@@ -186,7 +186,7 @@ def _pending(options: ListenOptions) -> type[PendingConnection]:
     if options.framing is None:
         return PendingTcpConnection
     if options.tls is not None and options.framing.plain_preface(b"") is not None:
-        raise Unsupported(f"{options.protocol} over tls:// begins in plain: polybus connects to such servers, and is none")
+        raise Unsupported(f"{options.protocol} over tls:// starts in plain text: polybus can only connect to such servers")
     return PendingFramedConnection
 
 

@@ -64,14 +64,14 @@ def client_reason(error: ssl.SSLError) -> str:
             whom = error.verify_message.rpartition("for ")[2].strip("'.") or "this name"
             return f"the server's certificate is not for {whom}: connect to a name in it, or add this one to it"
         return (
-            f"the server's certificate is not trusted ({error.verify_message}): name its authority with --ca, "
+            f"the server's certificate is not trusted ({error.verify_message}): name its certificate authority with --ca, "
             "or with tls=ssl.create_default_context(cafile=...)"
         )
     reason = error.reason or str(error)
     if any(word in reason for word in _NO_TLS):
         return (
-            f"the server speaks no TLS on this port ({reason}): write ws:// in place of wss://, tcp:// in place of tls://, or "
-            "http:// in place of https://"
+            f"the server does not use TLS on this port ({reason}): write ws:// instead of wss://, tcp:// instead of tls://, or "
+            "http:// instead of https://"
         )
     if any(word in reason for word in _WANTED):
         return f"the server requires a certificate of this client ({reason}): load one into tls=, by load_cert_chain(cert, key)"
@@ -80,14 +80,14 @@ def client_reason(error: ssl.SSLError) -> str:
 
 def server_reason(error: BaseException) -> str:
     if not isinstance(error, ssl.SSLError):
-        return "the client went away during the TLS handshake: does it trust this server's certificate?"
+        return "the client disconnected during the TLS handshake: does it trust this server's certificate?"
     reason = error.reason or str(error)
     if any(word in reason for word in _NOT_TRUSTED):
         return f"the client does not trust this server's certificate ({reason})"
     if "EOF" in reason:
-        return f"the client went away during the TLS handshake ({reason}): does it trust this server's certificate?"
+        return f"the client disconnected during the TLS handshake ({reason}): does it trust this server's certificate?"
     if any(word in reason for word in _NO_TLS):
-        return f"the client came without TLS ({reason}): it must connect by wss://, tls:// or https://"
+        return f"the client does not use TLS ({reason}): it must connect with wss://, tls:// or https://"
     if any(word in reason for word in _WANTED):
         return f"the client has no certificate ({reason}), and this server requires one"
     return f"the TLS handshake failed ({reason})"

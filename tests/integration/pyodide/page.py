@@ -153,7 +153,7 @@ async def what_is_no_port() -> None:
         async with connect(PortTransport(lambda: js.Array.new()), protocol="ubre"):
             raise AssertionError("entered")
     except TypeError as error:
-        assert "gave Array of JavaScript, which is no message port" in str(error)
+        assert "gave Array of JavaScript, which is not a message port" in str(error)
 
 
 def ports() -> int:

@@ -479,7 +479,7 @@ async def foreign(answer: Any) -> AsyncIterator[str]:
         (Response("[]", 200, media_type="application/cloudevents-batch+json"), RequestError, "to no request"),
         (Response("{}", 200, media_type="application/cloudevents+json"), RequestError, "to no request"),
         (Response(json.dumps(OTHERS), 200, media_type="application/cloudevents+json"), RequestError, "to no request"),
-        (Response("{", 200, media_type="application/cloudevents+json"), RequestError, "is no event"),
+        (Response("{", 200, media_type="application/cloudevents+json"), RequestError, "is not an event"),
     ],
     ids=["429", "404", "503", "504", "202", "html", "500", "401", "endless", "none", "empty", "another's", "cut off"],
 )

@@ -47,5 +47,5 @@ async def test_so_many_slow_bodies_and_no_more_are_kept() -> None:
     async with Bus(limits=Limits(frame_timeout=2.0, handshakes=1)) as bus, anyio.create_task_group() as group:
         group.start_soon(dripping(bus, 10, 1.0, slow).body)
         await anyio.sleep(0.5)
-        with pytest.raises(HandshakeRejected, match="the body comes slowly, and so do 1 others"):
+        with pytest.raises(HandshakeRejected, match="the body arrives slowly, and so do 1 others"):
             await dripping(bus, 10, 1.0, slow).body()

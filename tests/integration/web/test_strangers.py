@@ -47,7 +47,7 @@ async def knock(port: int, **headers: str) -> httpx.Response:
         ({"host": "app.example"}, {"hosts": "app.example"}, 101, ""),
         ({"origin": "https://evil.example"}, {}, 403, "Origin 'https://evil.example'"),
         ({"origin": "https://app.example"}, {"origins": ["https://app.example"]}, 101, ""),
-        ({"sec_websocket_protocol": "graphql, wamp"}, {}, 400, "offered 'graphql', 'wamp', spoken here ubre"),
+        ({"sec_websocket_protocol": "graphql, wamp"}, {}, 400, "the client offers 'graphql', 'wamp', the server accepts ubre"),
         ({"sec_websocket_protocol": "graphql, ubre"}, {}, 101, ""),
     ],
 )

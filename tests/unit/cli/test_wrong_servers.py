@@ -304,7 +304,7 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(
     ("served", "dialled", "says", "not_said"),
     [
-        ("ubre+ws", "jrep+ws", "spoken here ubre: begin the URL with ubre+;", "Upgrade and Connection"),
+        ("ubre+ws", "jrep+ws", "the server accepts ubre: begin the URL with ubre+;", "Upgrade and Connection"),
         ("ubre+ws", "ubre+tcp", "try ubre+ws://", "want TLS"),
         ("ubre+ws", "ubre+wss", "try the URL without TLS", "--ca"),
         ("ubre+tcp", "ubre+tls", "try the URL without TLS", "--ca"),

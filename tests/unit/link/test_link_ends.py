@@ -286,7 +286,7 @@ async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_
 @pytest.mark.parametrize(
     ("why", "told"),
     [
-        (Closed(1006, "write stalled: the peer took nothing for 10 s, 7 bytes wait", stalled=True), True),
+        (Closed(1006, "write stalled: the peer accepted no data for 10 s, 7 bytes are waiting", stalled=True), True),
         (Closed(1002, "a frame stalled"), True),
         (Closed(1006, "the peer closed the connection without a reason"), False),
         (Closed(1000, "bye"), False),

@@ -66,6 +66,6 @@ async def test_nodes_that_do_not_meet_are_an_error_and_no_wait_for_ever() -> Non
     one, stranger = Bus(cluster="auto"), Bus(cluster="auto")
     async with cluster(one), stranger:
         began = anyio.current_time()
-        with pytest.raises(TimeoutError, match="has not heard of 1 of 1 others within 30 s"):
+        with pytest.raises(TimeoutError, match="has not found 1 of 1 others within 30 s"):
             await met(one, stranger)
         assert anyio.current_time() - began >= 30

@@ -47,7 +47,7 @@ async def test_a_binary_frame_where_text_is_spoken_ends_the_connection_with_1003
     app, _ = served()
     async with running(app, ws=way) as server, plain(server.port) as socket:
         await socket.send(b"{}")
-        assert await code_of(socket) == (1003, "a binary frame, but only text frames are read here")
+        assert await code_of(socket) == (1003, "a binary frame, but only text frames are accepted here")
 
 
 def test_text_that_no_websocket_carries_is_malformed_like_any_other() -> None:
@@ -107,7 +107,7 @@ async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_
                 await bus.publish("news", body)
                 assert (await anext(news)).body == body
             event = await next_event(events, LinkDown)
-            assert event.reason.startswith("write stalled: the peer took nothing for 0.2 s")
+            assert event.reason.startswith("write stalled: the peer accepted no data for 0.2 s")
             await eventually(lambda: len(server.server_state.connections) == 1)
 
 
@@ -175,7 +175,7 @@ async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_tak
             transport.tick(now)
             await anyio.wait_all_tasks_blocked()
             assert (receiver.why is None) is goes_on
-        assert f"took nothing for {patience:g} s" in str(receiver.why)
+        assert f"accepted no data for {patience:g} s" in str(receiver.why)
 
 
 async def test_a_close_that_the_peer_does_not_read_is_cut_after_the_close_timeout(way: Any) -> None:

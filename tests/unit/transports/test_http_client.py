@@ -21,7 +21,7 @@ from .support import BOTH, Host, Raw, raw_server, running
 TWICE = gzip.compress(gzip.compress(bytes(1 << 20)))
 COOKIES = b"".join(b"Set-Cookie: c%d=1\r\n" % number for number in range(257))
 TOO_MUCH = {
-    "packed": (b"Content-Encoding: gzip\r\n", gzip.compress(b"[]"), r"packs its answers \(Content-Encoding: gzip\)"),
+    "packed": (b"Content-Encoding: gzip\r\n", gzip.compress(b"[]"), r"compresses its answers \(Content-Encoding: gzip\)"),
     "packed twice": (b"Content-Encoding: gzip\r\nContent-Encoding: gzip\r\n", TWICE, "Content-Encoding: gzip, gzip"),
     "in a coding that nobody knows": (b"Content-Encoding: x\r\n", b"[]", "Content-Encoding: x"),
     "with more cookies than anybody needs": (COOKIES, b"[]", "more than 256 cookies"),

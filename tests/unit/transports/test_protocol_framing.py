@@ -175,9 +175,9 @@ async def test_tls_begins_after_the_first_words_of_the_server(
 @pytest.mark.parametrize(
     ("first", "why"),
     [
-        (b"hello\nPUB x", "5 bytes of plain text after the first words"),
+        (b"hello\nPUB x", "5 bytes of plain text where TLS should begin"),
         (b"goodbye\n", r"it begins with b'goodbye"),
-        (b"h" * 65536, "no end within 65536 bytes"),
+        (b"h" * 65536, "does not end within 65536 bytes"),
     ],
 )
 async def test_other_words_before_tls_are_no_connection(
@@ -196,7 +196,7 @@ async def test_a_server_that_says_nothing_before_tls_is_given_up(anyio_backend: 
         return
 
     async with running(anyio_backend, Limits(handshake_timeout=0.2)) as host, raw_server(silent) as port:
-        with pytest.raises(ConnectFailed, match="timed out after 0.2 s waiting for the first words"):
+        with pytest.raises(ConnectFailed, match="timed out after 0.2 s waiting for the server's plain text"):
             await dial(host, f"tls://localhost:{port}", tls=client_tls(authority), **LINES)
     async with running(anyio_backend) as host, raw_server(gone) as port:
         with pytest.raises(ConnectFailed, match="closed the connection before TLS"), anyio.fail_after(BOUND):
@@ -205,7 +205,7 @@ async def test_a_server_that_says_nothing_before_tls_is_given_up(anyio_backend: 
 
 async def test_polybus_is_no_server_that_begins_in_plain(anyio_backend: Any, server_tls: ssl.SSLContext) -> None:
     async with running(anyio_backend) as host:
-        await refused(serving(host, "tls://127.0.0.1:0", tls=server_tls, **LINES), Unsupported, match="begins in plain")
+        await refused(serving(host, "tls://127.0.0.1:0", tls=server_tls, **LINES), Unsupported, match="starts in plain text")
 
 
 async def test_a_client_certificate_is_shown_to_authenticate(

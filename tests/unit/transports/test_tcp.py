@@ -314,7 +314,7 @@ async def test_an_unknown_authority_is_named_with_its_remedy(
 
 async def test_a_server_without_tls_is_recognised(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
-        with pytest.raises(ConnectFailed, match="speaks no TLS on this port"):
+        with pytest.raises(ConnectFailed, match="does not use TLS on this port"):
             await dial(host, server.url.replace("tcp", "tls"))
         assert "looks like a TLS hello" in (await (await server.gate.peer()).end()).reason
 

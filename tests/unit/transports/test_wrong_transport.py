@@ -36,7 +36,7 @@ async def test_tls_to_a_plain_port_is_told_at_once(served: str, dialled: str) ->
     bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
     async with bus.serve(f"ubre+{served}://127.0.0.1:0") as server:
         entering = client.connect(server.url.replace(f"{served}:", f"{dialled}:"))
-        await refused(entering, ConnectFailed, match=f"speaks no TLS on this port.* in place of {dialled}://")
+        await refused(entering, ConnectFailed, match=f"does not use TLS on this port.* instead of {dialled}://")
 
 
 async def test_frames_of_tcp_to_a_websocket_server_are_told_at_once() -> None:
@@ -69,7 +69,7 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
                 await refused(connect(server.url.replace("wss:", "ws:")), ConnectFailed, match=r"try wss:// \(TLS\)")
     lines = said(caplog).splitlines()
     assert len(lines) == 4 and lines[-1].startswith("17 more within ")
-    assert "without TLS" in lines[0]
+    assert "does not use TLS" in lines[0]
 
 
 @pytest.mark.parametrize(

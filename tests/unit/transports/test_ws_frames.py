@@ -103,7 +103,7 @@ def test_the_wrong_kind_of_frame_is_refused(reads: Literal["text", "binary"], op
     assert framer.feed(masked(opcode, b"x", fin)) == []
     assert framer.broken is not None
     assert framer.broken.code == 1003
-    assert f"only {reads} frames are read here" in framer.broken.reason
+    assert f"only {reads} frames are accepted here" in framer.broken.reason
 
 
 def test_text_is_delivered_as_its_utf8_bytes() -> None:

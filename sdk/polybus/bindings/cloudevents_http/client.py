@@ -65,7 +65,9 @@ class EventsClient(HttpClient):
         """Connect to a server that is up and admits the client, as far as this shows without sending an event."""
         made = cls(url, tls, options)
         try:
-            with bounded(url, options.host.limits.connect_timeout, "asking the server who is there (Limits.connect_timeout)"):
+            with bounded(
+                url, options.host.limits.connect_timeout, "asking the server whether it is up (Limits.connect_timeout)"
+            ):
                 status, _, body = await made.ask("OPTIONS", url)
             away = turned_away(status, body)
             if away is not None and away.error is not None:
@@ -158,11 +160,11 @@ class EventsClient(HttpClient):
                 if any(self._codec.reader.parts(frame)[0].get("reqid") == asked["id"] for frame in frames):
                     return frames
             except (RemoteProtocolError, ValueError, RecursionError) as error:
-                return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is no event: {error}")]
+                return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is not an event: {error}")]
             # Without an error, the caller would wait until the deadline.
-            return [self._undelivered(asked, Code.INTERNAL, "the server's answer is to no request of this one's id")]
+            return [self._undelivered(asked, Code.INTERNAL, "the server's answer has the id of another request")]
         if status < 300:
-            return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status}, and no event")]
+            return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status} without an event")]
         code = _CODES.get(status, Code.UNKNOWN if status < 500 else Code.INTERNAL)
         return [self._undelivered(asked, code, f"the server answered {status}: {shown(body)}")]
 

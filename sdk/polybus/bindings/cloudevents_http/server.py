@@ -275,7 +275,7 @@ class EventsEndpoint(HttpEndpoint):
             raise HandshakeRejected(503, text)
         if posted.no_room:
             limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
-            text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
+            text = f"answers of more than {limit} bytes are waiting (Limits.outbox_bytes): post fewer requests at a time"
             raise HandshakeRejected(413, text)
         if posted.over:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")

@@ -141,7 +141,7 @@ class JrepHttp:
         if channel not in _CHANNELS:
             raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
         if frame is not None and not (frame.isascii() and frame.isdigit()):
-            raise ValueError(f"http: frame={frame!r} is no number of bytes; 0 is no limit")
+            raise ValueError(f"http: frame={frame!r} is not a number of bytes; 0 means no limit")
         return cls(set(_CHANNELS[channel]), None if frame is None else int(frame))
 
     @staticmethod

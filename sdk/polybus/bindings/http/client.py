@@ -237,7 +237,9 @@ class HttpClient:
         """Yield the chunks of an answer, unless it is compressed or sets too many cookies."""
         coding: str = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() not in ("", "identity"):
-            text = f"{self.address} packs its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
+            text = (
+                f"{self.address} compresses its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
+            )
             raise ExchangeFailed(Closed(1006, f"{text}: compress them neither there nor in a proxy on the way"))
         cookies = list(self._http.cookies.jar)
         if len(cookies) > _COOKIES or sum(len(one.name) + len(one.value or "") for one in cookies) > _COOKIE_BYTES:

@@ -95,7 +95,7 @@ class HttpRequest(AsgiRequest):
                 scope.deadline = pace.deadline(now, len(body), seconds)
                 if now - pace.began >= seconds and self not in self._slow:
                     if len(self._slow) >= limits.handshakes:
-                        text = f"the body comes slowly, and so do {len(self._slow)} others (Limits.handshakes)"
+                        text = f"the body arrives slowly, and so do {len(self._slow)} others (Limits.handshakes)"
                         raise HandshakeRejected(503, text)
                     self._slow.add(self)
         text = f"the body stalled after {len(body)} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
@@ -143,7 +143,7 @@ class HttpRequest(AsgiRequest):
             socket.abort()
             with anyio.move_on_after(_PARTING):  # otherwise uvicorn logs an incomplete response
                 await self.gone()
-        raise WriteStalled(f"write stalled: the client took nothing for {seconds:g} s (Limits.write_timeout)")
+        raise WriteStalled(f"write stalled: the client accepted no data for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
         """Read and drop input for `Limits.frame_timeout`. A client may not see an answer while it is sending."""

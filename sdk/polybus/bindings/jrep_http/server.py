@@ -587,7 +587,7 @@ async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> byt
             there = await session.intake.room(min(request.length, limits.payload))
             body = await request.body(limits.payload) or b"" if there else b""
     if not there:
-        text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
+        text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch the messages and try again"
         raise HandshakeRejected(503, text)
     return body
 

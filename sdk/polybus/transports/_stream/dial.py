@@ -59,7 +59,7 @@ async def dial_with_preface(
         return await dial_tcp(url, host, port, tls, bus, name), b""
     sock = await _reach(url, host, port, bus)
     try:
-        with bounded(url, bus.limits.handshake_timeout, "waiting for the first words of the server, before TLS"):
+        with bounded(url, bus.limits.handshake_timeout, "waiting for the server's plain text before TLS"):
             said = await _first_words(url, sock, preface)
     except BaseException:
         sock.close()
@@ -83,11 +83,11 @@ async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes],
         if size and size == len(said):
             return said
         if size:  # an attacker could inject text before the encrypted part
-            raise ConnectFailed(url, f"{len(said) - size} bytes of plain text after the first words, where TLS should begin")
+            raise ConnectFailed(url, f"{len(said) - size} bytes of plain text where TLS should begin")
         if not chunk:
             raise ConnectFailed(url, "the server closed the connection before TLS")
         if len(said) == _FIRST_WORDS:
-            raise ConnectFailed(url, f"the first words of the server have no end within {_FIRST_WORDS} bytes")
+            raise ConnectFailed(url, f"the server's plain text before TLS does not end within {_FIRST_WORDS} bytes")
 
 
 async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:

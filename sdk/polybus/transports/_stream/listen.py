@@ -119,11 +119,10 @@ class StreamListener:
                 with anyio.fail_after(host.limits.handshake_timeout):
                     wire = await open_wire(sock, address, host, self._tls)
         except Exception as error:
-            timeout = isinstance(error, TimeoutError)
-            why = (
-                "the handshake was not over in time" if timeout else server_reason(error) if self._tls else plain_reason(error)
-            )
-            self.tell(address, why)
+            if isinstance(error, TimeoutError):
+                self.tell(address, "the handshake did not finish in time")
+            else:
+                self.tell(address, server_reason(error) if self._tls else plain_reason(error))
         finally:
             if wire is None and knock is not None:
                 knock.left()
@@ -169,10 +168,10 @@ class PendingConnection(ABC):
         # The slot in the gate's count, or None for a client that is only refused.
         self._knock = knock
         if knock is not None:
-            knock.give_up = partial(self._cut, "it has sent nothing, and other clients wait")
+            knock.give_up = partial(self._cut, "it has sent nothing, and other clients are waiting")
         self.over: bool = False
         """True once admitted, refused or lost. Later input is ignored."""
-        late = partial(self._cut, "the handshake was not over in time")
+        late = partial(self._cut, "the handshake did not finish in time")
         self._cancel_timer = call_later(listener.options.host, max(seconds, 0), late)
 
     @abstractmethod

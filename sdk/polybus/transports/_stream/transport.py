@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
 from ...plugins import Closed, FrameCutter, Host, Receiver, ReceiverFeatures, Transport
-from ...plugins.connections import SLOWEST, Pace, TransportState, call_later
+from ...plugins.connections import SLOWEST, Pace, TransportState, call_later, write_stalled
 from ..sockets import closed_with
 from .wire import Wire, WireUser
 
@@ -297,10 +297,7 @@ class StreamTransport(ABC, Generic[F]):
             self._stuck_since = now
             self._stuck_at = progress
         elif now - self._stuck_since >= self._host.limits.write_timeout:
-            seconds, backlog = self._host.limits.write_timeout, self._wire.backlog()
-            self.abort(
-                Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait", stalled=True)
-            )
+            self.abort(write_stalled(self._host.limits.write_timeout, self._wire.backlog()))
 
     # -- what the wire calls
 

@@ -20,7 +20,7 @@ from ..._util.logs import log_fields
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
 from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
-from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later
+from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later, write_stalled
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -153,10 +153,7 @@ class AsgiTransport:
             self._stuck_since = now
             self._stuck_at = self._sent
         elif now - self._stuck_since >= (seconds := self._patience()):
-            backlog = self.write_backlog()
-            self.abort(
-                Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait", stalled=True)
-            )
+            self.abort(write_stalled(seconds, self.write_backlog()))
         self._buffered = buffered
 
     def _patience(self) -> float:
@@ -199,7 +196,7 @@ class AsgiTransport:
         data: bytes = message["text"].encode("utf-8", "surrogatepass") if binary is None else binary
         if kind not in self._reads:
             other = "binary" if kind == "text" else "text"
-            self.close(1003, f"a {kind} frame, but only {other} frames are read here")
+            self.close(1003, f"a {kind} frame, but only {other} frames are accepted here")
         elif len(data) > self.max_frame:
             self.close(1009, f"a frame of {len(data)} bytes, the limit is {self.max_frame} (Limits.message)")
         elif self._receiver is not None:

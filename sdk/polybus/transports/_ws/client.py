@@ -84,7 +84,7 @@ def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
         if lower in ("host", "authorization"):
             request.headers.pop(name, None)
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise LocalProtocolError(f"the header {name!r} has characters that no header may have", protocol="ws")
+            raise LocalProtocolError(f"the header {name!r} has characters that are not allowed in a header", protocol="ws")
         request.headers[name] = value
     return core, request
 

@@ -202,7 +202,7 @@ class WebSocketFramer(Framer):
 
     def _wrong_kind(self, first: int) -> None:
         kind, other = ("text", "binary") if first & 0x0F == Opcode.TEXT else ("binary", "text")
-        self.fail(1003, f"a {kind} frame, but only {other} frames are read here")
+        self.fail(1003, f"a {kind} frame, but only {other} frames are accepted here")
 
     def _by_core(self, data: bytes, frames: list[bytes]) -> None:
         core = self._the_core()

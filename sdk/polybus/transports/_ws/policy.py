@@ -191,8 +191,8 @@ class OriginPolicy:
         if seen is not None:
             raise HandshakeRejected(
                 403,
-                f"this bus lets everybody in, so it takes clients of its own machine alone, and this one comes from {seen}: "
-                "pass Bus(authenticate=...), or say insecure=True",
+                f"this bus has no authentication, so it accepts only clients on its own machine, and this one is at {seen}: "
+                "pass Bus(authenticate=...) or insecure=True",
                 about="outside",
             )
 
@@ -215,7 +215,7 @@ class OriginPolicy:
             421,
             f"Host {_shown(host)} is not a name of this server, which listens on a loopback address, nor in its hosts=",
             about="host",
-            advice=f"hosts=[{_shown(host)}] in serve() or attach() would answer to it",
+            advice=f"hosts=[{_shown(host)}] in serve() or attach() would accept it",
         )
 
     def check_origin(self, origin: str | None, host: str) -> None:
@@ -225,7 +225,7 @@ class OriginPolicy:
         try:
             parts = urlsplit(origin)
         except ValueError:  # for example `http://[`
-            raise HandshakeRejected(403, f"Origin {_shown(origin)} is no origin") from None
+            raise HandshakeRejected(403, f"Origin {_shown(origin)} is malformed") from None
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
@@ -238,7 +238,7 @@ class OriginPolicy:
             403,
             f"Origin {_shown(origin)} may not connect here: it is not in the server's origins=",
             about="origin",
-            advice=f"origins=[{_shown(origin)}] in serve() or attach() would let it in",
+            advice=f"origins=[{_shown(origin)}] in serve() or attach() would accept it",
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
@@ -258,7 +258,7 @@ class OriginPolicy:
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
         spoken = f"{self.subprotocol}: begin the URL with {self.subprotocol}+" if self.subprotocol else "none"
-        raise HandshakeRejected(400, f"no common sub-protocol: offered {others}, spoken here {spoken}")
+        raise HandshakeRejected(400, f"no common sub-protocol: the client offers {others}, the server accepts {spoken}")
 
     def _host_port(self, host: str) -> tuple[str, int]:
         try:

@@ -56,8 +56,8 @@ class PendingWebSocket(PendingConnection):
                 if self._head[:1] == _TLS_HELLO
                 else "no HTTP: does it speak tcp://?"
             )
-            self.listener.tell(self.wire.address, f"what came is {what}")
-            self.turn_away(_response(HandshakeRejected(400, f"ws:// is served here, and what came is {what}")))
+            self.listener.tell(self.wire.address, f"the client sent {what}")
+            self.turn_away(_response(HandshakeRejected(400, f"ws:// is served here, but the client sent {what}")))
             return
         end = self._head.find(_END, max(0, seen - len(_END) + 1))
         limit = _LINE + self.listener.options.host.limits.headers
@@ -78,7 +78,7 @@ class PendingWebSocket(PendingConnection):
         elif too_long:
             self.turn_away(_response(HandshakeRejected(431, "the request is too long")))
         elif not requests or not isinstance(requests[0], Request):
-            text = "this is no HTTP/1.1 request for a WebSocket (a GET without a body), and nothing else is served here"
+            text = "this is not an HTTP/1.1 request for a WebSocket (a GET without a body), and nothing else is served here"
             self.turn_away(_response(HandshakeRejected(400, text)))
         else:
             try:
@@ -132,7 +132,7 @@ def _upgrade(request: Request, client: str) -> UpgradeRequest:
         target = urlsplit(request.path)
         offers = [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
     except ValueError as error:  # for example `//[`
-        raise HandshakeRejected(400, f"the target of the request is no URL: {error}") from None
+        raise HandshakeRejected(400, f"the target of the request is not a URL: {error}") from None
     except InvalidHeader as error:
         raise HandshakeRejected(400, str(error)) from None
     lower = {name.lower(): headers.get_all(name) for name in headers}

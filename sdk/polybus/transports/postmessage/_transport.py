@@ -154,7 +154,7 @@ def _port_of(value: Any) -> MessagePort | None:
 def _given(value: Any, url: str) -> MessagePort:
     port = _port_of(value)
     if port is None:
-        raise TypeError(f"{url} gave {_named(value)}, which is no message port")
+        raise TypeError(f"{url} gave {_named(value)}, which is not a message port")
     return port
 
 
@@ -226,7 +226,7 @@ class PendingPort:
         gate.admit(self._handshake(said), self._decided)
 
     def give_way(self) -> None:
-        self._refuse(1013, "it has sent nothing, and other clients wait")
+        self._refuse(1013, "it has sent nothing, and other clients are waiting")
 
     def _decided(self, outcome: Admission | BusError) -> None:
         connection, gate = self.connection, self._options.gate
@@ -329,7 +329,7 @@ class PortTransport:
         with anyio.move_on_after(seconds):
             port = await self._source.take(self.url, options.host)
         if port is None:
-            raise ConnectFailed(self.url, f"timed out after {seconds:g} s: no port came")
+            raise ConnectFailed(self.url, f"timed out after {seconds:g} s: no port arrived")
         heard, said = anyio.Event(), list[Hello]()
 
         def first(hello: Hello | None) -> None:

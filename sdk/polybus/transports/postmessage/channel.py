@@ -165,7 +165,7 @@ class _Cloner:
             return value
         if kind is int:
             if not self._big_ints and not -LARGEST <= value <= LARGEST:
-                raise DataCloneError(f"{value} is beyond the 53 bits of a JavaScript number: post it as text")
+                raise DataCloneError(f"{value} exceeds the 53 bits of a JavaScript number: post it as a string")
             return value
         known = self._seen.get(id(value))
         if known is not None:
@@ -178,7 +178,7 @@ class _Cloner:
         if kind is dict:
             for key, item in value.items():
                 if type(key) is not str:
-                    raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object are text")
+                    raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object are strings")
                 made[key] = self.copy(item)
         elif kind is set:
             for item in value:
@@ -198,7 +198,7 @@ def _copied(value: Any) -> Any:
         return ArrayBuffer(value.tobytes())
     if not isinstance(value, BaseException):
         name = type(value).__name__
-        raise DataCloneError(f"{name} cannot be cloned: post plain values, or text and bytes of your own making")
+        raise DataCloneError(f"{name} cannot be cloned: post plain values, strings or bytes")
     try:
         text = str(value)
     except Exception:  # the application's own exception

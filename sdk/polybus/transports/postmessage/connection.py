@@ -26,6 +26,7 @@ from attrs import field, frozen
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver
 from ...plugins.close_codes import closed_by_peer, cut_reason
+from ...plugins.connections import write_stalled
 from .channel import MessagePort, PortData
 
 MARK: Final = "\0"
@@ -275,7 +276,7 @@ class PortConnection:
         elif type(data) is bytes:
             frame, kind = data, "binary"
         else:
-            self.close(1003, f"{type(data).__name__} is no frame: a port carries text and bytes")
+            self.close(1003, f"{type(data).__name__} is not a frame: a port carries text and bytes")
             return
         if self._first is not None:
             self._say(None)
@@ -308,7 +309,7 @@ class PortConnection:
         limits = self._host.limits
         if self._bytes > limits.outbox_bytes + HIGH_BYTES or len(self._early) > limits.outbox + HIGH_FRAMES:
             self._early = []
-            self.close(1013, f"more than {limits.outbox_bytes} bytes came in, and this side does not read")
+            self.close(1013, f"more than {limits.outbox_bytes} bytes arrived, and this side does not read")
 
     def _control(self, data: str) -> None:
         if not data.isascii():  # lone surrogates could be neither parsed nor printed
@@ -426,6 +427,4 @@ class PortConnection:
             self._stuck_since = now
             self._stuck_at = self._acked
         elif now - self._stuck_since >= self._host.limits.write_timeout:
-            seconds = self._host.limits.write_timeout
-            why = f"write stalled: the peer took nothing for {seconds:g} s, {self._size} bytes wait"
-            self.abort(Closed(1006, why, stalled=True))
+            self.abort(write_stalled(self._host.limits.write_timeout, self._size))

@@ -126,7 +126,7 @@ def listening_address(url: str) -> ZenohAddress:
     address = zenoh_address(url)
     if address.mode == "client":
         shown = without_secrets(url)
-        raise ValueError(f"{shown}: mode=client listens nowhere: leave it out, or write mode=peer")
+        raise ValueError(f"{shown}: mode=client does not listen: leave it out, or write mode=peer")
     return address
 
 
@@ -157,9 +157,9 @@ def zenoh_address(url: str) -> ZenohAddress:
             f"{shown}: the host is missing, write zenoh://127.0.0.1:{PORT}, or ?scouting=multicast to look for one"
         )
     if (address.cert is None) != (address.key is None):
-        raise ValueError(f"{shown}: cert= and key= belong together: the file of a certificate, and that of its key")
+        raise ValueError(f"{shown}: cert= and key= belong together: the files of a certificate and of its key")
     if address.link in _SECURE and address.cert is None and address.ca is None and address.config is None:
-        raise ValueError(f"{shown}: link={address.link} needs ca= to verify others, and cert= with key= where it serves")
+        raise ValueError(f"{shown}: link={address.link} needs ca= to verify others, and to serve also cert= with key=")
     return address
 
 
@@ -197,7 +197,7 @@ def _host_of(locator: str) -> str:
 
 def _file(url: str, name: str, path: str) -> str:
     if not Path(path).is_file():
-        raise ValueError(f"{url}: {name}={path} is no file")
+        raise ValueError(f"{url}: {name}={path} is not a file")
     return path
 
 
@@ -285,7 +285,7 @@ class ZenohTransport:
     def _have_declared(self, failure: Exception | None) -> None:
         self._jobs -= 1
         if failure is not None:
-            self.abort(Closed(1011, f"Zenoh declares no subscribers: {failure}"))
+            self.abort(Closed(1011, f"Zenoh cannot declare subscribers: {failure}"))
         if not self._jobs and self._declared is not None:
             self._declared.set()
             self._declared = None
@@ -418,7 +418,7 @@ _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? con
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
     """Raises `Unsupported` if the protocol has no form on Zenoh, and `LocalProtocolError` if `tls` is given."""
     if options.tls is not None:
-        text = "Zenoh does TLS itself: in place of tls= write ?link=tls&ca=FILE, and where it serves &cert=FILE&key=FILE"
+        text = "Zenoh does TLS itself: instead of tls= write ?link=tls&ca=FILE, and to serve also &cert=FILE&key=FILE"
         raise LocalProtocolError(text, protocol="zenoh")
     fabric = None if options.adapter is None else ProtocolFeatures.of(options.adapter).fabric
     if fabric is None:
@@ -520,7 +520,7 @@ class ZenohListening:
             gate.opened(transport, outcome[0])
             await transport.written()  # from now on, messages of clients that know this server arrive
         except BaseException:
-            transport.abort(Closed(1006, "the bus did not let it in"))
+            transport.abort(Closed(1006, "the bus did not admit it"))
             raise
 
     async def _keep(self, transport: ZenohTransport) -> None:

@@ -515,7 +515,7 @@ async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was
     with anyio.fail_after(5):
         async with aclosing(late()) as source, Bus(limits=limits) as bus:
             transport = PortTransport(source, bare=True)
-            await refused(connect(transport, protocol="ubre", bus=bus), ConnectFailed, match="no port came")
+            await refused(connect(transport, protocol="ubre", bus=bus), ConnectFailed, match="no port arrived")
             gate.set()
             async with connect(transport, protocol="ubre", bus=bus, wait=5, backoff=Backoff(initial=0.001)):
                 assert await bus.request("double", 4) == 8
@@ -574,7 +574,7 @@ async def test_what_is_no_port_is_called_so() -> None:
     async with aclosing(generated()) as numbers:
         sources: list[Any] = [lambda: 7, Numbers(), numbers]
         for source in sources:
-            await refused(joined(source), TypeError, match=r"gave int, which is no message port")
+            await refused(joined(source), TypeError, match=r"gave int, which is not a message port")
 
 
 async def test_a_bus_that_serves_asks_again_where_a_source_fails(
@@ -596,4 +596,4 @@ async def test_a_bus_that_serves_asks_again_where_a_source_fails(
         assert await bus.request("double", 2) == 4
     assert caplog.text.count("it will be asked again") == 2
     assert "ValueError: of the application" in caplog.text
-    assert "gave NoneType, which is no message port" in caplog.text
+    assert "gave NoneType, which is not a message port" in caplog.text

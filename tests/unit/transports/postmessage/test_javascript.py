@@ -95,7 +95,7 @@ async def test_what_is_neither_text_nor_a_buffer_is_no_frame_and_ends_that_conne
             port.tell(data)
             await eventually(lambda: port.closed)
             assert str(port.posted[-1]).startswith("\0bye 1003 ")
-            assert "is no frame: a port carries text and bytes" in str(port.posted[-1])
+            assert "is not a frame: a port carries text and bytes" in str(port.posted[-1])
     assert not caplog.records
 
 
