@@ -28,9 +28,9 @@ SPACES = "\u00a0\u00a0"
 COLOURS = ("", "red", "green", "yellow", "blue", "magenta", "cyan", "")
 """Of a terminal, by their numbers."""
 SAYS = (
-    "Two programs in ten scenes: they meet, one asks, publications reach both desks, a stream is held back, a mistake is "
-    "refused with its place, the server is killed and the caller told at once, it returns with its subscriptions, it is "
-    "replaced without a failure, a vehicle comes over Zenoh, and all was recorded."
+    "Two programs in ten scenes: they connect, one sends a request, publications reach both desks, a slow reader slows a "
+    "stream down, an invalid request is rejected, the server is killed and the caller gets an error at once, the server and "
+    "the subscriptions return, a new version is deployed, a vehicle connects over Zenoh, and everything was recorded."
 )
 # The ground is its own, light or dark as the page around it; colours that can be read on it have a contrast of 4.5 and more.
 STYLE = """

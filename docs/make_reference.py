@@ -85,14 +85,14 @@ def _usage(command: Any) -> Iterator[str]:
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             name = parameter.metavar or parameter.name.upper()
-            yield name if parameter.required else f"[{name.strip('[]')}]"
+            yield (name if parameter.required else f"[{name}]") + ("" if parameter.nargs == 1 else "...")
 
 
 def _rows(parameter: Any) -> Iterator[str]:
     if getattr(parameter, "hidden", False):
         return
     if parameter.param_type_name == "argument":
-        name = f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`"
+        name = f"`{parameter.metavar or parameter.name.upper()}`"
     else:
         metavar = "" if parameter.is_flag else f" {parameter.metavar or ''}".rstrip()
         name = f"`{', '.join(parameter.opts)}{metavar}`"

@@ -1,4 +1,4 @@
-"""The command `polybus`: the only user of typer and rich (the extra ``cli``) in polybus."""
+"""The `polybus` command. Only this package uses typer and rich, which the ``cli`` extra installs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _NEEDED = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command (default: of the command line) and exit: 0 success, 1 the peer refused or was not reachable, 2 wrong
-    usage."""
+    """Run a command line, by default that of this process, and exit.
+
+    The exit status is 0 for success, 1 if the peer refused or was not reachable, and 2 for wrong usage.
+    """
     end_by_sigterm()  # before commands and an application are imported
     try:
         from .app import run

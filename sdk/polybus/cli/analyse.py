@@ -1,7 +1,6 @@
-"""`polybus analyse` and `polybus journey`: run the pipeline over a capture, with verdict and report; show one request of its
-results.
+"""`polybus analyse` and `polybus journey`.
 
-DuckDB is the engine for captures that one machine analyses quickly, Spark for large ones and for clusters.
+The engine is DuckDB for captures that one machine analyses quickly, and Spark for large captures and for clusters.
 """
 
 from __future__ import annotations
@@ -42,39 +41,43 @@ if TYPE_CHECKING:
 _POLL: Final = 0.3
 """Seconds between two polls of Spark's progress."""
 LARGE: Final = 512 << 20
-"""Bytes of a capture, about 13 million frames, for the choice of Spark, where installed."""
+"""Capture size in bytes, about 13 million frames, from which Spark is used if it is installed."""
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 LITTLE: Final = 32 << 20
-"""Bytes of a capture, about a million frames, below which the JVM's code is not optimized."""
+"""Capture size in bytes, about a million frames, below which the JVM does not optimize its code."""
 
 
 EngineName: TypeAlias = Literal["auto", "duckdb", "spark"]
 
 
 def analyse(
-    capture: Annotated[str, argument("DIR", "The capture: a folder, or a URI (hdfs://, s3://).")],
+    capture: Annotated[str, argument("DIR", "Capture: a folder, or a URI (hdfs://, s3://).")],
     out: Annotated[
-        str, option("DIR", "Folder for tables and report, default CAPTURE-results; a later run adds what is new.")
+        str, option("DIR", "Folder for tables and report. Defaults to CAPTURE-results. Later runs add new data to it.")
     ] = "",
-    engine: Annotated[EngineName, option("E", "Engine; auto chooses by size.")] = "auto",
-    master: Annotated[str, option("M", "Where Spark runs, default local[*]: local[2], spark://host:7077, yarn.")] = "",
-    timeout: Annotated[float, duration("Time after which an answer is late.", min=0.001)] = 30.0,
-    start: Annotated[str, option("TIME", "Only from this time on, 2026-11-21T08:00:00Z.")] = "",
-    end: Annotated[str, option("TIME", "Only up to this time.")] = "",
-    connection: Annotated[str, option("ID", "Only this connection.")] = "",
-    before: Annotated[str, option("DIR", "Results of an earlier capture to compare with.")] = "",
-    names: Annotated[Path | None, option("FILE", "Names of subjects: TOML, name = number or address.")] = None,
-    routes: Annotated[Path | None, option("FILE", "Routes file of a bridge: its names of subjects are used.")] = None,
-    strict: Annotated[bool, flag("--strict", "Fail if a part of the capture cannot be read.")] = False,
-    settle: Annotated[bool, flag("--settle", "The recording is complete: leave nothing provisional.")] = False,
+    engine: Annotated[EngineName, option("E", "Engine: auto (chosen by size), duckdb or spark.")] = "auto",
+    master: Annotated[
+        str, option("M", "Spark master, such as local[2], spark://host:7077 or yarn. Defaults to local[*].")
+    ] = "",
+    timeout: Annotated[float, duration("Seconds after which an answer is late.", min=0.001)] = 30.0,
+    start: Annotated[str, option("TIME", "Analyse only frames from this time on, for example 2026-11-21T08:00:00Z.")] = "",
+    end: Annotated[str, option("TIME", "Analyse only frames up to this time.")] = "",
+    connection: Annotated[str, option("ID", "Analyse only this connection.")] = "",
+    before: Annotated[str, option("DIR", "Compare with the results of an earlier capture.")] = "",
+    names: Annotated[Path | None, option("FILE", "Subject names: TOML with name = number or address.")] = None,
+    routes: Annotated[Path | None, option("FILE", "Use the subject names in the routes file of a bridge.")] = None,
+    strict: Annotated[bool, flag("--strict", "Fail if part of the capture cannot be read.")] = False,
+    settle: Annotated[bool, flag("--settle", "Treat the recording as complete and leave nothing provisional.")] = False,
     delta: Annotated[bool, flag("--delta", "Write a Delta Lake log beside each table.")] = False,
-    fail_on: Annotated[str, option("WHAT", "Status 1 for: failed, lost=3 (more than 3), slow=SECONDS (p95), broke, ...")] = "",
+    fail_on: Annotated[
+        str, option("WHAT", "Exit with status 1 for failed, lost=3 (more than 3), slow=SECONDS (p95), broke, ...")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Analyse a capture: tables, metrics and an HTML report.
+    """Analyse a capture and write tables, metrics and an HTML report.
 
-    DuckDB analyses small captures, Spark, which needs Java, large ones; the tables are the same. Exchanges that later
-    recordings may still change count as provisional until a run finds them complete.
+    Small captures are analysed with DuckDB and large ones with Spark, which requires Java. Both write the same tables.
+    Exchanges that later recordings may still change count as provisional until a run finds them complete.
     """
     out, limits = out or results_of(capture), _limits(fail_on)
     window: dict[str, Any] = {
@@ -84,13 +87,13 @@ def analyse(
     }
     table = names_in(text_of(names, "--names"), file=str(names)) if names is not None else {}
     called = analysis.Names(table, tuple(read_routes(routes)) if routes is not None else ())
-    # Before the ten seconds that Spark takes to start.
+    # First, because Spark takes ten seconds to start.
     analysis.check(capture, out, **window, before=before or None)
     size = sum(segment.size for segment in Capture(capture).segments())
     chosen, why = choose(engine, size, master)
     shown = _StageProgress(as_json)
     with _advised(out), shown.bars, ExitStack() as stack:
-        stack.callback(os.umask, os.umask(0o077))  # like the files of a capture, whose data they contain
+        stack.callback(os.umask, os.umask(0o077))  # as private as the capture, since they contain its data
         shown.stage("start")
         if chosen == "spark":
             running: Any = stack.enter_context(_on_spark(master or "local[*]", size, shown))
@@ -101,8 +104,7 @@ def analyse(
     _say(done, chosen, why, as_json)
     if not done.total.frames and (start or end or connection):
         raise PeerError(
-            f"{capture}: nothing was recorded within --start, --end and --connection; "
-            f"polybus capture info {capture} shows the times"
+            f"{capture}: no frames match --start, --end and --connection; polybus capture info {capture} shows the times"
         )
     if found := list(_beyond(limits, done.metrics)):
         raise PeerError(f"--fail-on: {'; '.join(found)}")
@@ -112,22 +114,22 @@ _COUNTED: Final = {
     "lost": ("timeout", "lost", "unanswered"),
     **{name: (name,) for name in ("late", "cancelled", "unseen", "open-at-end")},
 }
-"""Outcomes by their names in `--fail-on`."""
+"""The outcomes that each name in --fail-on counts."""
 _OTHERS: Final = ("failed", "refused", "slow", "broke", "unheard", "gaps", "quarantined")
 
 
 def results_of(capture: str) -> str:
-    """Default folder for the results of a capture, beside it."""
+    """Return the default results folder, which is next to the capture."""
     place, mark, options = capture.partition("?") if "://" in capture else (capture, "", "")
     place = place.rstrip("/")
-    if os.path.basename(place) in ("", ".", ".."):  # beside it, not in it
+    if os.path.basename(place) in ("", ".", ".."):  # next to the capture, not in it
         place = os.path.abspath(place or capture)
     return f"{place}-results{mark}{options}"
 
 
 @contextmanager
 def _advised(out: str) -> Iterator[None]:
-    """Add advice to the error for an unwritable folder: the user may not know the default."""
+    """Mention --out if the folder is not writable, since the user may not know the default."""
     try:
         yield
     except OSError as error:
@@ -137,26 +139,27 @@ def _advised(out: str) -> Iterator[None]:
 
 
 def _limits(text: str) -> dict[str, float]:
-    """Maximum number of each outcome: ``failed,lost=3,slow=0.5``."""
+    """Parse ``failed,lost=3,slow=0.5``."""
     limits = dict[str, float]()
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, value = (one.strip() for one in part.partition("="))
         known = ", ".join((*_OTHERS, *_COUNTED))
         if name not in (*_COUNTED, *_OTHERS):
-            raise UsageError(f"--fail-on {name}: unknown; known are {known}")
+            raise UsageError(f"--fail-on {name}: unknown; use one of {known}")
         try:
             limits[name] = float(value or (0 if name != "slow" else "?"))
         except ValueError:
             limits[name] = math.nan
         if not 0 <= limits[name] < math.inf:
-            raise UsageError(f"--fail-on {part}: slow=0.5 is a p95 of half a second, lost=3 are more than three")
+            raise UsageError(
+                f"--fail-on {part}: use a number, as in slow=0.5 (p95 above half a second) or lost=3 (more than three)"
+            )
     if text and not limits:
-        raise UsageError(f"--fail-on {text!r}: on what? --fail-on failed,lost=3")
+        raise UsageError(f"--fail-on {text!r}: name a finding, as in --fail-on failed,lost=3")
     return limits
 
 
 def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator[str]:
-    """One sentence for each limit that is exceeded."""
     from ..analysis.report.tables import DEFECTS
 
     failed = sum(row["n"] for row in metrics["errors"] if row["code"] in DEFECTS)
@@ -181,7 +184,7 @@ def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator
 
 
 def _spill(out: str) -> str | None:
-    """Folder in the results for data beyond memory; a run removes what a killed one has left there."""
+    """Return a folder for data that does not fit in memory. Each run removes the leftovers of a killed one."""
     from ..analysis.results import STAGING
 
     return None if "://" in out else f"{out}/{STAGING}/duckdb"
@@ -189,7 +192,7 @@ def _spill(out: str) -> str | None:
 
 @contextmanager
 def _on_spark(master: str, size: int, shown: _StageProgress) -> Iterator[Any]:
-    engine = spark.SparkEngine  # first: it reports a missing installation
+    engine = spark.SparkEngine  # first, because it reports a missing installation
     with running_session(master, brief=size < LITTLE) as session, shown.following(session), named_failures():
         yield engine(session)
 
@@ -209,7 +212,6 @@ class _StageProgress:
 
     @contextmanager
     def following(self, session: SparkSession) -> Iterator[None]:
-        """Advance the bar by the tasks that Spark has finished."""
         follower = threading.Thread(target=self._follow, args=(session,), daemon=True)
         if not self.bars.disable:
             follower.start()
@@ -248,7 +250,7 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
         + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n)
     )
     if done.provisional:
-        print(f"{done.provisional:,} of them are provisional: later recordings may change them")
+        print(f"{done.provisional:,} of them are provisional, because later recordings may change them")
     if totals["orphans"] or counts.gaps or counts.lost:
         what = counted(totals["orphans"], "orphan"), counted(counts.gaps, "gap"), counted(counts.lost, "unreadable stretch")
         print(", ".join(what))
@@ -262,41 +264,40 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
 
 
 def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
-    """Engine for a capture of `size` bytes, with the reason; raises UsageError if the requested one is impossible."""
+    """Return the engine for a capture of `size` bytes, and the reason. Raises UsageError if options contradict each other."""
     if asked == "duckdb" and master:
-        raise UsageError(f"--master {master} is for Spark, and --engine is duckdb: leave one of them out")
+        raise UsageError(f"--master {master} is for Spark, but --engine is duckdb: leave one of them out")
     if asked != "auto":
-        return asked, "as --engine says"
+        return asked, "set by --engine"
     if master:
-        return "spark", "because of --master"
+        return "spark", "implied by --master"
     shown, limit = in_units(size), in_units(LARGE)
     if size < LARGE and find_spec("duckdb") is not None:
-        return "duckdb", f"for a capture of {shown}; Spark from {limit} on"
+        return "duckdb", f"because the capture has {shown}; Spark is used from {limit} on"
     if size < LARGE:
-        return "spark", "because duckdb is not installed: pip install 'polybus[analyse]'"
+        return "spark", "because DuckDB is not installed: pip install 'polybus[analyse]'"
     if find_spec("pyspark") is not None:
-        return "spark", f"for a capture of {shown}; below {limit} DuckDB, which needs no Java"
-    return "duckdb", "because pyspark is not installed: pip install 'polybus[spark]' for large captures"
+        return "spark", f"because the capture has {shown}; below {limit}, DuckDB is used, without Java"
+    return "duckdb", "because PySpark is not installed: pip install 'polybus[spark]' for large captures"
 
 
 def in_units(size: int) -> str:
-    """Size with its unit for people: ``3.4 MiB``."""
+    """Format a size, for example as ``3.4 MiB``."""
     power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{size} bytes" if not power else f"{size / 1024**power:.3g} {_UNITS[power]}"
 
 
-# -- Spark: its session, with the JVM's output in a file, and errors in one line
-# ------------------------------------------------
+# -- Spark -----------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def named_failures() -> Iterator[None]:
-    """Raise PeerError with the cause of a failure in Spark, and KeyboardInterrupt if the user interrupted it."""
+    """Turn errors of Spark into a PeerError with the cause, or into KeyboardInterrupt if the user interrupted it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     nobody, root = logging.NullHandler(), logging.getLogger()
-    root.addHandler(nobody)  # py4j logs interrupts with stack traces; here the user interrupts
+    root.addHandler(nobody)  # otherwise py4j prints a stack trace on Ctrl-C
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -308,7 +309,7 @@ def named_failures() -> Iterator[None]:
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
-    """True for an error of py4j while it cancels a job after the user's interrupt."""
+    """True if py4j raised the error while it cancelled a job after Ctrl-C."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -318,17 +319,16 @@ _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|E
 
 
 def _reason(text: str) -> str:
-    """Error of a task in Spark's output: ours, Python's, or its origin in Java."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed without a reason"]
+    """Find the cause in Spark's output: an error of ours, of Python, or of Java."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark did not give a reason"]
     said = [line.partition(": ")[2] for line in lines if line.startswith("polybus.")]
     python = [line for line in lines if _PYTHONS.match(line)]
     return (said or python or _causes(lines) or lines[:1])[-1]
 
 
 def _why(lines: Sequence[str]) -> str:
-    """Reason why Spark did not start, from the output of its JVM, then from Python."""
     errors = [line for line in lines if "Exception" in line or "ERROR" in line]
-    return (_causes(lines) or errors or lines[-1:] or ["it gave no reason"])[0].strip(": ")
+    return (_causes(lines) or errors or lines[-1:] or ["no reason given"])[0].strip(": ")
 
 
 def _causes(lines: Sequence[str]) -> list[str]:
@@ -337,8 +337,11 @@ def _causes(lines: Sequence[str]) -> list[str]:
 
 @contextmanager
 def running_session(master: str, *, brief: bool) -> Iterator[SparkSession]:
-    """Session with the output of its JVM in a file, the source for PeerError if it does not start; `brief` is for seconds of
-    work."""
+    """Start Spark, and hide the output of its JVM. `brief` suits work that takes seconds.
+
+    Raises:
+        PeerError: If Spark does not start, with the reason from that output.
+    """
     from pyspark.sql import SparkSession
 
     from ..spark.session import remove_after, sockets, unoptimized
@@ -374,17 +377,17 @@ def running_session(master: str, *, brief: bool) -> Iterator[SparkSession]:
 
 
 def journey(
-    out: Annotated[str, argument("DIR", "The results of polybus analyse.")],
-    id: Annotated[str, option("ID", "Id of the request, as on the wire.")] = "",
-    subject: Annotated[str, option("PATTERN", "Requests for this subject, 'tank.*'.")] = "",
-    start: Annotated[str, option("TIME", "Requests from this time on, 2026-11-21T08:00:00Z.")] = "",
+    out: Annotated[str, argument("DIR", "Results folder of polybus analyse.")],
+    id: Annotated[str, option("ID", "Request id, as on the wire.")] = "",
+    subject: Annotated[str, option("PATTERN", "Requests for this subject, for example 'tank.*'.")] = "",
+    start: Annotated[str, option("TIME", "Requests from this time on, for example 2026-11-21T08:00:00Z.")] = "",
     end: Annotated[str, option("TIME", "Requests before this time.")] = "",
-    most: Annotated[int, option("N", "Maximum number, the earliest first.", min=1, max=100)] = 4,
+    most: Annotated[int, option("N", "Maximum number of requests, earliest first.", min=1, max=100)] = 4,
     as_json: Json = False,
 ) -> None:
-    """Show the journey of a request, by id, subject or time: hops, consequences, and every frame.
+    """Trace a request, found by id, subject or time, with its hops, consequences and frames.
 
-    A question mark marks parts that may not belong to it.
+    A question mark marks parts that may not belong to the request.
     """
     if not (id or subject or start or end):
         raise UsageError("which request? Give --id ID, --subject PATTERN, --start TIME or --end TIME")
@@ -394,7 +397,7 @@ def journey(
     }
     found = analysis.journeys(out, id=id or None, subject=subject or None, most=most, **window)
     if not found:
-        raise CaptureError(f"{out}: no request matches; its table exchanges has all ids, subjects and times")
+        raise CaptureError(f"{out}: no request matches; see the exchanges table for all ids, subjects and times")
     if as_json or not sys.stdout.isatty():
         for row in found:
             print(json_line(row), flush=True)

@@ -1,4 +1,4 @@
-"""The commands, and their exit."""
+"""The list of commands, and how they exit."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from typer.core import TyperGroup
 from .problems import describe, say
 
 _COMMANDS: Final = {
-    "demo": ("demo:demo", "Run a 20-second demo of two programs."),
-    "new": ("new:new", "Write a small service with tests, to start from."),
+    "demo": ("demo:demo", "Run a 20-second demo with two programs."),
+    "new": ("new:new", "Create a small service with tests."),
     "serve": ("serve:serve", "Serve a bus until SIGINT or SIGTERM."),
-    "schema": ("serve:schema", "Describe the subjects of a bus or a contract."),
+    "schema": ("serve:schema", "Generate an AsyncAPI document for a bus or a contract."),
     "request": ("client:request", "Send a request and print the answer as JSON."),
-    "stream": ("client:stream", "Request a stream and print its items, one line of JSON each."),
+    "stream": ("client:stream", "Request a stream and print each item as a line of JSON."),
     "publish": ("client:publish", "Publish a message."),
-    "subscribe": ("client:subscribe", "Print publications, one line of JSON each."),
-    "bridge": ("bridge:bridge", "Bridge requests and publications between two buses."),
-    "broker": ("broker:broker", "Route CSB frames between clients and servers."),
-    "record": ("capture:record", "Record every frame to and from a server, as a proxy."),
-    "replay": ("capture:replay", "Replay recorded client traffic to a server."),
-    "inspect": ("inspect:inspect", "Decode frames and show their faults."),
-    "analyse": ("analyse:analyse", "Analyse a capture: tables, metrics and an HTML report."),
-    "journey": ("analyse:journey", "Show the journey of a request, by id, subject or time."),
-    "doctor": ("doctor:doctor", "Connect step by step and report the step that fails."),
-    "bench": ("bench:bench", "Measure round trips, requests and publications per second."),
-    "capture": ("capture:commands", "Inspect, check, repair and export captures."),
-    "store": ("stores:stores", "Stores of a cluster: publications kept by its engine."),
-    "dead": ("stores:dead", "Dead letters: stored publications that failed every attempt."),
+    "subscribe": ("client:subscribe", "Print publications as lines of JSON."),
+    "bridge": ("bridge:bridge", "Forward requests and publications between two buses."),
+    "broker": ("broker:broker", "Run a CSB broker between clients and servers."),
+    "record": ("capture:record", "Record all traffic to and from a server, as a proxy."),
+    "replay": ("capture:replay", "Replay recorded client traffic against a server."),
+    "inspect": ("inspect:inspect", "Decode frames and report their errors."),
+    "analyse": ("analyse:analyse", "Analyse a capture and write tables, metrics and a report."),
+    "journey": ("analyse:journey", "Trace a request, found by id, subject or time."),
+    "doctor": ("doctor:doctor", "Diagnose a connection step by step."),
+    "bench": ("bench:bench", "Measure latency and throughput."),
+    "capture": ("capture:commands", "Inspect, verify, repair, convert and export captures."),
+    "store": ("stores:stores", "Manage the stores of a cluster."),
+    "dead": ("stores:dead", "List, retry and drop dead letters."),
 }
-"""Module and attribute (a function, or a group) and help line of each command: the list of commands imports none."""
+"""Where each command is, as module:attribute, and its help line. Listing the commands imports none of them."""
 
 
 class _Group(TyperGroup):
@@ -61,7 +61,6 @@ app: typer.Typer = typer.Typer(
 
 @cache
 def _made(where: str) -> Any:
-    """Import the command of a table row for the parser."""
     module, _, attribute = where.partition(":")
     found = getattr(import_module(f".{module}", __package__), attribute)
     if isinstance(found, typer.Typer):
@@ -72,7 +71,7 @@ def _made(where: str) -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands by name. A module is imported on access: importing all takes longer than most commands."""
+    """Imports a command on access, because importing all of them takes longer than most commands run."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(_COMMANDS[name][0])
@@ -89,7 +88,7 @@ def _show_version(wanted: bool) -> None:
         try:
             typer.echo(version("polybus"))
         except PackageNotFoundError:
-            typer.echo("not installed, run from its source")
+            typer.echo("not installed, running from source")
         raise typer.Exit
 
 
@@ -103,7 +102,7 @@ def _options(
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams (`>&-`) on the null device, so that no socket gets their numbers."""
+    """Reopen closed standard streams (`>&-`) on the null device. Otherwise a socket would get their file descriptors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # until the process ends
@@ -118,7 +117,7 @@ def command() -> TyperGroup:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; returns its exit status. Errors are printed as one line on stderr."""
+    """Run a command line and return its exit status. Errors are printed to stderr as a single line."""
     _open_closed_streams()
     logging.getLogger("polybus").addHandler(logging.NullHandler())  # commands print errors themselves
     for output in (sys.stdout, sys.stderr):
@@ -132,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
     except (BrokenPipeError, SystemExit) as error:  # typer and rich turn it into status 1
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # The reader of our output has left (`| head`); Python would complain again at shutdown.
+        # Our output is a closed pipe (`| head`), about which Python would complain again at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

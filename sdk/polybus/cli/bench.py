@@ -1,5 +1,4 @@
-"""`polybus bench`: throughput of a wire, to the user's server or to our own in another process, which is this module too:
-``python -m polybus.cli.bench LOOP URL...``"""
+"""`polybus bench`. ``python -m polybus.cli.bench LOOP URL...`` starts the server that it measures by default."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ COUNT = "bench.count"
 _WARM_UP = 50
 _TURN = 64
 _STANDSTILL = 0.5
-"""Seconds without progress after which missing publications count as lost."""
+"""Seconds without progress after which the missing publications count as lost."""
 
 
 @frozen(kw_only=True)
@@ -45,7 +44,7 @@ class Load:
     in_flight: int
     timeout: float
     any_answer: bool = False
-    """True if `NoHandler` counts as an answer: it has made the round trip."""
+    """True if `NoHandler` counts as an answer, because it is a complete round trip."""
 
 
 @frozen(kw_only=True)
@@ -54,33 +53,36 @@ class Rates:
     """Median of sequential requests, in microseconds."""
     round_trip_p99_us: float
     requests_per_s: float
-    """With many in flight."""
+    """With `Load.in_flight` requests at once."""
     publications_per_s: float | None
-    """Counted by the server; None if it does not count."""
+    """Counted by the server, or None if it does not count them."""
     publications_lost: int | None
 
 
 @connects
 def bench(
     url: Annotated[
-        str | None, argument("[URL]", "A running server; default: our own in another process, over each transport.")
+        str | None,
+        argument("[URL]", "Running server. By default, bench starts one in another process and measures each transport."),
     ] = None,
-    subject: Annotated[str, option("SUBJECT", "Subject to request from a running server; default: one that it lacks.")] = "",
-    body: Annotated[str | None, option("BODY", "JSON, for --subject.")] = None,
-    size: Annotated[int, option("N", "Bytes of the body, without --body.", min=0)] = 64,
-    in_flight: Annotated[int, option("N", "Requests in flight at the same time.", min=1, max=4096)] = 64,
-    seconds: Annotated[float, duration("For each measurement.", min=0.01)] = 1.0,
-    protocol: Annotated[str, option("P", "Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
-    loop: Annotated[Literal["asyncio", "uvloop", "trio"], option("LOOP", "asyncio, uvloop or trio.")] = "asyncio",
+    subject: Annotated[
+        str, option("SUBJECT", "Subject to request from a running server. By default, one without a handler.")
+    ] = "",
+    body: Annotated[str | None, option("BODY", "JSON body for --subject.")] = None,
+    size: Annotated[int, option("N", "Body size in bytes, unless --body is given.", min=0)] = 64,
+    in_flight: Annotated[int, option("N", "Number of concurrent requests.", min=1, max=4096)] = 64,
+    seconds: Annotated[float, duration("Seconds for each measurement.", min=0.01)] = 1.0,
+    protocol: Annotated[str, option("P", "Protocol to measure without URL, such as ubre or 'ubre?format=binary'.")] = "ubre",
+    loop: Annotated[Literal["asyncio", "uvloop", "trio"], option("LOOP", "Event loop: asyncio, uvloop or trio.")] = "asyncio",
     timeout: Annotated[float, duration("Seconds to wait for each answer.")] = 5.0,
-    as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON document.")] = False,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Measure round trips, requests per second and publications per second."""
+    """Measure round-trip times, requests per second and publications per second."""
     if loop != "asyncio" and find_spec(loop) is None:
-        raise UsageError(f"--loop {loop}: it is not installed here: pip install {loop}")
+        raise UsageError(f"--loop {loop}: not installed: pip install {loop}")
     value = "x" * size if body is None else parse_body(body)
     asked = parse_subject(url, subject) if url is not None and subject else subject or ECHO
     load = Load(subject=asked, body=value, seconds=seconds, in_flight=in_flight, timeout=timeout)
@@ -91,7 +93,7 @@ def bench(
         results[without_secrets(url)] = _run(loop, _at, url, foreign, header, tls, wait)
     else:
         if subject:
-            raise UsageError("--subject is for a running server: name its URL too")
+            raise UsageError("--subject requires a running server: add its URL")
         find_protocol(*_split(protocol))
         results["memory"] = _run(loop, _in_memory, protocol, load)
         with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
@@ -130,7 +132,7 @@ async def _rates(bus: Bus, load: Load) -> Rates:
 
 
 async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
-    """Measure the only link of a bus; `counts` are the subjects to publish to and to request the count from."""
+    """Measure a bus with one link. `counts` is a subject to publish to, and one that returns the number received."""
     (peer,) = bus.peers
 
     async def ask() -> None:
@@ -173,7 +175,7 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 
     async def go_on() -> None:
         nonlocal answered
-        while True:  # at least once, on any machine
+        while True:  # at least once, however slow the machine is
             await ask()
             answered += 1
             if perf_counter() >= end:
@@ -186,7 +188,7 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 
 
 async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[float | None, int | None]:
-    """Publish, and request the count behind that on the same link, until all are counted or progress stops."""
+    """Publish, then request the count on the same link until all are counted or progress stops."""
     before = await bus.request(count, timeout=load.timeout, returns=int)
     sent = 0
     began = perf_counter()
@@ -197,7 +199,7 @@ async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[floa
         sent += _TURN
         await anyio.lowlevel.checkpoint()
     seen, counted = 0, perf_counter()
-    while seen < sent and perf_counter() - counted < _STANDSTILL:  # frames may be read before they are counted
+    while seen < sent and perf_counter() - counted < _STANDSTILL:  # the server may read frames before it counts them
         now = await bus.request(count, timeout=load.timeout + load.seconds * 10, returns=int) - before
         if now != seen:
             seen, counted = now, perf_counter()
@@ -219,7 +221,7 @@ def _addresses(folder: str) -> dict[str, str]:
 
 @contextmanager
 def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[list[str]]:
-    """Run a process that serves at all addresses; yields its URLs."""
+    """Start a server process and yield its URLs."""
     name, _, options = protocol.partition("?")
     urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
     command = [sys.executable, "-m", "polybus.cli.bench", loop, *urls]
@@ -228,7 +230,7 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
             assert server.stdout is not None
             lines = [server.stdout.readline().strip().partition(" ") for _ in urls]
             if any(word != "serving" for word, _, _ in lines):
-                said = server.communicate(timeout=10)[1].strip().splitlines() or ["it said nothing"]
+                said = server.communicate(timeout=10)[1].strip().splitlines() or ["no output"]
                 raise PeerError(f"the server process did not start: {said[-1]}")
             yield [real for _, _, real in lines]
         finally:
@@ -236,7 +238,6 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
 
 
 def make_bus() -> Bus:
-    """Bus that echoes requests and counts publications."""
     bus = Bus()
     seen = 0
 
@@ -257,7 +258,7 @@ def make_bus() -> Bus:
 
 
 def main(loop: str, *urls: str) -> None:
-    """Serve until the parent process is gone."""
+    """Serve until the parent process exits."""
     leave_with_parent()
     run(make_bus(), *urls, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
 
@@ -287,7 +288,7 @@ def _show(results: dict[str, Rates], load: Load, loop: str, *, local: bool) -> N
     printer = Printer()
     printer.table(heads, rows)
     python = f"{platform.python_implementation()} {platform.python_version()}, {loop}, {os.cpu_count()} cores"
-    where = "client and server on this machine, no network between" if local else "this side's share of the work included"
+    where = "client and server on this machine" if local else "including the work of this client"
     printer.line("", f"{python}; {where}", style="dim")
     sys.stdout.flush()
 

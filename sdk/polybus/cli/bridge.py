@@ -1,4 +1,4 @@
-"""`polybus bridge`, and its routes file: TOML with ``[[route]]`` tables; errors name the place."""
+"""`polybus bridge`, and its routes file: TOML with ``[[route]]`` tables, whose errors include the line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)
 
 
 def bridge(
-    left: Annotated[str, argument("LEFT", "One side, for example ubre+ws://127.0.0.1:8000/bus")],
-    right: Annotated[str, argument("RIGHT", "The other side, for example csb+tcp://127.0.0.1:9000")],
-    routes: Annotated[Path, option("FILE", "Routes in TOML: [[route]] with source and target.")],
+    left: Annotated[str, argument("LEFT", "URL of one side, for example ubre+ws://127.0.0.1:8000/bus.")],
+    right: Annotated[str, argument("RIGHT", "URL of the other side, for example csb+tcp://127.0.0.1:9000.")],
+    routes: Annotated[Path, option("FILE", "Routes file: TOML with a [[route]] table for each source and target.")],
     serve: Annotated[
         list[str] | None,
-        option("SIDE", "left or right: serve at that URL instead of connecting to it; may be given twice."),
+        option("SIDE", "Serve this side, left or right, at its URL instead of connecting to it. Can be repeated."),
     ] = None,
     insecure: Insecure = False,
     header: Header = None,
@@ -43,14 +43,15 @@ def bridge(
     key: Key = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Pass requests and publications between two sides, until SIGINT or SIGTERM.
+    """Forward requests and publications between two buses until SIGINT or SIGTERM.
 
-    Clients must reach the bridge: serve the side with the callers (--serve left), and connect to the side with the handlers.
+    Callers have to reach the bridge, so serve their side (--serve left), and let the bridge connect to the side with the
+    handlers.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
-        raise UsageError(f"--serve {unknown[0]!r}: left or right")
+        raise UsageError(f"--serve {unknown[0]!r}: use left or right")
     if ca is not None and len(served) == 2:
         raise UsageError("--ca is for connections that the bridge opens, but it serves both sides")
     secure = with_tls((left, right))
@@ -96,7 +97,7 @@ async def _run(
 
 
 async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) -> None:
-    """A second signal stops what the first lets finish."""
+    """Stop at once on a second signal: the first one lets calls finish."""
     await anext(aiter(signals))
     joined.hurry()
     await joined.left.aclose()
@@ -104,7 +105,7 @@ async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) 
 
 
 async def _while_there(bus: Bus, peer: Peer) -> None:
-    """Wait until a link is lost for good, and raise the reason: a bridge needs both sides."""
+    """Raise the reason when a link is lost for good, because a bridge needs both sides."""
     raise await parts_of(bus).gone(peer)
 
 
@@ -112,7 +113,6 @@ async def _while_there(bus: Bus, peer: Peer) -> None:
 
 
 def text_of(path: Path, option: str) -> str:
-    """Text of a file; a UsageError names the option and the file."""
     try:
         return path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +120,7 @@ def text_of(path: Path, option: str) -> str:
 
 
 def read_routes(path: Path) -> list[Route]:
-    """Routes of a file; a UsageError names file, line and key."""
+    """Read a routes file. Raises UsageError with the file, line and key."""
     text = text_of(path, "--routes")
     try:
         document = tomllib.loads(text)
@@ -128,11 +128,11 @@ def read_routes(path: Path) -> list[Route]:
         raise UsageError(f"{path}: {error}") from None
     unknown = sorted(set(document) - {"route"})
     if unknown:
-        raise UsageError(f"{path}: unknown key {unknown[0]!r}; routes begin with [[route]]")
+        raise UsageError(f"{path}: unknown key {unknown[0]!r}; each route starts with [[route]]")
     entries = document.get("route", [])
     if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
         raise UsageError(
-            f"{path}: no routes; each begins with [[route]], in double brackets, then source = ... and target = ..."
+            f"{path}: no routes; each starts with [[route]], in double brackets, followed by source = ... and target = ..."
         )
     lines = [text.count("\n", 0, found.start()) + 1 for found in _HEAD.finditer(text)]
     known_lines: list[int | None] = [*lines] if len(lines) == len(entries) else [None] * len(entries)
@@ -151,7 +151,7 @@ def _route(entry: dict[str, Any], place: str) -> Route:
     given = dict(entry)
     for key in ("source", "target"):
         if key not in given:
-            raise UsageError(f"{place}: key {key!r} is missing")
+            raise UsageError(f"{place}: missing key {key!r}")
         _check(given[key], (str, int), f"{place}: {key} must be a string or a number")
     _check(given.get("reverse", False), (bool,), f"{place}: reverse must be true or false")
     for key in ("kinds", "headers"):
@@ -165,7 +165,7 @@ def _route(entry: dict[str, Any], place: str) -> Route:
                 name = given[key]
                 given[key] = imported(name, "module:function, for example convert:to_door")[1]
                 if given[key] is None:
-                    raise UsageError(f"there is no {name}")
+                    raise UsageError(f"{name} does not exist")
             except UsageError as error:
                 raise UsageError(f"{place}, {key}: {error}") from None
     try:

@@ -17,24 +17,22 @@ from .values import server_tls
 
 def broker(
     clients: Annotated[
-        list[str], option("URL", "Address for clients, for example csb+ws://127.0.0.1:8000/game; may be given several times.")
+        list[str], option("URL", "Address for clients, for example csb+ws://127.0.0.1:8000/game. Can be repeated.")
     ],
-    servers: Annotated[
-        list[str], option("URL", "Address for servers, for example csb+tcp://127.0.0.1:9000; may be given several times.")
-    ],
+    servers: Annotated[list[str], option("URL", "Address for servers, for example csb+tcp://127.0.0.1:9000. Can be repeated.")],
     metrics: Annotated[
-        str | None, option("URL", "Serve /metrics for Prometheus at this address: http://127.0.0.1:9100")
+        str | None, option("URL", "Serve Prometheus metrics at this address, for example http://127.0.0.1:9100.")
     ] = None,
     origin: Origin = None,
     insecure: Insecure = False,
     cert: Cert = None,
     key: Key = None,
     record: Annotated[str | None, option("DIR", "Record every frame to and from clients in this folder.")] = None,
-    drain: Annotated[float, duration("Seconds for pending requests after SIGTERM.")] = 20.0,
+    drain: Annotated[float, duration("Seconds that pending requests get to finish after SIGTERM.")] = 20.0,
 ) -> None:
-    """Route CSB frames between clients and servers until SIGINT or SIGTERM.
+    """Run a broker that routes CSB frames between clients and servers, until SIGINT or SIGTERM.
 
-    Servers connect with ?side=broker-server, and with &server=ID if clients choose them by the header x-csb-server.
+    Servers connect with ?side=broker-server, and also with &server=ID if clients select them by the x-csb-server header.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     tls = server_tls(cert, key)
@@ -56,7 +54,7 @@ async def _run(broker: Broker, drain: float) -> None:
                 await anext(aiter(signals))
                 group.cancel_scope.cancel()
             if not broker.client_urls:
-                raise PeerError("a task of the broker failed and closed it: see the log")
+                raise PeerError("a task of the broker failed, so the broker was closed: see the log")
             async with anyio.create_task_group() as group:
                 group.start_soon(_first, group.cancel_scope, broker.drain, drain)
                 await anext(aiter(signals))

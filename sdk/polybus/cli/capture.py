@@ -1,4 +1,4 @@
-"""`polybus record` and `polybus replay`; `polybus capture`: inspect, check, repair, convert and export captures."""
+"""`polybus record`, `polybus replay` and `polybus capture`."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ _NOUNS: Final = {
 
 def record(
     url: Url,
-    folder: Annotated[str, argument("DIR", "Folder for the capture; created if missing.")],
-    listen: Annotated[str | None, option("URL", "Address for clients; default: a free port on this machine.")] = None,
-    max_bytes: Annotated[str, option("N", "Size of the folder, such as 500M or 10G; the oldest segments are removed.")] = "10G",
-    max_age: Annotated[float, option("DAYS", "Age after which segments are removed.", min=0)] = 7.0,
-    bodies: Annotated[bool, flag("--bodies/--no-bodies", "Record bodies.")] = True,
-    redact: Annotated[bool, flag("--redact/--no-redact", "Blank out secrets.")] = True,
-    decode: Annotated[bool, flag("--decode/--no-decode", "Decode segments as they are sealed.")] = False,
+    folder: Annotated[str, argument("DIR", "Folder for the capture, created if missing.")],
+    listen: Annotated[str | None, option("URL", "Address for clients. Defaults to a free port on this machine.")] = None,
+    max_bytes: Annotated[
+        str, option("N", "Maximum size of the folder, such as 500M or 10G. The oldest segments are removed.")
+    ] = "10G",
+    max_age: Annotated[float, option("DAYS", "Remove segments older than this.", min=0)] = 7.0,
+    bodies: Annotated[bool, flag("--bodies/--no-bodies", "Record message bodies.")] = True,
+    redact: Annotated[bool, flag("--redact/--no-redact", "Mask secrets.")] = True,
+    decode: Annotated[bool, flag("--decode/--no-decode", "Decode each segment when it is sealed.")] = False,
     insecure: Insecure = False,
     ca: Ca = None,
     cert: OwnCert = None,
@@ -48,7 +50,7 @@ def record(
 ) -> None:
     """Record every frame between clients and the server at URL, as a proxy, until SIGINT or SIGTERM.
 
-    Prints the address for the clients.
+    Prints the address that clients should use.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
@@ -59,7 +61,7 @@ def record(
     here = listen or _beside(url)
     secure = with_tls((url, here))
     if ca and not has_tls(url):
-        raise UsageError("--ca is for connections with TLS, and URL has no TLS")
+        raise UsageError("--ca is for connections with TLS, but URL does not use TLS")
     tls = client_tls(ca, cert, key) if url in secure else None
     shown = server_tls(cert, key) if here in secure and here != url else None
     proxy = RecordingProxy(url, recorder, here, insecure=insecure, tls=tls, listen_tls=shown)
@@ -72,17 +74,17 @@ async def _record(proxy: Any) -> None:
             announce(proxy.url)
             await anext(aiter(signals))
     stats = proxy.recorder.stats()
-    print(f"{stats.frames} rows, {stats.bytes} bytes, {stats.dropped} lost: {proxy.recorder.path}", flush=True)
+    print(f"{proxy.recorder.path}: {stats.frames} rows, {stats.bytes} bytes, {stats.dropped} dropped", flush=True)
 
 
 def _beside(url: str) -> str:
-    """URL with a free port here, for the protocol and the kind of transport of a URL."""
+    """Return a local URL with a free port and the same protocol and kind of transport as `url`."""
     parts = split_url(url)
     if parts.transport.startswith(("http", "zenoh")):
         return url  # the proxy reports that HTTP and fabrics are unsupported
     transport = {"wss": "ws", "tls": "tcp"}.get(parts.transport, parts.transport)
     if transport not in ("ws", "tcp"):
-        raise UsageError(f"{url}: give the address for clients, for example --listen {parts.protocol}+tcp://127.0.0.1:9000")
+        raise UsageError(f"{url}: add an address for clients, for example --listen {parts.protocol}+tcp://127.0.0.1:9000")
     path = "/" + parts.address.partition("://")[2].partition("/")[2] if transport == "ws" else ""
     query = "&".join(f"{name}={value}" for name, value in parts.options.items())
     return f"{parts.protocol}+{transport}://127.0.0.1:0{path}{'?' if query else ''}{query}"
@@ -92,27 +94,29 @@ def _beside(url: str) -> str:
 def replay(
     folder: Folder,
     url: Url,
-    speed: Annotated[float, option("X", "2 is twice as fast; 0 without pauses.")] = 1.0,
-    start: Annotated[str | None, option("T", "Start: seconds after its beginning, or a time (UTC).")] = None,
-    end: Annotated[str | None, option("T", "End, likewise.")] = None,
-    subject: Annotated[list[str] | None, option("PATTERN", "Only these subjects; may be given several times.")] = None,
-    connection: Annotated[list[str] | None, option("ID", "Only these connections; may be given several times.")] = None,
-    record: Annotated[str | None, option("DIR2", "Record the replay; default: DIR-replay.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Do not connect; only show what would be sent.")] = False,
+    speed: Annotated[float, option("X", "Speed: 2 replays twice as fast, 0 without pauses.")] = 1.0,
+    start: Annotated[
+        str | None, option("T", "Start here: seconds since the beginning of the capture, or a time (UTC).")
+    ] = None,
+    end: Annotated[str | None, option("T", "Stop here, in the same format.")] = None,
+    subject: Annotated[list[str] | None, option("PATTERN", "Replay only this subject. Can be repeated.")] = None,
+    connection: Annotated[list[str] | None, option("ID", "Replay only this connection. Can be repeated.")] = None,
+    record: Annotated[str | None, option("DIR2", "Record the replay in this folder. Defaults to DIR-replay.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would be sent, without connecting.")] = False,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Send the recorded messages of clients again, to the server at URL.
+    """Send the clients' recorded messages again, to the server at URL.
 
-    Uses new connections and new ids; repeats subscriptions and handshakes first.
+    The replay uses new connections and new ids, and first repeats handshakes and subscriptions.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not speed >= 0:
-        raise UsageError(f"--speed {speed}: a number, not below 0")
+        raise UsageError(f"--speed {speed}: use a number from 0 on")
     if record is None and not dry_run and "://" in folder:
-        raise UsageError(f"where to record the replay of {folder}? Give --record DIR, a folder on this machine")
+        raise UsageError("no folder for the recording of this replay: add --record DIR, a folder on this machine")
     selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
     source = capture.Capture(folder)
     resolve_target(url, None)  # also for a dry run
@@ -138,8 +142,8 @@ def replay(
         given = {"--subject": subject, "--connection": connection, "--start": start and [start], "--end": end and [end]}
         wanted = " ".join(f"{name} {value!r}" for name, values in given.items() for value in values or ())
         raise PeerError(
-            f"{folder}: no client sent anything{' with ' + wanted if wanted else ''}; polybus capture info {folder} has the "
-            f"times, polybus capture export {folder} LINES --format jsonl --table events the subjects and connections"
+            f"{folder}: no client sent anything{' with ' + wanted if wanted else ''}; polybus capture info {folder} shows "
+            f"the times, polybus capture export {folder} LINES --format jsonl --table events the subjects and connections"
         )
     said = _counts(report.said)
     verb = "would send" if dry_run else "sent"
@@ -169,30 +173,32 @@ def _point(text: str | None, option: str) -> float | datetime | None:
     try:
         point = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{option} {text!r}: seconds after the start, or a time such as 2026-01-31T12:00:00Z") from None
+        raise UsageError(f"{option} {text!r}: use seconds since the start, or a time such as 2026-01-31T12:00:00Z") from None
     return point if point.tzinfo is not None else point.replace(tzinfo=UTC)
 
 
 # -- polybus capture ---------------------------------------------------------------------------------------------------------
 
-commands: typer.Typer = group("capture", "Inspect, check, repair, convert and export captures.")
+commands: typer.Typer = group("capture", "Inspect, verify, repair, convert and export captures.")
 
-Out = Annotated[str, argument("OUT", "Empty or new folder.")]
+Out = Annotated[str, argument("OUT", "Folder to write to, new or empty.")]
 
 
 @commands.command()
 def info(folder: Folder, as_json: Json = False) -> None:
-    """Show its contents: frames, times, protocols, gaps."""
+    """Show the frames, times, protocols and gaps of a capture."""
     found = capture.info(capture.Capture(folder))
     if as_json:
         print(json_line(asdict(found)))
         return
     recordings = ", ".join(f"{name} (ended)" if name in found.ended else name for name in found.captures)
     segments = f"{counted(found.segments, 'segment')} ({found.open} open)"
-    print(in_one_line(f"{segments}, {found.bytes} bytes; recordings {recordings}"))  # another program may have chosen the names
+    print(
+        in_one_line(f"{segments}, {found.bytes} bytes; recordings {recordings}")
+    )  # the names can come from a third-party program
     print(f"{counted(found.frames, 'frame')} of {found.frame_bytes} bytes on {counted(found.connections, 'connection')}")
     if found.marks:
-        print(f"{found.marks} marks of the start or end of a connection; polybus analyse counts them as frames, too")
+        print(f"{found.marks} starts and ends of connections, which polybus analyse also counts as frames")
     for protocol, count in sorted(found.protocols.items(), key=str):
         print(in_one_line(f"  {protocol}: {count}"))
     if found.first_ns is not None and found.last_ns is not None:
@@ -201,7 +207,7 @@ def info(folder: Folder, as_json: Json = False) -> None:
         print(in_one_line(f"gap: {counted(count, 'frame')} missing ({reason})"))
     if found.lost_stretches:
         lost = f"{counted(found.lost_stretches, 'stretch')}, {counted(found.lost_frames, 'frame')}"
-        print(f"damaged: {lost}; see polybus capture verify")
+        print(f"corrupt: {lost}; see polybus capture verify")
     for source in found.sources:
         print(in_one_line(f"a replay of {source}"))
 
@@ -212,39 +218,40 @@ def _time(ns: int) -> str:
 
 @commands.command()
 def verify(folder: Folder, as_json: Json = False) -> None:
-    """Check every byte. Status 1 if something is damaged or missing."""
+    """Verify every byte of a capture.
+
+    Exits with status 1 if something is corrupt or missing.
+    """
     with _progress("verifying") as progress:
         found = capture.verify(capture.Capture(folder), progress)
     if as_json:
         print(json_line(asdict(found)))
     else:
-        print(f"{found.frames} rows in {found.batches} batches are good")
+        print(f"{found.frames} rows in {found.batches} batches are intact")
         for loss in found.losses:
             stretch = loss.stretch
             rows = "an unknown number of" if stretch.frames is None else stretch.frames
             where = (
-                f"{stretch.size} bytes at {stretch.offset} are damaged"
-                if stretch.size
-                else f"it ends at {stretch.offset}, cut short"
+                f"{stretch.size} bytes at {stretch.offset} are corrupt" if stretch.size else f"truncated at {stretch.offset}"
             )
-            print(f"segment {loss.segment}: {where}: {rows} rows, batch {stretch.batch}")
+            print(f"segment {loss.segment}: {where} ({rows} rows, batch {stretch.batch})")
         for number in found.missing:
             print(f"segment {number} is missing")
     if not found.good:
-        raise PeerError(f"{folder} is damaged; polybus capture recover saves its good parts as a new capture")
+        raise PeerError(f"{folder} is corrupt; polybus capture recover saves the readable parts as a new capture")
 
 
 @commands.command()
 def recover(folder: Folder, out: Out) -> None:
-    """Save the readable parts of a damaged capture as a new one.
+    """Save the readable parts of a corrupt capture as a new one, and report what was lost.
 
-    The recorder may also have been killed. Reports the loss.
+    Use it also if the recorder was killed.
     """
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)
-    print(f"saved: {counted(found.frames, 'row')} in {counted(found.batches, 'batch')}: {out}")
+    print(f"saved to {out}: {counted(found.frames, 'row')} in {counted(found.batches, 'batch')}")
     print(
-        f"lost: {counted(found.lost_frames, 'row')} that can be counted, "
+        f"lost: at least {counted(found.lost_frames, 'row')}, "
         f"in {counted(found.lost_stretches, 'stretch')} of {found.lost_bytes} bytes; "
         f"missing: {counted(len(found.missing), 'segment')}"
     )
@@ -252,9 +259,9 @@ def recover(folder: Folder, out: Out) -> None:
 
 @commands.command()
 def decode(folder: Folder, as_json: Json = False) -> None:
-    """Store the decoded frames beside them, once for all later readers. The recorder may keep running.
+    """Decode the frames once and store the result in the capture, for all later readers.
 
-    Decodes only sealed segments, each once. Status 1 if something is damaged.
+    Decodes sealed segments only, so the recorder can keep running. Exits with status 1 if something is corrupt.
     """
     with _progress("decoding") as progress:
         found = capture.write_columns(folder, progress)
@@ -264,18 +271,21 @@ def decode(folder: Folder, as_json: Json = False) -> None:
         print(
             f"{counted(found.segments, 'segment')} decoded: {found.frames} frames, {found.events} events, {found.bytes} bytes"
         )
-        print(f"{counted(found.fresh, 'segment')} were decoded before; {found.open} open")
+        print(f"{counted(found.fresh, 'segment')} already decoded; {found.open} still open")
     if found.damaged:
         numbers = ", ".join(map(str, found.damaged))
         raise PeerError(
-            f"{folder} is damaged in segment {numbers}: readers decode its good parts each time; "
-            "polybus capture verify shows the losses"
+            f"{folder} is corrupt in segment {numbers}, whose readable parts are decoded on each use; "
+            "polybus capture verify shows what is lost"
         )
 
 
 @commands.command()
 def compact(folder: Folder, out: Out) -> None:
-    """Write the frames as Parquet, in few large files. Status 1 if something is damaged."""
+    """Write the frames to a few large Parquet files.
+
+    Exits with status 1 if something is corrupt.
+    """
     source = capture.Capture(folder)
     with _progress("writing") as progress:
         _written(source, capture.compact(source, out, progress))
@@ -285,13 +295,16 @@ def compact(folder: Folder, out: Out) -> None:
 def export(
     folder: Folder,
     out: Out,
-    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Format of the files.")] = "parquet",
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
     table: Annotated[
         Literal["frames", "events", "quarantine"],
-        typer.Option(help="Recorded frames, decoded messages, or frames that do not decode."),
+        typer.Option(help="Recorded frames, decoded messages, or frames that cannot be decoded."),
     ] = "events",
 ) -> None:
-    """Write a table as Parquet or JSONL. Status 1 if something is damaged."""
+    """Export a table as Parquet or JSONL.
+
+    Exits with status 1 if something is corrupt.
+    """
     source = capture.Capture(folder)
     with _progress("writing") as progress:
         _written(source, capture.export(source, out, format=format, table=table, progress=progress))
@@ -303,14 +316,13 @@ def _written(source: Any, paths: list[Any]) -> None:
     if source.losses:
         frames = sum(loss.stretch.frames or 0 for loss in source.losses)
         raise PeerError(
-            f"{source.path} is damaged: {counted(len(source.losses), 'stretch')} with at least {counted(frames, 'frame')} "
+            f"{source.path} is corrupt: {counted(len(source.losses), 'stretch')} with at least {counted(frames, 'frame')} "
             "cannot be read and are missing from these files; polybus capture verify shows where"
         )
 
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int], None]]:
-    """Row counter on stderr, on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda rows: None

@@ -26,9 +26,9 @@ from .problems import PeerError, UsageError, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line, parse_body, parse_subject
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
-"""Transports without a handshake: an open connection does not prove that there is a bus at the other end."""
+"""Transports without a handshake: an open connection does not prove that a bus is at the other end."""
 
-SubjectArgument = Annotated[str, argument("SUBJECT", "Subject, for example user.get")]
+SubjectArgument = Annotated[str, argument("SUBJECT", "Subject, for example user.get.")]
 
 
 @connects
@@ -37,7 +37,7 @@ def request(
     subject: SubjectArgument,
     body: Body = None,
     timeout: Annotated[float, duration("Seconds to wait for the answer.")] = 30.0,
-    user: Annotated[str, option("KEY", "In a cluster: ask this user, connected to any worker, instead of a handler.")] = "",
+    user: Annotated[str, option("KEY", "Send the request to this user, who is connected to any worker of the cluster.")] = "",
     as_json: Json = False,
     header: Header = None,
     tls: Tls = None,
@@ -71,14 +71,14 @@ def stream(
     url: Url,
     subject: SubjectArgument,
     body: Body = None,
-    count: Annotated[int, option("N", "Stop after so many items; 0 reads all.", min=0)] = 0,
-    timeout: Annotated[float, duration("Seconds for the whole stream; 0 for no limit.")] = 0.0,
+    count: Annotated[int, option("N", "Stop after this many items; 0 means no limit.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for the whole stream; 0 means no limit.")] = 0.0,
     as_json: Json = False,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Request a stream and print its items, one line of JSON each."""
+    """Request a stream and print each item as a line of JSON."""
     name, value = parse_subject(url, subject), parse_body(body)
     coloured = sys.stdout.isatty() and not as_json
 
@@ -106,15 +106,19 @@ def publish(
     timeout: Annotated[
         float,
         duration(
-            "Seconds to connect, to queue, to store, and for a first answer on protocols without a handshake; 0 for no limit."
+            "Seconds for each step: to connect, queue and store, and for a first answer if the protocol has no handshake; "
+            "0 means no limit."
         ),
     ] = 5.0,
-    user: Annotated[str, option("KEY", "In a cluster: publish only to this user, connected to any worker.")] = "",
+    user: Annotated[str, option("KEY", "Publish only to this user, who is connected to any worker of the cluster.")] = "",
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Publish a message. Subscribers do not confirm it; status 1 if a NATS server should store it and does not."""
+    """Publish a message.
+
+    Subscribers do not acknowledge it. Exits with status 1 if a NATS server that should store the message does not.
+    """
     name, value = parse_subject(url, subject), parse_body(body)
     _check_user(url, user)
 
@@ -140,15 +144,17 @@ def publish(
 @connects
 def subscribe(
     url: AnyUrl,
-    pattern: Annotated[str, argument("PATTERN", "* matches one token, > the rest: news.*")],
+    pattern: Annotated[
+        str, argument("PATTERN", "Subject pattern, for example 'news.*': * matches one token, > matches the rest.")
+    ],
     as_json: Json = False,
-    count: Annotated[int, option("N", "Stop after so many; 0 for no limit.", min=0)] = 0,
-    timeout: Annotated[float, duration("Seconds for a first answer on protocols without a handshake; 0 for no limit.")] = 5.0,
+    count: Annotated[int, option("N", "Stop after this many; 0 means no limit.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for a first answer if the protocol has no handshake; 0 means no limit.")] = 5.0,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Print publications, one line of JSON each."""
+    """Print publications as lines of JSON."""
     name = parse_subject(url, pattern)
     if text := literal_wildcards(name):
         say(text)
@@ -156,7 +162,7 @@ def subscribe(
 
     async def listen() -> None:
         bus = hasty_bus(timeout, cluster_of(url, wait, tls))
-        events = bus.events()  # before there is a link, which may end at once
+        events = bus.events()  # before connecting, because the link may go down at once
         async with connecting(url, header, tls, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             group.start_soon(_watch, bus, events, timeout)
@@ -171,7 +177,7 @@ def subscribe(
 
 def _check_user(url: str, user: str) -> None:
     if user and cluster_of(url) is None:
-        raise UsageError("--user needs a cluster: its URL is nats+tcp://host/name, or auto for POLYBUS_CLUSTER")
+        raise UsageError("--user requires a cluster: use nats+tcp://host/name, or auto to use POLYBUS_CLUSTER")
 
 
 def _not_there(user: str) -> PeerError:
@@ -182,7 +188,7 @@ def _not_there(user: str) -> PeerError:
 
 @contextmanager
 def _body_may_be_missing(body: str | None) -> Iterator[None]:
-    """Add to the error for a refused body that no BODY was given (PeerError)."""
+    """Mention in a PeerError that no BODY was given, if the server rejects the body."""
     try:
         yield
     except BadRequest as error:
@@ -193,7 +199,7 @@ def _body_may_be_missing(body: str | None) -> Iterator[None]:
 
 @contextmanager
 def _meant_for_peers(bus: Bus) -> Iterator[None]:
-    """Explain the error of a peer without publications: not a polybus peer, or a silent one (PeerError)."""
+    """Raise a PeerError with advice if the peer does not seem to support publications."""
     try:
         yield
     except Unsupported as error:
@@ -201,12 +207,15 @@ def _meant_for_peers(bus: Bus) -> Iterator[None]:
         if peer is None or repr(peer) not in str(error):
             raise
         text = str(error).replace(repr(peer), peer.address)
-        raise PeerError(f"{text}; or it uses another protocol than the URL: see polybus doctor URL") from None
+        raise PeerError(f"{text}; or it uses a different protocol: check with polybus doctor URL") from None
 
 
 async def _sign_of_life(bus: Bus, timeout: float) -> None:
-    """Wait for a sign of life, since a publication has no answer: without a handshake, ask the peer's identity once a second,
-    and raise PeerError if it stays silent."""
+    """Check that a peer without a handshake is alive, because a publication has no answer: request its identity once a second.
+
+    Raises:
+        PeerError: If the peer stays silent.
+    """
     if not timeout or not _may_be_mute(bus):
         return
     peer = bus.peers[0]
@@ -218,7 +227,6 @@ async def _sign_of_life(bus: Bus, timeout: float) -> None:
 
 
 def _may_be_mute(bus: Bus) -> bool:
-    """True if the peer has sent nothing and neither transport nor protocol has a handshake."""
     if bus.cluster is not None:  # NATS has a handshake
         return False
     peer = bus.peers[0]
@@ -228,12 +236,11 @@ def _may_be_mute(bus: Bus) -> bool:
 def _silent(bus: Bus, timeout: float) -> PeerError:
     return PeerError(
         f"{bus.peers[0].address} accepts the connection but has sent nothing for {timeout:g} s: "
-        "does it use this protocol? polybus doctor URL shows more, --timeout 0 skips this check"
+        "does it use this protocol? Run polybus doctor URL for details, or skip this check with --timeout 0"
     )
 
 
 async def _print(source: AbstractAsyncContextManager[Any], count: int, show: Callable[[Any], None]) -> None:
-    """Print items, and stop after `count`; 0 for all."""
     async with source as items:
         async for item in items:
             show(item)
@@ -243,7 +250,7 @@ async def _print(source: AbstractAsyncContextManager[Any], count: int, show: Cal
 
 
 async def _watch(bus: Bus, events: AsyncIterator[BusEvent], timeout: float) -> None:
-    """Report a link that is down, which misses publications; raises PeerError for one that was never alive."""
+    """Report when the link is down, since publications are then lost. Raises PeerError if the peer never sent anything."""
     async with anyio.create_task_group() as group:
         group.start_soon(_tell_of_links, bus, events)
         if timeout and _may_be_mute(bus):
@@ -256,10 +263,10 @@ async def _tell_of_links(bus: Bus, events: AsyncIterator[BusEvent]) -> None:
     async for event in events:
         if isinstance(event, LinkDown):
             if not bus.stats().received and bus.cluster is None:
-                raise PeerError(f"the link ended at once: {event.reason}; polybus doctor URL shows more")
-            say(f"the link is down: {event.reason}; publications are missed until it is back")
+                raise PeerError(f"the connection closed immediately: {event.reason}; run polybus doctor URL for details")
+            say(f"connection lost: {event.reason}; missing publications until it is restored")
         elif isinstance(event, LinkUp) and event.again:
-            say("the link is back")
+            say("connection restored")
 
 
 async def _until_signal(scope: anyio.CancelScope) -> None:
@@ -278,7 +285,7 @@ def _show(message: Message, *, pretty: bool) -> None:
 
 
 def _coloured(text: str) -> Text:
-    """JSON for a terminal, with brackets as text, not as markup."""
+    """Highlight JSON without interpreting its brackets as markup."""
     coloured = Text(text)
     JSONHighlighter().highlight(coloured)
     return coloured

@@ -1,4 +1,4 @@
-"""`polybus demo`: prints the story of `polybus.demo`."""
+"""`polybus demo`, which plays and prints the scenes of `polybus.demo`."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from .problems import UsageError, unwrapped
 from .values import json_line
 
 READ, LOOK = 0.65, 0.8
-"""Seconds to read the code before it runs, and its output afterwards."""
+"""Seconds to read the code before it runs, and its output after that."""
 _FOLDERS = "polybus-demo-"
 _ORPHANED = 3600
-"""Age in seconds."""
+"""Seconds."""
 _NEXT = {
-    "polybus demo --show": "the programs",
-    "polybus demo --keep rec": "keeps the recording",
-    "polybus analyse rec --out out": "makes a report of it",
+    "polybus demo --show": "print the programs",
+    "polybus demo --keep rec": "keep the recording",
+    "polybus analyse rec --out out": "write a report about it",
 }
 _MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not here": ("–", "dim"), "waiting": ("·", "dim")}
 
 
 def demo(
-    show: Annotated[bool, flag("--show", "Print the programs of the story and their paths.")] = False,
+    show: Annotated[bool, flag("--show", "Print the programs and their paths.")] = False,
     keep: Annotated[str, option("DIR", "Keep the recording in this new folder.")] = "",
     as_json: Annotated[bool, flag("--json", "Print only the result, as JSON.")] = False,
 ) -> None:
-    """Run a 20-second demo of two programs.
+    """Run a 20-second demo with two programs.
 
-    Status 1 if a check fails.
+    Exits with status 1 if a check fails.
     """
     if keep and Path(keep).exists() and any(Path(keep).iterdir()):
-        raise UsageError(f"--keep {keep}: the folder is not empty; name a new one")
+        raise UsageError(f"--keep {keep}: the folder is not empty; choose a new one")
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # for characters that the terminal lacks
+        sys.stdout.reconfigure(errors="replace")  # the terminal may lack some characters
     paper = Paper(Console(quiet=as_json, highlight=False, emoji=False))
     if show:
         paper.programs()
@@ -70,7 +70,7 @@ def demo(
 
 
 def remove_orphans() -> None:
-    """Remove temporary folders of killed demos: the story takes twenty seconds, and these are an hour old."""
+    """Remove temporary folders that killed demos left behind more than an hour ago."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
         with suppress(OSError):  # gone, or another user's
             if time() - folder.stat(follow_symlinks=False).st_mtime > _ORPHANED:
@@ -78,7 +78,7 @@ def remove_orphans() -> None:
 
 
 async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
-    """Play the story; `folder` takes the stderr of the processes."""
+    """Play the scenes. `folder` is for the stderr of the processes."""
     async with Cast(folder, paper.line, record) as cast:
         telling = Telling(cast)
         for scene in SCENES:
@@ -94,7 +94,7 @@ async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
 
 @frozen
 class Paper:
-    """The story as lines: at a reader's pace on a terminal, otherwise without pauses."""
+    """Prints the scenes, with pauses for reading on a terminal."""
 
     console: Console
 
@@ -107,34 +107,31 @@ class Paper:
             self._print(Text(f"# {path_of(name)}", style="dim"), _code(path_of(name).read_text(encoding="utf-8")), "")
 
     def scene(self, scene: Scene) -> None:
-        """Print the title of a scene and its code."""
         number = f"{SCENES.index(scene) + 1}/{len(SCENES)} "
         code = [_row(Text(f"{excerpt.program}.py", style="dim"), _code(excerpt.code), width=8) for excerpt in scene.code]
         self._print(Text.assemble((number, "cyan"), (scene.title, "bold")), scene.why, "", *code, "")
 
     def line(self, line: StoryLine) -> None:
-        """Print a line of a process, with its time."""
         took = "" if line.ms is None else f"{line.ms:,.1f} ms" if line.ms < 100 else f"{line.ms:,.0f} ms"
         text = Text(line.text, style="" if line.who else "yellow")
         self._print(_row(Text(line.who, style="bold"), text, Text(took, style="green"), width=5))
 
     def outcome(self, seen: SceneOutcome) -> None:
-        """Print the result of a scene unless its lines show it."""
+        """Print the result of a scene that did not succeed: the lines of the others show it."""
         self._print(*([] if seen.outcome == "ok" else [Text(seen.detail, style=_MARKS[seen.outcome][1])]), "")
 
     def curtain(self, telling: Telling, seconds: float) -> None:
-        """Print the result of the story, and suggestions."""
+        """Print the results, and what to try next."""
         for name, seen in telling.seen.items():
             self._print(_row(Text.assemble(_MARKS[seen.outcome], " ", (name, "bold")), Text(seen.detail), width=9))
         if telling.traffic:
             self._print("", ", ".join(f"{number:,} {name}" for name, number in telling.traffic.items()))
-        held = sum(seen.outcome == "ok" for seen in telling.seen.values())
-        verdict = f"{held} of {len(SCENES)} scenes held in {seconds:.0f} s"
+        passed = sum(seen.outcome == "ok" for seen in telling.seen.values())
+        verdict = f"{passed} of {len(SCENES)} scenes passed in {seconds:.0f} s"
         self._print("", Text(verdict, style="bold green" if telling.ok else "bold red"), "")
         self._print(*(_row(Text(command, style="cyan"), what, width=29) for command, what in _NEXT.items()))
 
     def _print(self, *parts: RenderableType) -> None:
-        """Print parts one below the other, wrapped to the width."""
         for row in self.console.render_lines(Group(*parts), pad=False):
             text = Text.assemble(*((segment.text, segment.style or "") for segment in row))
             text.rstrip()
@@ -142,7 +139,7 @@ class Paper:
 
 
 def _row(left: Text, middle: RenderableType, right: RenderableType = "", *, width: int) -> Table:
-    """Columns side by side; `width` is the left one's."""
+    """Make a table row. `width` is that of the left column."""
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(width=width)
     row.add_column(ratio=1, overflow="fold")

@@ -1,5 +1,4 @@
-"""`polybus doctor`: tests each step of a connection separately, from name resolution to the answer to a request, with its
-time, and with advice for a failure."""
+"""`polybus doctor`, which tests and times each step from name resolution to a request, and gives advice for a failure."""
 
 from __future__ import annotations
 
@@ -53,23 +52,26 @@ _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗",
 
 @connects
 def doctor(
-    url: Annotated[str, argument("URL", "URL of the server; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")],
-    subject: Annotated[str, option("SUBJECT", "Subject to request; default: any answer will do.")] = "",
-    body: Annotated[str | None, option("BODY", "JSON, for --subject; - reads it from stdin.")] = None,
+    url: Annotated[str, argument("URL", "Server URL. For a cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")],
+    subject: Annotated[str, option("SUBJECT", "Subject to request. By default, any answer counts.")] = "",
+    body: Annotated[str | None, option("BODY", "JSON body for --subject, or - to read it from stdin.")] = None,
     timeout: Annotated[float, duration("Seconds for each step.", min=0.1)] = 5.0,
-    as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON document.")] = False,
     header: Header = None,
     tls: Tls = None,
 ) -> None:
-    """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request; for a cluster server, jetstream, nodes.
-    Status 1 if a step fails."""
+    """Diagnose a connection step by step, and give advice for a step that fails.
+
+    The steps are name resolution, connection, TLS, upgrade, handshake, peer and request. For a cluster, doctor also checks the
+    NATS server, JetStream, nodes and stores. Exits with status 1 if a step fails.
+    """
     cluster = cluster_of(url, tls=tls)
     if cluster is None:
         resolve_url(url)
         warn_of_slips(url)
     value = parse_body(body)
     if body is not None and not subject:
-        raise UsageError("--body without --subject: name the subject of the request")
+        raise UsageError("--body without --subject: add the subject of the request")
     what = parse_subject(url, subject)
     if cluster is None:
         examination = Examination(url, what, value, timeout, headers_of(header), tls)
@@ -87,7 +89,7 @@ def doctor(
     else:
         _show(examination.steps)
     for step in examination.steps:
-        if step.outcome == "doubtful":  # a problem for some clients
+        if step.outcome == "doubtful":  # affects some clients
             say(f"{step.name}: {step.detail}; {step.remedy}")
     if failed is not None:
         raise PeerError(f"{failed.name}: {failed.detail}; {failed.remedy}")
@@ -97,7 +99,7 @@ def _show(steps: list[DoctorStep]) -> None:
     times = ["" if step.seconds is None else f"{step.seconds * 1000:.1f} ms" for step in steps]
     rows = [(_MARKS[step.outcome][0], step.name, time, step.detail) for step, time in zip(steps, times, strict=True)]
     Printer().table(("", "step", "time", "result"), rows, [_MARKS[step.outcome][1] for step in steps])
-    print(f"This polybus runs its speedups in {'C' if ACTIVE else 'Python'}.")
+    print(f"Speedups: {'C' if ACTIVE else 'Python'}.")
     sys.stdout.flush()
 
 
@@ -107,7 +109,7 @@ def _show(steps: list[DoctorStep]) -> None:
 Outcome: TypeAlias = Literal["ok", "doubtful", "failed", "not reached"]
 
 NOBODY = "polybus.doctor"
-"""Subject without a handler: the error answer proves that requests get through."""
+"""Subject without a handler. Its error answer proves that requests get through."""
 _OF_STREAMS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 _OF_THE_NETWORK = (BusError, OSError, EOFError, ValueError, *_OF_STREAMS)
 _ROUNDS = 5
@@ -124,7 +126,7 @@ class DoctorStep:
 
 
 class StepFailed(Exception):
-    """A step failed; later steps are impossible."""
+    """The step failed, and later steps are impossible."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -133,12 +135,12 @@ class StepFailed(Exception):
 
 
 class StepDoubtful(StepFailed):
-    """A step found a problem for some users; later steps follow."""
+    """The step found a problem that affects some clients. Later steps follow."""
 
 
 @define(slots=False)
 class Examination:
-    """Examination of a server. `run` fills `steps`, and raises no error that the server could cause."""
+    """Checks a server. `run` stores the results in `steps`, including every error that a server can cause."""
 
     url: str
     subject: str | int = ""
@@ -178,7 +180,7 @@ class Examination:
             for step, take in zip(self.steps, self._plan.values(), strict=True):
                 began = perf_counter()
                 try:
-                    with anyio.fail_after(self.timeout + 1):  # the inner limits should fire first: their errors say more
+                    with anyio.fail_after(self.timeout + 1):  # longer than the inner timeouts, whose errors say more
                         step.detail = await take(stack)
                     step.outcome = "ok"
                 except Exception as error:
@@ -198,8 +200,7 @@ class Examination:
             return for_shell(text) or type(error).__name__, hint_of(error, step, self._parts.scheme, self._adapter.name)
         raise error
 
-    # -- steps with the operating system's tools
-    # -------------------------------------------------------------------------------------
+    # -- steps without polybus -----------------------------------------------------------------------------------------
 
     async def _resolve(self, stack: AsyncExitStack) -> str:
         with anyio.fail_after(self.timeout):
@@ -213,7 +214,7 @@ class Examination:
         try:
             address: Any = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
         except (OSError, anyio.TypedAttributeLookupError):
-            return "connected, but cut off at once"
+            return "connected, but disconnected at once"
         return f"{address[0]} port {address[1]}"
 
     async def _shake_hands(self, stack: AsyncExitStack) -> str:
@@ -226,7 +227,7 @@ class Examination:
         return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
 
     async def _first_words(self) -> None:
-        """Read the server's first message before TLS, if the protocol has one. Raises `StepFailed`."""
+        """Read what the server sends before TLS, if the protocol has such a message. Raises `StepFailed`."""
         framing = ProtocolFeatures.of(self._adapter).framing
         said = b""
         try:
@@ -239,14 +240,13 @@ class Examination:
         path = anyio.Path(unquote(self._parts.path))
         mode = (await path.stat()).st_mode
         if not stat.S_ISSOCK(mode):
-            raise StepFailed(f"{path} is not a socket", "the URL names a file on which no server listens")
+            raise StepFailed(f"{path} is not a socket", "no server listens on this file: correct the URL")
         return f"{path}, {stat.filemode(mode)}"
 
-    # -- steps with polybus
-    # ----------------------------------------------------------------------------------------------------------
+    # -- steps with polybus --------------------------------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> str:
-        """First half of the real connection: up to the transport. The second half waits for `_handshake`."""
+        """Connect as far as the transport. The rest of the same connection waits for `_handshake`."""
         self._halves = _Halves(self._connector)
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
@@ -268,18 +268,18 @@ class Examination:
     async def _meet(self, stack: AsyncExitStack) -> str:
         if await self.peer.extended():
             if party_of(self.peer).negotiation.answers_only:
-                return "a polybus peer that only answers on this link: it takes requests, publications and notifications"
+                return "a polybus peer that only responds on this link, to requests, publications and notifications"
             return "a polybus peer, with streams, channels, wildcards and cancellation"
         session = party_of(self.peer).link.session
         if session is not None and session.capabilities.patterns:
-            return f"a {self._adapter.name} network, with wildcards, without streams and channels"
-        return f"a {self._adapter.name} peer without polybus, or a silent one: no streams, channels or wildcards"
+            return f"a {self._adapter.name} network, with wildcards but without streams and channels"
+        return f"a {self._adapter.name} peer without polybus, or a silent peer: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
 
     async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:
-        """Request the subject of this examination, or one without a handler; returns the answer and its time."""
+        """Request the given subject, or one without a handler. Returns the answer and its time."""
         subject = nobody if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
@@ -299,23 +299,21 @@ class Examination:
         return f"{subject}: {answer}; round trip {median_of(times)}"
 
     def _say_of_fabric(self, subject: str | int) -> None:
-        """Raise `StepFailed`: on a fabric an unused address is silent."""
         session = party_of(self.peer).link.session
         if session is not None and session.capabilities.filters:
             raise StepFailed(
-                f"no answer from {subject} within {self.timeout:g} s: on a fabric an unused address is silent",
-                "name the peer in the URL, as in ?peer=//device1/10AB/3, or the method by --subject //device1/10AB/3/B; "
-                "programs with another ?dialect= do not receive this request",
+                f"no answer from {subject} within {self.timeout:g} s: a fabric does not report unused addresses",
+                "name the peer in the URL, as in ?peer=//device1/10AB/3, or the method with --subject //device1/10AB/3/B; "
+                "programs with a different ?dialect= do not receive this request",
             )
 
 
 def median_of(times: Sequence[float]) -> str:
-    """Median of times in seconds, for people."""
     return f"{median(times) * 1000:.2f} ms"
 
 
 class _Halves:
-    """Connector that stops between the transport and the protocol's handshake, so that each can be timed."""
+    """Connector that pauses between the transport and the protocol's handshake, so that doctor can time each of them."""
 
     reconnects = False
 
@@ -325,7 +323,7 @@ class _Halves:
         self.transport_made = anyio.Event()
         self.go_on = anyio.Event()
         self.known = anyio.Event()
-        """Set after connecting, or its failure."""
+        """Set once the handshake has succeeded or failed."""
         self.error: Exception | None = None
         self.address = ""
 
@@ -342,7 +340,7 @@ class _Halves:
         return transport
 
     async def enter(self, manager: Any) -> None:
-        """Hold a connection open in its own task until the task is cancelled."""
+        """Keep the connection open until this task is cancelled."""
         try:
             async with manager:
                 self.known.set()
@@ -354,7 +352,7 @@ class _Halves:
 
 
 def _certificate(facts: Mapping[str, Any]) -> str:
-    """Names and remaining days of a valid certificate. Raises `StepDoubtful` if few are left."""
+    """Return the certificate's names and remaining days. Raises `StepDoubtful` if it expires soon."""
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
     expires = facts.get("notAfter")
     if expires is None:
@@ -362,67 +360,66 @@ def _certificate(facts: Mapping[str, Any]) -> str:
     left = datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)
     what = f"certificate for {', '.join(names) or 'no name'}, valid for {counted(left.days, 'more day')}"
     if left <= EXPIRES_SOON:
-        raise StepDoubtful(what, "renew it and restart the server: clients refuse an expired certificate")
+        raise StepDoubtful(what, "renew it and restart the server: clients reject an expired certificate")
     return what
 
 
-# -- advice for failed steps
-# -----------------------------------------------------------------------------------------------------
+# -- advice for failed steps -----------------------------------------------------------------------------------------------
 
 
 _BY_NUMBER = {
     errno.ECONNREFUSED: (
         "start the server, or correct host and port; "
-        "one in a container or on another machine must listen on more than 127.0.0.1"
+        "a server in a container or on another machine must not listen on 127.0.0.1 only"
     ),
-    errno.ENOENT: "the server has not created it, or uses another path: start it, or correct the URL",
+    errno.ENOENT: "the file does not exist: start the server, or correct the path in the URL",
     errno.EACCES: "permission denied: check the permissions of the socket and its folder",
-    errno.ENETUNREACH: "there is no route: is the network, or the VPN, up?",
-    errno.EHOSTUNREACH: "there is no route to the host: is it on, and in this network?",
-    errno.ECONNRESET: "the server or a proxy cut the connection: check its log",
+    errno.ENETUNREACH: "no route: is the network or the VPN up?",
+    errno.EHOSTUNREACH: "no route to the host: is it running, and in this network?",
+    errno.ECONNRESET: "the server or a proxy reset the connection: check its log",
 }
-_NO_UPGRADE = "the server does not upgrade here: does a proxy drop the headers Upgrade and Connection?"
-_BEHIND_PROXY = "the proxy answers, but the server behind it does not"
+_NO_UPGRADE = "the server does not accept the upgrade here: does a proxy drop the Upgrade and Connection headers?"
+_BEHIND_PROXY = "the proxy responds, but the server behind it does not"
 _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
     (Unauthorized, "identify yourself, for example with --header 'authorization: Bearer TOKEN'"),
     (Forbidden, "this identity, origin or host is not allowed: ask the operator of the server, or try another --header"),
-    (NoHandler, "the server works, but has no such handler: is the subject spelled as in its handle()?"),
-    (BadRequest, "the server works, but expects another body: see --body"),
+    (NoHandler, "the server works, but has no such handler: is the subject spelled as in handle()?"),
+    (BadRequest, "the server works, but rejects the body: correct --body"),
     (RequestError, "the server works, but its handler failed: check its log"),
     (socket.gaierror, "the name is misspelled, or this machine's DNS does not know it"),
 )
 _BY_ANSWER = (
-    ("answered 404", "the server answers, but has no bus at this path: correct the path of the URL"),
-    ("answered 421", "the server does not know this host name: add it with serve(hosts=...) or attach(hosts=...)"),
-    ("no common sub-protocol", "the server answers, but uses another protocol than the URL"),
+    ("answered 404", "the server responds, but has no bus at this path: correct the path in the URL"),
+    ("answered 421", "the server does not accept this host name: add it with serve(hosts=...) or attach(hosts=...)"),
+    ("no common sub-protocol", "the server responds, but uses a different protocol than the URL"),
     ("does it want tls", "try the URL with TLS (wss)"),
     ("answered 400", _NO_UPGRADE),
     ("answered 426", _NO_UPGRADE),
     ("answered 502", _BEHIND_PROXY),
     ("answered 503", _BEHIND_PROXY),
     ("answered 504", _BEHIND_PROXY),
-    ("does not answer in http", "the port uses another protocol: try tcp, tls or wss instead of ws"),
-    ("closed", "the port may require TLS (wss), or use another transport (tcp)"),
+    ("does not answer in http", "the port does not use HTTP: try tcp, tls or wss instead of ws"),
+    ("closed", "the port may require TLS (wss), or use a different transport (tcp)"),
     ("", "is this the port and the path of a WebSocket server?"),
 )
-"""Words in the text of a failed upgrade, with advice; the last entry is the default."""
+"""Advice by words in the error of a failed upgrade. The last entry is the default."""
 _SILENCE = {
-    "resolve": "the name server does not answer: look at the DNS settings",
-    "connect": "a firewall may swallow the packets, or the address is wrong",
+    "resolve": "the DNS server does not answer: check the DNS settings",
+    "connect": "a firewall may drop the packets, or the address is wrong",
     "tls": "the port accepts connections, but does not use TLS: try the URL without TLS (ws, tcp)",
-    "upgrade": "the port accepts connections, but refuses the WebSocket upgrade: compare port and path with the server's",
-    "handshake": "the server may use another protocol than the URL",
+    "upgrade": "the port accepts connections, but not the WebSocket upgrade: compare port and path with the server's",
+    "handshake": "the server may use a different protocol than the URL",
     "request": (
-        "the connection is open, but the server does not answer: it may be stuck, or use another protocol, format or dialect"
+        "the connection is open, but the server does not answer: it may hang, or use a different protocol, format or dialect"
     ),
 }
-_NATS_PORTS = "is this the port for clients, by default 4222, and not that for monitoring (8222) or for routes (6222)?"
+_NATS_PORTS = "is this the client port (4222 by default), and not the port for monitoring (8222) or routes (6222)?"
 _OWN_CERTIFICATE = "does it require a client certificate (--cert FILE --key FILE)?"
-_HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with the server's"
+_HANDSHAKE = "compare the protocol and options in the URL (format=, dialect=) with the server's"
 
 
 def silence_hint(step: str) -> str:
-    return _SILENCE.get(step, "the server does not continue: check its log")
+    return _SILENCE.get(step, "the server does not respond: check its log")
 
 
 def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
@@ -442,31 +439,30 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return _BY_NUMBER[errno.ECONNRESET]
     if isinstance(error, OSError) and error.errno in _BY_NUMBER:
         return _BY_NUMBER[error.errno]
-    if step == "connect":  # several addresses: no errno
+    if step == "connect":  # without errno if the name has several addresses
         return _BY_NUMBER[errno.ECONNREFUSED]
     if step == "tls":
         return "try the URL without TLS (ws, tcp)"
     encrypted = scheme in ("tls", "wss", "https")
     if step == "upgrade" and encrypted and "closed the connection" in text:
-        return f"{_OWN_CERTIFICATE} Or the port uses another transport (tls)"
+        return f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
     if step == "upgrade":
         return next(hint for words, hint in _BY_ANSWER if words in text)
     if "http" in text:
-        return f"the server speaks HTTP: try {protocol}+ws:// and the path of the bus"
+        return f"the server uses HTTP: try {protocol}+ws:// and the path of the bus"
     if step == "handshake" and protocol == "nats":
         return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
         tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it require TLS (tls, wss)?'}"
-        return f"the server ended the connection: {_HANDSHAKE}{tls}"
-    return "is the server running there, under this name?"
+        return f"the server closed the connection: {_HANDSHAKE}{tls}"
+    return "is the server running there, with this name?"
 
 
 def _refusal_hint(text: str) -> str | None:
-    """Advice for a 403, according to its text."""
     if "does not say why" in text:
-        return "compare the path with that of the server's URL"
+        return "compare the path with the server's URL"
     if "origin " in text:
-        return "the server's origins= lists the origins that may connect: leave out --header origin, or have this one added"
+        return "the server only accepts the origins in its origins=: leave out --header origin, or have this origin added"
     if "of its own machine alone" in text:
         return "a proxy reports that this client is on another machine, and the server has no authenticate"
     if "accepts no clients" in text or "reached from other machines" in text:
@@ -483,9 +479,9 @@ def _tls_hint(error: ssl.SSLError) -> str:
             return "correct the clock of this machine, or of the machine that created the certificate"
         if "hostname" in text or "ip address" in text:
             return "use a name from the certificate, or add this name to it"
-        return "name the authority that signed it with --ca FILE"
+        return "pass the CA certificate that signed it with --ca FILE"
     if any(words in text for words in ("wrong_version_number", "wrong version number", "record layer", "record_layer")):
         return "try the URL without TLS (ws, tcp)"
     if "certificate required" in text or "certificate_required" in text:
         return "the server requires a client certificate: pass one with --cert FILE --key FILE"
-    return "compare the TLS versions of both sides; the server's log has more"
+    return "compare the TLS versions of both sides; see the server's log"

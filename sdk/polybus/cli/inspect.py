@@ -1,4 +1,4 @@
-"""`polybus inspect`: decodes frames without a connection."""
+"""`polybus inspect`"""
 
 from __future__ import annotations
 
@@ -36,19 +36,22 @@ class FrameFindings:
 
 
 def inspect(
-    source: Annotated[str, argument("FILE|HEX", "A file, bytes in hexadecimal, or - for stdin.")],
-    protocol: Annotated[str, option("P", "Required: the protocol, such as ubre or 'ubre?format=binary'.")] = "",
+    source: Annotated[str, argument("FILE|HEX", "File, bytes in hexadecimal, or - for stdin.")],
+    protocol: Annotated[str, option("P", "Protocol of the frames (required), such as ubre or 'ubre?format=binary'.")] = "",
     frames: Annotated[
         Literal["one", "lines", "lengths"],
         option(
-            "HOW", "one: the input is one frame. lines: one per line. lengths: each after its length in 4 bytes, as on TCP."
+            "HOW", "How to split the input: one (a single frame), lines (one per line), lengths (4-byte lengths, as on TCP)."
         ),
     ] = "one",
-    as_json: Annotated[bool, flag("--json", "One line of JSON per frame.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one line of JSON per frame.")] = False,
 ) -> None:
-    """Decode frames: their fields, and the messages. Status 1 if a frame is malformed."""
-    if not protocol and "://" not in source:  # a URL gets better advice below
-        raise UsageError("Missing option '--protocol', the protocol of the frames: for example --protocol ubre")
+    """Decode frames into fields and messages.
+
+    Exits with status 1 if a frame is malformed.
+    """
+    if not protocol and "://" not in source:  # a URL gets a better hint below
+        raise UsageError("Missing option '--protocol': the protocol of the frames, for example --protocol ubre")
     name, _, query = protocol.partition("?")
     data = _bytes(source)
     adapter = find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
@@ -63,7 +66,9 @@ def inspect(
     bad = [finding for finding in findings if finding.errors]
     if bad:
         more = "" if len(bad) == 1 else f" ({len(bad)} of {len(findings)} frames are malformed)"
-        hint = "; is it several frames? --frames lines or lengths" if len(findings) == 1 and frames == "one" else ""
+        hint = (
+            "; if the input is several frames, use --frames lines or lengths" if len(findings) == 1 and frames == "one" else ""
+        )
         raise PeerError(f"frame {bad[0].number}: {bad[0].errors[0]}{more}{hint}")
 
 
@@ -78,8 +83,8 @@ def _bytes(source: str) -> bytes:
         if "/" in source:
             raise UsageError(f"{source[:100]} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if "://" in source:
-        advice = "polybus doctor URL examines a server, polybus record URL DIR records its frames"
-        raise UsageError(f"{source[:100]} is a URL, and inspect takes frames; {advice}")
+        advice = "polybus doctor URL checks a server, polybus record URL DIR records its frames"
+        raise UsageError(f"{source[:100]} is a URL, but inspect reads frames; {advice}")
     if not source.strip():
         raise UsageError("FILE|HEX is empty")
     digits = "".join(source.replace(":", " ").replace(",", " ").split()).removeprefix("0x")
@@ -87,14 +92,14 @@ def _bytes(source: str) -> bytes:
         return bytes.fromhex(digits)
     except ValueError:
         raise UsageError(
-            f"{source[:100]!r} is neither a file nor bytes in hexadecimal; text comes from stdin: ... | polybus inspect -"
+            f"{source[:100]!r} is neither a file nor bytes in hexadecimal; pipe text to stdin: ... | polybus inspect -"
         ) from None
 
 
 def _bounded(file: BinaryIO) -> bytes:
     data = file.read(_MOST + 1)
     if not 0 < len(data) <= _MOST:
-        raise UsageError("the input is empty" if not data else f"the input has more than {_MOST} bytes: split it")
+        raise UsageError("the input is empty" if not data else f"the input is larger than {_MOST} bytes: split it")
     return data
 
 
@@ -111,7 +116,7 @@ def _cut(data: bytes, how: str) -> Iterator[tuple[int, bytes]]:
         offset = 0
         while offset < len(data):
             end = offset + _PREFIX + int.from_bytes(data[offset : offset + _PREFIX], "big")
-            yield offset + _PREFIX, data[offset + _PREFIX : end]  # a frame that is cut off fails in its codec
+            yield offset + _PREFIX, data[offset + _PREFIX : end]  # the codec rejects a truncated frame
             offset = end
 
 
@@ -139,9 +144,9 @@ def _facts(message: Message, finding: FrameFindings) -> dict[str, Any]:
         body = message.body
     except BusError as error:
         body = message.raw
-        finding.errors.append(f"the body does not decode: {error}")
+        finding.errors.append(f"the body cannot be decoded: {error}")
     facts |= {"ttl": message.ttl, "code": message.code and message.code.name, "reply_to": message.reply_to}
-    # The output may be copied into tickets: do not show a token.
+    # Users paste this output into tickets, so it must not show a token.
     given = {name: "..." if is_secret(name) else v for name, v in message.attributes.items() if v is not None}
     facts |= {"headers": message.headers or None, "attributes": given or None}
     facts = {name: value for name, value in facts.items() if value not in (None, "")}
@@ -151,7 +156,7 @@ def _facts(message: Message, finding: FrameFindings) -> dict[str, Any]:
 def _show(printer: Printer, finding: FrameFindings) -> None:
     where = f" at byte {finding.offset}" if finding.offset else ""
     printer.head(f"frame {finding.number}{where}: {finding.size} bytes")
-    # Values last: one may be as long as a frame.
+    # The value is the last column because it can be as long as the frame.
     rows = [(str(f.offset), str(f.length), f.name, f.note, f.value) for f in finding.fields]
     if rows:
         printer.table(("at", "bytes", "field", "note", "value"), rows)

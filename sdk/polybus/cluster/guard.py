@@ -1,9 +1,9 @@
-"""Program that runs a command and ends it when its parent ends: ``guard.py PARENT MODE COMMAND ...``.
+"""Runs a command and kills it when the parent exits: ``guard.py PARENT MODE COMMAND ...``.
 
-* ``signal`` (Linux): asks the kernel to kill the command with PARENT, then replaces itself by the command.
-* ``pipe``: starts the command as a child, and kills it at the end of standard input.
+* ``signal`` (Linux): asks the kernel to kill the command together with PARENT, then execs the command.
+* ``pipe``: starts the command as a child, and kills it when standard input closes.
 
-The interpreter runs only this file, and does not load the package.
+The interpreter runs only this file, without the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(parent: int, mode: str, command: list[str]) -> None:
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent ended before prctl
+        if os.getppid() != parent:  # the parent exited before prctl
             sys.exit(1)
         os.execv(command[0], command)
     child = os.spawnv(os.P_NOWAIT, command[0], command)

@@ -1,4 +1,4 @@
-"""Handover: a draining node keeps publications for its clients until they have reconnected to other nodes (`arrivals`)."""
+"""Keeps publications for the clients of a draining node until they have reconnected to other nodes (`arrivals`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClientClaim(msgspec.Struct):
 
 
 class ClaimRequest(msgspec.Struct):
-    """A node's claim for clients that have reconnected to it."""
+    """Sent by a node to take over clients that have reconnected to it."""
 
     mark: str
     node: str
@@ -45,11 +45,11 @@ class ClaimRequest(msgspec.Struct):
 
 @define(eq=False)
 class Parked:
-    """A disconnected client and the publications kept for it."""
+    """A disconnected client, with the publications kept for it."""
 
     secret: str
     key: str | None
-    """Key of its identity. Only the same user can claim the client."""
+    """Identity key. A claim must be for the same user."""
     patterns: Sequence[str | int]
     publications: ParkedPublications
 
@@ -58,26 +58,22 @@ class Parked:
 class Claim:
     node: str
     clients: dict[str, Parked]
-    """Clients by the names that the other node gave them."""
+    """Clients by the names that the claiming node gave them."""
     cut: set[str] = field(factory=set)
-    """Nodes that have sent their mark: the other node sends their later publications."""
+    """Nodes that have sent their mark. The claiming node sends what they publish afterwards."""
 
 
 @define(eq=False)
 class ClientHandover:
-    """Hands the clients of a draining node over, and takes clients over from other nodes.
-
-    Implements `plugins.extensions.Resumption`.
-    """
+    """Hands clients over to other nodes while this node drains. Implements `plugins.extensions.Resumption`."""
 
     _parts: BusParts
     _node: Backbone
     _seconds: float
     arrivals: Arrivals = field(init=False)
     _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
-    """Secrets of connected clients."""
     _parked: dict[str, Parked] = field(factory=dict, init=False)
-    """Disconnected, unclaimed clients by secret."""
+    """Disconnected clients that are not claimed yet, by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -88,7 +84,7 @@ class ClientHandover:
         return self.arrivals.busy
 
     def token(self, peer: PeerParty) -> str | None:
-        """Return the token that a client sends when it reconnects; None if this node keeps no publications for it."""
+        """Return the token that the client sends when it reconnects, or None if handover does not apply to it."""
         link = peer.link
         if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
             return None
@@ -98,7 +94,7 @@ class ClientHandover:
         return f"{self._parts.services.id}.{secret}"
 
     def greeted(self, peer: PeerParty, token: str | None) -> None:
-        """Handle a hello. A reconnecting client sends its token in the first hello on a connection."""
+        """Handle a hello. Only the first hello on a connection can carry a token from another node."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
@@ -111,12 +107,12 @@ class ClientHandover:
             self.arrivals.came(peer)
 
     def gone(self, peer: PeerParty) -> None:
-        """Forget a disconnected client, but not the publications kept for it."""
+        """Forget a connection, but not the publications parked for its client."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
 
     def park(self) -> None:
-        """From now on keep publications for the subscribed clients instead of sending them."""
+        """Keep publications for the subscribed clients from now on, instead of sending them."""
         if not self._node.nodes_known:
             return
         for peer, secret in list(self._secrets.items()):
@@ -131,7 +127,7 @@ class ClientHandover:
             publications.add(self._node.own, message)
 
     async def handed_over(self, until: float) -> None:
-        """Wait until all clients are handed over, or none is claimed for `Cluster.handover` seconds; then drop the rest."""
+        """Wait until all clients are handed over, or until there is no claim for `Cluster.handover` seconds. Drop the rest."""
         signalled = self._parts.services.running.notifier.until
         try:
             while count := len(self._parked):
@@ -164,7 +160,7 @@ class ClientHandover:
             self._give_up(parked)
 
     def answer(self, message: Message) -> bool:
-        """Answer another node. Returns False if the subject is not part of a handover."""
+        """Handle a message from another node. Returns False if its subject is not part of a handover."""
         what = message.subject
         if what not in _QUESTIONS or message.kind not in (Kind.REQUEST, Kind.NOTIFY):
             return False
@@ -186,10 +182,10 @@ class ClientHandover:
         return True
 
     def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
-        """Send this node's mark to the node that hands over and to the one that takes over."""
+        """Send this node's mark to both nodes of a handover. The answer is the mark for the node that asks."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
-            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark needs a name and a known node")
+            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark requires a name and a known node")
             return
         if to == own:
             self._mark(mark, own)
@@ -198,14 +194,14 @@ class ClientHandover:
         self._parts.answer(message, True)
 
     def _claim(self, message: Message, body: Any) -> None:
-        """Answer with the names of the parked clients that have the claimed users."""
+        """Answer with the names of the clients that the node may take over."""
         try:
             asked = msgspec.convert(body, ClaimRequest)
         except msgspec.ValidationError:
             asked = ClaimRequest("", "", [])
         names = {client.name for client in asked.clients}
         if asked.node not in self._node.nodes_known or asked.mark in self._claims or len(names) < len(asked.clients):
-            why = "a claim needs a known node, a new mark, and a different name for each client"
+            why = "a claim requires a known node, a new mark, and a different name for each client"
             self._parts.refuse(message, Code.INVALID_ARGUMENT, why)
             return
         claim = Claim(asked.node, {})
@@ -226,7 +222,7 @@ class ClientHandover:
         self._parts.answer(message, list(claim.clients))
 
     def _mark(self, mark: Any, node: Any) -> None:
-        """Note a node's mark: this node no longer keeps its publications for the clients of the claim."""
+        """Record a node's mark. Its later publications are no longer kept for the clients of the claim."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is not None and isinstance(node, str) and (node == self._node.own or node in self._node.nodes_known):
             claim.cut.add(node)
@@ -240,11 +236,11 @@ class ClientHandover:
 
     async def _hand_over(self, claim: Claim, mark: str, message: Message) -> None:
         count, deadline = 0, self._parts.services.running.time() + HANDING
-        with anyio.move_on_after(HANDING):  # the other node waits no longer
+        with anyio.move_on_after(HANDING):  # the claiming node does not wait longer
             while waiting := {name: one.publications for name, one in claim.clients.items() if len(one.publications)}:
                 first = min((queue.oldest for queue in waiting.values()), key=itemgetter(0))[1]
                 told = {name: queue.take() for name, queue in waiting.items() if queue.oldest[1] is first}
-                if len(told) == len(claim.clients):  # send once what all clients want
+                if len(told) == len(claim.clients):  # send a publication for all clients only once
                     told = {mark: next(iter(told.values()))}
                 for name, publication in told.items():
                     if publication is not None:
@@ -282,6 +278,5 @@ class ClientHandover:
             self._parts.services.signal()
 
     def node_left(self, node: str) -> None:
-        """End the claims of a node that has left."""
         for mark in [mark for mark, claim in self._claims.items() if claim.node == node]:
             self._end(mark)

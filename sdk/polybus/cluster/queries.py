@@ -1,4 +1,4 @@
-"""Queries that every node of a cluster answers. Answers are not cached, so they are never stale."""
+"""Queries to all nodes of a cluster. Answers are not cached, so they are never stale."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PASSES_ON: Final = "passes_on"
-"""Subject of a notification: this bus, or a peer of it, relays publications to other buses."""
+"""Subject of a notification that this bus, or a peer of it, relays publications to other buses."""
 PATIENCE: Final = 2.0
 _SCRAPE: Final = 1.0
-"""Seconds for a node to answer a Prometheus scrape."""
+"""Seconds that a node gets to answer a Prometheus scrape."""
 _MOST: Final = 100_000
-"""Clients accepted from one node."""
+"""Maximum number of clients in a node's answer."""
 _TEXT: Final = 16 * 1024 * 1024
-"""Bytes of one node's metrics."""
+"""Maximum size of a node's metrics, in bytes."""
 _NAME: Final = 200
 
 
@@ -57,7 +57,7 @@ class Queries:
         """Return the clients of all nodes that have subscribed to a pattern.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid.
+            LocalProtocolError, ReservedSubject: If the pattern is not valid.
         """
         check_pattern(pattern, self._parts.services.limits.subject)
         wire = wire_pattern(pattern)
@@ -69,9 +69,9 @@ class Queries:
         return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return this node's name, and the metrics of the machine's other nodes by name; None for a silent node.
+        """Return this node's name, and the metrics of the machine's other nodes by name, or None for a silent node.
 
-        Each node labels its metrics with that name. Equal names get a number.
+        The names also label the metrics. Equal names are numbered.
         """
         known = self._known.nodes_known
         names: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Queries:
     async def _ask(
         self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float
     ) -> tuple[list[Any], list[str]]:
-        """Ask nodes, each with its own body; returns the rows and the silent nodes. A node that is gone has no rows."""
+        """Send each node a request, and return the rows of all answers and the silent nodes."""
         found, silent = dict[str, Sequence[Any]](), list[str]()
         if (cluster := self._known.peer) is None:
             return [], silent
@@ -123,7 +123,7 @@ class Queries:
             if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
                 self._parts.join_net()
             elif message.kind is Kind.OPEN:
-                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node itself has no streams", kind=Kind.END)
+                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node itself does not have streams", kind=Kind.END)
             return
         try:
             body = message.body
@@ -145,7 +145,7 @@ class Queries:
         self._parts.answer(message, answer)
 
     def _tell_metrics(self, message: Message, name: str) -> None:
-        """Answer with this node's metrics, compressed. An error is answered and logged, and does not close the link."""
+        """Answer with this node's compressed metrics. Any error is logged and sent as an answer, so that the link survives."""
         try:
             metrics = metrics_maker("node", "metrics=True")(self._parts.services.bus, name)
             self._parts.answer(message, zlib.compress(metrics.encode(), 1))
@@ -161,7 +161,6 @@ class Queries:
 
 
 def _unpacked(answer: Any) -> str | None:
-    """Decompress another node's metrics; None if they are unreadable."""
     try:
         return zlib.decompressobj().decompress(answer, _TEXT).decode()
     except (TypeError, ValueError, zlib.error):

@@ -1,7 +1,7 @@
-"""A worker: one of several processes that serve the same addresses, with the files that it inherits from the supervisor.
+"""The worker side of ``run(workers=...)``: files inherited from the supervisor, and its questions.
 
-The supervisor (`polybus.cluster.workers`) starts the same program again. There `run` finds out from this module that the
-process is a worker, and which sockets it serves.
+The supervisor (`polybus.cluster.workers`) starts the same program again. `run` then learns from this module that the process
+is a worker, and which sockets to serve.
 """
 
 from __future__ import annotations
@@ -25,33 +25,32 @@ from ..plugins.tools import log_fields
 logger: logging.Logger = logging.getLogger("polybus")
 
 VARIABLE: Final = "POLYBUS_WORKER"
-"""Environment variable that makes a process a worker, together with inherited files."""
+"""Environment variable that lists the inherited files of a worker."""
 ASK: Final = b"?"
-"""Question of the supervisor: is the worker ready?"""
+"""Sent by the supervisor to ask whether the worker is ready."""
 ASK_METRICS: Final = b"m"
-"""Question of the supervisor: the text of ``/metrics``."""
+"""Sent by the supervisor to ask for the text of ``/metrics``."""
 
 _LONGEST: Final = 4000
 _GRACE: Final = 5.0
-"""Seconds from the end of a graceful shutdown to SIGKILL for a worker without a supervisor."""
+"""Seconds after a graceful shutdown until a worker without a supervisor kills itself."""
 
 
 def _identity(file: int) -> str:
-    """Return the device and inode of an open file, which are unique."""
     known = os.fstat(file)
     return f"{known.st_dev}:{known.st_ino}"
 
 
 @frozen
 class Inheritance:
-    """Open files that a worker inherits from its supervisor, as the environment variable lists them."""
+    """Open files that a worker inherits from its supervisor."""
 
     number: int
-    """Number of the worker, from 1."""
+    """The worker's number, from 1."""
     lifeline: int
-    """Reading end of a pipe, which ends when the supervisor ends or is killed."""
+    """The read end of a pipe that closes when the supervisor exits or is killed."""
     reports: int
-    """Socket for questions and answers."""
+    """Socket for the supervisor's questions and their answers."""
     sockets: Mapping[str, Sequence[int]]
     """Listening sockets, by the name that `run` asks for."""
 
@@ -60,7 +59,7 @@ class Inheritance:
         return f"worker {self.number}"
 
     def environment(self) -> dict[str, str]:
-        """Return the variable for the worker. Children of the worker see it too, but do not have the lifeline."""
+        """Return `VARIABLE` for the worker. The worker's own children see it too, but do not inherit the lifeline."""
         fields = {
             "number": self.number,
             "lifeline": self.lifeline,
@@ -72,10 +71,10 @@ class Inheritance:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """Return the inherited files; None if this process is not a worker.
+        """Return the inherited files, or None if this process is not a worker.
 
         Raises:
-            LocalProtocolError: `run` was called before in this worker.
+            LocalProtocolError: If `run` has already been called in this worker.
         """
         try:
             fields = json.loads(os.environ[VARIABLE])
@@ -90,7 +89,7 @@ class Inheritance:
                 return inherited
         except OSError:
             pass
-        raise LocalProtocolError("a worker runs once: run() has returned in this process, and was called again")
+        raise LocalProtocolError("run() was called again after it had returned: a worker can call it only once")
 
     @property
     def files(self) -> list[int]:
@@ -103,10 +102,10 @@ class Worker:
         self._lifeline = inherited.lifeline
         self._sockets = inherited.sockets
         for file in inherited.files:
-            os.set_inheritable(file, False)  # not for children of this process
-        import multiprocessing  # imported late: a browser page does not have it
+            os.set_inheritable(file, False)  # for children of this process
+        import multiprocessing  # imported here because browsers do not have it
 
-        multiprocessing.current_process().name = inherited.name  # `%(processName)s` of every record
+        multiprocessing.current_process().name = inherited.name  # %(processName)s in logs
         self._reports = socket.socket(fileno=inherited.reports)
         self._reports.setblocking(False)
         self._measuring = False
@@ -114,25 +113,25 @@ class Worker:
 
     @classmethod
     def here(cls) -> Self | None:
-        """Return the worker; None if this process is not a worker. Raises as `Inheritance.of_this_process`."""
+        """Return the worker, or None if this process is not a worker. Raises as `Inheritance.of_this_process`."""
         inherited = Inheritance.of_this_process()
         return None if inherited is None else cls(inherited)
 
     def sockets(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets of that name, which the supervisor has bound.
+        """Return the listening sockets that the supervisor has bound for a name.
 
         Raises:
-            LocalProtocolError: The supervisor has bound none.
+            LocalProtocolError: If it has not bound any.
         """
         if name not in self._sockets:
             raise LocalProtocolError(
-                f"worker {self.number} wants to serve {name!r}, and there is {', '.join(self._sockets) or 'nothing'} for it: "
-                "a program with several workers has to call run() with the same arguments each time"
+                f"worker {self.number} serves {name!r}, but the supervisor has bound {', '.join(self._sockets) or 'nothing'}: "
+                "a program with several workers must call run() with the same arguments each time"
             )
         return [socket.socket(fileno=file) for file in self._sockets[name]]
 
     def follow(self, seconds: float) -> None:
-        """From now on end with the supervisor: by SIGTERM at once, by SIGKILL some seconds after `seconds`."""
+        """If the supervisor exits, send this process SIGTERM at once, and SIGKILL after `seconds` and a grace period."""
         threading.Thread(target=self._follow, args=(seconds + _GRACE,), name="polybus lifeline", daemon=True).start()
 
     def _follow(self, seconds: float) -> None:
@@ -147,11 +146,11 @@ class Worker:
         self._tell({"serves": list(urls)})
 
     def tell_why_not(self, text: str) -> bool:
-        """Report why this worker cannot serve. Returns False if the supervisor is gone."""
+        """Report why this worker cannot serve. Returns False if the supervisor does not read it."""
         return self._tell({"cannot": text[:_LONGEST]})
 
     async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
-        """Answer the supervisor's questions. Runs in this event loop, so that the supervisor notices a stuck loop."""
+        """Answer the supervisor's questions, in the event loop so that the supervisor notices if it is blocked."""
         writing = anyio.Lock()
         with self._reports:
             async with anyio.create_task_group() as group:
@@ -166,7 +165,7 @@ class Worker:
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:
-        """Wait for questions; returns b"" once the supervisor is gone."""
+        """Wait for questions. Returns ``b""`` once the supervisor is gone."""
         while True:
             await anyio.wait_readable(self._reports)
             try:
@@ -177,7 +176,7 @@ class Worker:
                 return b""
 
     async def _tell_metrics(self, metrics: Callable[[], Awaitable[str]], writing: anyio.Lock) -> None:
-        """Send the text of ``/metrics``, in a separate task because collecting it asks other nodes."""
+        """Send the text of ``/metrics``. This is a separate task because other nodes have to send theirs first."""
         try:
             text: str | None = await metrics()
         except Exception:
@@ -199,7 +198,7 @@ class Worker:
     def _tell(self, fields: Mapping[str, object]) -> bool:
         try:
             self._reports.send(json.dumps(fields).encode() + b"\n")
-        except OSError as error:  # the supervisor has ended, or does not read
+        except OSError as error:  # the supervisor has exited, or does not read
             logger.debug("worker %d: report not sent: %s", self.number, error, extra=self._fields)
             return False
         return True

@@ -1,4 +1,4 @@
-"""The supervisor: starts, watches and ends several worker processes that serve the same addresses."""
+"""The supervisor, which starts, monitors and stops worker processes that serve the same addresses."""
 
 from __future__ import annotations
 
@@ -32,24 +32,23 @@ Bind = Callable[[], Awaitable[Mapping[str, Sequence[socket.socket]]]]
 AUTO: Final = "auto"
 _AGAIN: Final = Backoff(initial=0.2, maximum=30.0, jitter=False)
 _STEADY: Final = 10.0
-"""A worker that served this many seconds is restarted without delay."""
+"""Seconds of serving after which a worker that exits is restarted without delay."""
 _ANSWER: Final = 1.0
-"""Seconds for a worker to say whether it is ready. A stuck event loop does not answer."""
+"""Seconds that a worker gets to say whether it is ready. It does not answer if its event loop is blocked."""
 _GRACE: Final = 2.0
-"""Seconds added to the worker's own limit."""
+"""Seconds added to a worker's own limit."""
 _AT_ONCE: Final = 3.0
-"""Seconds for a worker to end after the second signal, as in `polybus.run`."""
+"""Seconds that a worker gets to exit after a second signal, as in `polybus.run`."""
 _METRICS: Final = 1.5
-"""Seconds for a worker to send all metrics. It waits one second for other nodes."""
+"""Seconds that a worker gets to send all metrics, one of which it waits for other nodes."""
 _ASKED: Final = 2
-"""Workers to ask for metrics, one after the other, so that a page is ready within five seconds."""
+"""Number of workers to ask for metrics, one after the other, so that the page takes at most five seconds."""
 _READ: Final = 64 * 1024
 _LINE: Final = 16 * 1024 * 1024
-"""Bytes of a worker's longest report."""
+"""Maximum size of a worker's report, in bytes."""
 
 
 def cluster_url(bus: Bus) -> str | None:
-    """Return the URL of a bus's cluster, ``auto`` if the environment sets it; None without a cluster."""
     return None if bus.cluster is None else bus.cluster.url
 
 
@@ -63,29 +62,29 @@ def supervise(
     metrics: bool = False,
     unlink: bool = True,
 ) -> int:
-    """Run workers until they have ended, and return the exit status.
+    """Run workers until they have exited, and return the exit status.
 
     Args:
         count: Number of workers.
         buses: The buses that each worker serves.
-        bind: Returns the listening sockets, by the names that workers ask for.
-        patience: Seconds for a worker to end after SIGTERM.
+        bind: Returns the listening sockets by name. Workers ask for them by these names.
+        patience: Seconds that a worker gets to exit after SIGTERM.
         health: URL of the health pages.
-        metrics: Serve ``/metrics`` there too.
-        unlink: Remove the files of Unix sockets at the end.
+        metrics: Also serve ``/metrics`` there.
+        unlink: Remove Unix socket files at the end.
 
     Raises:
-        LocalProtocolError: A bus has no cluster, or needs stores but the engine has none, or there is no NATS server, or this
-            program cannot be started again.
-        ValueError: `health` is not a URL for health pages.
-        OSError: An address cannot be bound.
+        LocalProtocolError: If a bus does not have a cluster, requires stores that the engine does not have, nats-server is not
+            installed, or this program cannot be started again.
+        ValueError: If `health` is not a URL for health pages.
+        OSError: If an address cannot be bound.
     """
     if os.name != "posix":
-        raise LocalProtocolError("workers= needs POSIX: on this system start several programs, each with its own port")
+        raise LocalProtocolError("workers= requires POSIX: on this system, start several programs, each with its own port")
     for bus in buses:
         if cluster_url(bus) is None:
             raise LocalProtocolError(
-                f"workers={count}: without a cluster each worker would be a separate bus, and a publication would reach only "
+                f"workers={count}: without a cluster, each worker would be a separate bus, and a publication would reach only "
                 "the clients of one worker: write Bus(cluster='auto')"
             )
     wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
@@ -98,13 +97,13 @@ def supervise(
 
 
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
-    """Refuse stores and durable handlers once, instead of in each worker with a traceback."""
+    """Reject stores and durable handlers here, instead of in each worker with a traceback."""
     for bus in buses:
         durable = any(spec.reading is not None for spec in parts_of(bus).lookup.subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
             raise LocalProtocolError(
-                f"workers={count}: a bus has stores= or durable=, and the NATS server that is started for its workers has no "
-                f"folder for them: set {STORE} to one, or {VARIABLE} to the URL of a server with JetStream"
+                f"workers={count}: a bus uses stores= or durable=, but the NATS server that is started for its workers has no "
+                f"folder for them: set {STORE} to a folder, or {VARIABLE} to the URL of a server with JetStream"
             )
 
 
@@ -112,11 +111,11 @@ def this_program() -> list[str]:
     """Return the command that starts this program again.
 
     Raises:
-        LocalProtocolError: The program is not in a file: it was typed, or read from standard input.
+        LocalProtocolError: If the program is not in a file, because it was typed or read from standard input.
     """
     if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
         raise LocalProtocolError(
-            "several workers start this program again, and it is not in a file: save it to one, or use polybus serve --workers"
+            "several workers start this program again, but it is not in a file: save it, or use polybus serve --workers"
         )
     return [sys.executable, *sys.orig_argv[1:]]
 
@@ -129,7 +128,7 @@ class Slot:
         self.child: Child | None = None
         self.serves: bool = False
         self.why_not: str = ""
-        """Last reported reason why a worker cannot serve."""
+        """Why the worker cannot serve, as it last reported."""
         self._ready = False
         self._why_not_ready = ""
         self._reports: socket.socket | None = None
@@ -142,7 +141,7 @@ class Slot:
         return f"worker {self.number}" if self.child is None else f"worker {self.number}, pid {self.child.pid}"
 
     async def live(self, child: Child, reports: socket.socket) -> None:
-        """Follow one process until it ends."""
+        """Read the reports of a process until it exits."""
         self.child, self._reports, self.serves, self.why_not = child, reports, False, ""
         try:
             with reports:
@@ -185,7 +184,6 @@ class Slot:
         return "ready" if self._ready else "not ready"
 
     async def _asked(self, question: bytes, answered: anyio.Event, seconds: float) -> bool:
-        """Ask the worker. Returns False if it does not answer in time."""
         if self._reports is None:
             return False
         try:
@@ -198,12 +196,11 @@ class Slot:
         return False
 
     def described(self, state: str) -> str:
-        """Return the line of the health pages."""
         why = f" ({self._why_not_ready})" if state == "not ready" and self._why_not_ready else ""
         return f"{self.name}: {state}{why}"
 
     async def metrics(self) -> str | None:
-        """Ask for the metrics of all nodes on this machine; None without an answer."""
+        """Return the metrics of all nodes on this machine, or None if the worker does not answer in time."""
         return self._metrics if await self._asked(ASK_METRICS, self._measured, _METRICS) else None
 
 
@@ -287,7 +284,6 @@ class Supervisor:
             group.cancel_scope.cancel()
 
     async def _announce(self) -> None:
-        """Print the addresses once all workers serve."""
         for slot in self._slots:
             await slot.served.wait()
         for url in () if self._stopping.is_set() else self._slots[0].urls:
@@ -300,7 +296,7 @@ class Supervisor:
             began = anyio.current_time()
             try:
                 child, reports = self._start(slot)
-            except OSError as error:  # no process, memory or file available now
+            except OSError as error:  # out of processes, memory or files
                 if not slot.served.is_set():
                     raise
                 pause, fields = _AGAIN.maximum, log_fields(worker=slot.number)
@@ -350,7 +346,7 @@ class Supervisor:
                 raise
 
     def _fail(self, slot: Slot, child: Child) -> None:
-        """Stop: a worker has ended before it served, and the next one would too."""
+        """Stop, because a worker that exits before it has served would do so again."""
         fields = log_fields(worker=slot.number, pid=child.pid)
         if slot.why_not:
             self._say_why_not(slot, fields)
@@ -362,13 +358,12 @@ class Supervisor:
             self._stop()
 
     def _say_why_not(self, slot: Slot, fields: dict[str, Any]) -> None:
-        """Log each reason once, not per worker."""
         if slot.why_not not in self._why_not:
             self._why_not.add(slot.why_not)
             logger.error("worker %d cannot serve: %s", slot.number, slot.why_not, extra=fields)
 
     def _count_end(self, slot: Slot, child: Child) -> None:
-        # Before `run`, and after it has returned, a signal ends a worker with its default action.
+        # Before and after `run`, signals have their default action.
         if child.status in (0, -signal.SIGTERM, -signal.SIGINT):
             return
         fields = log_fields(worker=slot.number, pid=child.pid)
@@ -388,7 +383,7 @@ class Supervisor:
                 self._stop()
                 if not any(slot.child for slot in self._slots):
                     self._scope.cancel()  # the engine is starting
-            elif self._forced is None and number.name != "SIGHUP":  # a closing terminal sends it twice
+            elif self._forced is None and number.name != "SIGHUP":  # a terminal sends it twice when it closes
                 logger.warning("%s: ending at once", number.name)
                 self._group.start_soon(self._force, number)
 
@@ -428,7 +423,7 @@ class Supervisor:
         return states
 
     async def _livez(self) -> tuple[int, str]:
-        """Fail if a worker that has served does not answer: its event loop is stuck."""
+        """Fail if a worker does not answer, because its event loop is blocked."""
         states = await self._states()
         return self._page("silent" not in states.values(), states)
 
@@ -437,7 +432,7 @@ class Supervisor:
         return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
 
     async def _metrics(self) -> tuple[int, str]:
-        """Return the metrics of this process and, through one worker, of all nodes of the machine."""
+        """Return the metrics of this process and, collected by a worker, of all nodes on this machine."""
         states = await self._states()
         serving = [slot for slot in self._slots if states.get(slot.name) in ("ready", "not ready")]
         text = None

@@ -1,5 +1,5 @@
-"""The story of `polybus demo`: two programs and a visitor, played by real processes.
+"""What `polybus demo` plays, with real processes.
 
-`plant` is the server, `desk` the client; `van` is a vehicle on Zenoh, `gate` its bridge: example programs to read. `scenes`
-has the steps of the story, and `cast` its processes; `polybus.cli` prints it.
+`plant` (a server), `desk` (a client), `van` (a vehicle on Zenoh) and `gate` (its bridge) are example programs to read. `scenes`
+runs them step by step, and `cast` manages their processes.
 """

@@ -1,4 +1,4 @@
-"""Processes of the story, and their output."""
+"""The processes of the demo, and their output."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from attrs import define, field, frozen
 
 DESKS = ("ann", "bob")
 TIMEOUT = 12.0
-"""Seconds for an event to be seen at the other side, also on a busy machine."""
+"""Seconds to wait for a line of output, even on a busy machine."""
 _START, _END = 40.0, 5.0
 _LINE = 4096
 
 
 class CheckFailed(Exception):
-    """A scene did not produce its result."""
+    """A scene did not produce the expected result."""
 
 
 @frozen
 class StoryLine:
-    """Line printed by a process, or a command, which has no process."""
+    """A line printed by a process, or the demo's own if `who` is empty."""
 
     who: str
     text: str
     ms: float | None = None
-    """Milliseconds since its cause, measured here."""
+    """Milliseconds since the step that caused it."""
 
 
 @define
@@ -49,23 +49,23 @@ class Actor:
                 line = await self.output.receive_until(b"\n", _LINE)
             except (anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound):
                 return
-            # Never print characters that control the terminal.
+            # A program must not control the terminal.
             yield "".join(letter if letter.isprintable() else "?" for letter in line.decode(errors="replace").rstrip())
 
 
 @define
 class Cast:
-    """The plant, two desks, the van and its gate, and their output."""
+    """Runs the plant, two desks, the van and its gate, and collects their output."""
 
     folder: Path
     """Folder for the stderr of the processes."""
     say: Callable[[StoryLine], None]
     """Called for each line when it arrives."""
     record: Path | None = None
-    """Folder for recordings of the first desk and the gate."""
+    """Folder where the first desk and the gate record."""
     url: str = "ubre+ws://127.0.0.1:0/bus"
     lines: list[StoryLine] = field(factory=list)
-    """Lines of this scene."""
+    """The lines of the current scene."""
     _actors: dict[str, Actor] = field(factory=dict)
     _started: list[anyio.abc.Process] = field(factory=list)
     _group: anyio.abc.TaskGroup = field(init=False)
@@ -88,16 +88,16 @@ class Cast:
     # -- processes -------------------------------------------------------------------------------------------------------
 
     async def open_plant(self) -> None:
-        """Start a plant: the first on a free port, later ones on the same port."""
+        """Start a plant, on the same port as the one before."""
         self.url = self._served(await self._start("plant", "children", "plant", self.url))
 
     async def open_desk(self, name: str) -> None:
-        """Start a desk, which connects and subscribes. The first one records."""
+        """Start a desk. It connects and subscribes, and the first desk records."""
         line = await self._start(name, "desk", self.url, *(self._recording if name == DESKS[0] else ()))
         self._hear(name, line, timed=False)
 
     async def open_gate(self) -> str:
-        """Start the gate between the plant and a Zenoh fabric; returns the address of the fabric."""
+        """Start the gate between the plant and a Zenoh fabric, and return the fabric's address."""
         return self._served(await self._start("gate", "gate", self.url, "up+zenoh://127.0.0.1:0", *self._recording))
 
     @property
@@ -105,12 +105,12 @@ class Cast:
         return [] if self.record is None else [str(self.record)]
 
     async def open_van(self, fabric: str) -> None:
-        """Start a van, which connects to a fabric, delivers, and leaves."""
+        """Start a van. It connects to the fabric, delivers and exits."""
         self._since = perf_counter()
         self._hear("van", await self._start("van", "children", "van", fabric), timed=False)
 
     async def _start(self, name: str, module: str, *arguments: str) -> str:
-        """Start a process; returns its first line, printed when it is ready."""
+        """Start a process and return its first line, which it prints when it is ready."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as stderr:
             process = await anyio.open_process(
@@ -127,13 +127,13 @@ class Cast:
                 self._group.start_soon(self._listen, name, actor)
                 return line
         tail = log.read_text(errors="replace").strip().splitlines()[-3:]
-        raise CheckFailed(f"{name} did not start: {' | '.join(tail) or 'it said nothing'}")
+        raise CheckFailed(f"{name} did not start: {' | '.join(tail) or 'no output'}")
 
     @staticmethod
     def _served(line: str) -> str:
         word, _, url = line.partition(" ")
         if word != "serving":
-            raise CheckFailed(f"a server said {line!r}")
+            raise CheckFailed(f"expected the address of a server, got {line!r}")
         return url
 
     async def kill_plant(self) -> None:
@@ -150,27 +150,24 @@ class Cast:
         process.send_signal(signal.Signals(number))
 
     async def close(self, name: str) -> None:
-        """Stop a desk or the gate."""
         await self._actors[name].input.aclose()
         await self.ended(name)
 
     async def ended(self, name: str) -> None:
-        """Wait for the end of a process; raises CheckFailed for a status other than 0."""
+        """Wait until a process exits. Raises CheckFailed if its status is not 0."""
         with anyio.fail_after(TIMEOUT):
             status = await self._actors[name].process.wait()
         if status != 0:
-            raise CheckFailed(f"{name} has left with status {status}")
+            raise CheckFailed(f"{name} exited with status {status}")
 
-    # -- output
-    # ----------------------------------------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------------------------
 
     async def tell(self, desk: str, step: str) -> None:
-        """Let a desk run a step."""
         self._since = perf_counter()
         await self._actors[desk].input.send(f"{step}\n".encode())
 
     async def hears(self, name: str, pattern: str) -> StoryLine:
-        """Wait for a line of this scene; raises CheckFailed if it does not come."""
+        """Wait for a line in the current scene. Raises CheckFailed after `TIMEOUT`."""
         with anyio.move_on_after(TIMEOUT):
             while True:
                 printed = self._printed
@@ -179,10 +176,9 @@ class Cast:
                         return line
                 await printed.wait()
         said = " | ".join(line.text for line in self.lines if line.who == name)
-        raise CheckFailed(f"{name} has said {said!r}, and not {pattern!r}")
+        raise CheckFailed(f"expected {pattern!r} from {name}, got {said!r}")
 
     def note(self, text: str) -> None:
-        """Add a line without a process."""
         self._hear("", text, timed=False)
 
     async def _listen(self, name: str, actor: Actor) -> None:

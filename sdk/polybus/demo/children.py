@@ -1,4 +1,4 @@
-"""Runs a program of the story that ends with its parent: ``python -m polybus.demo.children plant ubre+ws://127.0.0.1:0/bus``"""
+"""Runs a program of the demo and exits with its parent: ``python -m polybus.demo.children plant ubre+ws://127.0.0.1:0/bus``"""
 
 import os
 import runpy
@@ -9,7 +9,7 @@ from ..plugins.tools import exit_at_once
 
 
 def leave_with_parent() -> None:
-    """End this process when stdin closes, because the parent has ended in some way."""
+    """Exit when stdin closes, which also happens if the parent was killed."""
 
     def watch() -> None:
         # Not through sys.stdin: its lock, held by a daemon thread, would abort the interpreter's shutdown.

@@ -1,5 +1,4 @@
-"""An operator's desk: the client in the story of `polybus demo`. It reads names of steps from stdin, such as ask, one per
-line.
+"""An operator's desk, the client in `polybus demo`. It reads the names of steps from stdin, such as ask, one per line.
 
 python -m polybus.demo.desk ubre+ws://127.0.0.1:8000/bus
 """
@@ -36,7 +35,7 @@ async def read(bus: Bus) -> None:
     async with bus.stream("tank.log", 7, returns=float) as log:
         async for litres in log:
             if litres > 75:
-                print("read as far as", litres)
+                print("read up to", litres)
                 break
 
 
@@ -74,7 +73,7 @@ STEPS = {step.__name__: step for step in (ask, fill, read, mistake, wait, work)}
 
 
 async def sit(bus: Bus) -> None:
-    """Subscribe, and run the steps named on stdin, until it ends."""
+    """Subscribe, and run the steps named on stdin until stdin ends."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, bus)
         tasks.start_soon(listen, bus)
@@ -92,5 +91,5 @@ async def main(url: str, record: str | None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, although a thread reads stdin
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on Ctrl-C even while a thread reads stdin
     anyio.run(main, sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

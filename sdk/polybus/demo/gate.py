@@ -1,4 +1,4 @@
-"""The gate of the plant: a Zenoh fabric for vehicles, and a bridge from their numbers to the plant's names, until stdin ends.
+"""The plant's gate, until stdin ends: a Zenoh fabric for vehicles, and a bridge from their numbers to the plant's names.
 
 python -m polybus.demo.gate ubre+ws://127.0.0.1:8000/bus up+zenoh://127.0.0.1:7447
 """
@@ -33,5 +33,5 @@ async def main(plant: str, fabric: str, record: str | None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, although a thread reads stdin
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on Ctrl-C even while a thread reads stdin
     anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None)

@@ -1,4 +1,4 @@
-"""A plant with tanks: the server in the story of `polybus demo`.
+"""A plant with tanks, the server in `polybus demo`.
 
 python -m polybus.demo.plant ubre+ws://127.0.0.1:8000/bus
 """
@@ -45,7 +45,7 @@ async def log(number: int) -> AsyncIterator[float]:
 
 @bus.handle("tank.clean")
 async def clean(seconds: float) -> str:
-    print("cleaning begins")
+    print("cleaning started")
     await anyio.sleep(seconds)
     return "clean"
 

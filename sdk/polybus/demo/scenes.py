@@ -1,4 +1,4 @@
-"""The story, scene by scene: its events, the code, and why it matters."""
+"""The scenes of the demo: what happens, its code, and why it matters."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from .cast import DESKS, TIMEOUT, Cast, CheckFailed
 
 Outcome: TypeAlias = Literal["waiting", "ok", "failed", "not here"]
 PROGRAMS = ("plant", "desk", "gate", "van")
-"""Server and client; a bridge, and a vehicle with another protocol."""
 _SCENE_SECONDS = 4 * TIMEOUT
 _LEVEL = r"^Tank\(number=7, litres=73\.5\)$"
 _FILLED = r"Tank\(number=7, litres=93\.5\)$"
 
 
 class NotHere(Exception):
-    """A scene cannot be played on this machine; the text has the reason."""
+    """This machine cannot play a scene. The text says why."""
 
 
 def path_of(program: str) -> Path:
-    """File of a program: the shown code is the running code."""
+    """Return the file of a program: the demo shows the code that it runs."""
     return Path(__file__).with_name(f"{program}.py")
 
 
 @frozen
 class Excerpt:
-    """Lines of a program: from the first that contains a text up to the next empty one, or a number of lines."""
+    """Lines of a program, from the first that contains `begins` up to an empty line, or `count` lines."""
 
     program: str
     begins: str
@@ -52,7 +51,7 @@ class Excerpt:
 class Scene:
     name: str
     play: Callable[[Telling], Awaitable[str]] = field(repr=False)
-    """Returns its result as a line, or raises CheckFailed."""
+    """Returns the result as a line, or raises CheckFailed."""
     title: str
     why: str
     code: tuple[Excerpt, ...]
@@ -71,20 +70,19 @@ class SceneOutcome:
 
 @define
 class Telling:
-    """A performance of the story, and its results."""
+    """A run of the demo, and its results."""
 
     cast: Cast
     seen: dict[str, SceneOutcome] = field(factory=lambda: {scene.name: SceneOutcome() for scene in SCENES})
     traffic: dict[str, int] = field(factory=dict)
-    """Messages by kind, frames and bytes, recorded by the first desk and the gate. Empty without a recording."""
+    """Number of messages by kind, frames and bytes that the first desk and the gate recorded. Empty without a recording."""
 
     @property
     def ok(self) -> bool:
-        """True if every scene that this machine can play succeeded."""
         return all(seen.outcome in ("ok", "not here") for seen in self.seen.values())
 
     async def play(self, scene: Scene) -> SceneOutcome:
-        """Play a scene within its time, and note the result. Raises nothing except cancellation."""
+        """Play a scene and store the result. An error is a failed scene."""
         seen, begin = self.seen[scene.name], perf_counter()
         self.cast.lines = []
         try:
@@ -105,7 +103,7 @@ class Telling:
 
 @scene(
     "Two programs and one URL",
-    "One serves, the other connects. No broker, no code generator, nothing else.",
+    "One serves, the other connects. You don't need a broker or a code generator.",
     Excerpt("plant", "run(bus"),
     Excerpt("desk", "async with connect(", 1),
 )
@@ -120,8 +118,8 @@ async def meet(telling: Telling) -> str:
 
 
 @scene(
-    "A question has a typed answer",
-    "The answer is a Tank for mypy before it runs, and for the bus when it does.",
+    "A request gets a typed answer",
+    "The answer is a Tank: mypy knows it in advance, and the bus checks it at run time.",
     Excerpt("plant", '@bus.handle("tank.level")'),
     Excerpt("desk", "async def ask"),
 )
@@ -135,8 +133,8 @@ async def _level(cast: Cast, desk: str) -> str:
 
 
 @scene(
-    "What is published reaches every subscriber",
-    "Ann fills a tank, the plant publishes it, and both desks hear of it.",
+    "Publications reach every subscriber",
+    "Ann fills a tank, the plant publishes it, and both desks hear about it.",
     Excerpt("plant", "await bus.publish", 1),
     Excerpt("desk", "async def listen"),
 )
@@ -151,24 +149,24 @@ async def _heard_by_both(cast: Cast) -> str:
 
 
 @scene(
-    "A stream is held back by its reader",
-    "A million readings are there. Ann takes three, and the handler is stopped.",
+    "A slow reader slows the stream down",
+    "There are a million readings. Ann reads three and stops, and so does the handler.",
     Excerpt("desk", "async def read"),
 )
 async def stream(telling: Telling) -> str:
     cast = telling.cast
     await cast.tell("ann", "read")
-    await cast.hears("ann", r"^read as far as 75\.5$")
+    await cast.hears("ann", r"^read up to 75\.5$")
     stopped = await cast.hears("plant", r"^log: stopped after \d+ of 1,000,000 readings$")
     made = int(stopped.text.split()[3])
     if made >= 1000:
-        raise CheckFailed(f"the plant has made {made} readings for one who wanted 3")
-    return f"3 of 1,000,000 readings wanted, {made} made"
+        raise CheckFailed(f"the plant produced {made} readings, although ann read only 3")
+    return f"3 of 1,000,000 readings read, {made} produced"
 
 
 @scene(
-    "A mistake is answered at once, with its place",
-    "The caller is told which part is wrong. With nats-py, FastStream or python-socketio it is a timeout.",
+    "A mistake is reported at once",
+    "The error says which field is wrong. With nats-py, FastStream or python-socketio, the request times out.",
     Excerpt("desk", "async def mistake"),
 )
 async def refuse(telling: Telling) -> str:
@@ -179,24 +177,24 @@ async def refuse(telling: Telling) -> str:
 
 
 @scene(
-    "The server is killed in the middle of a request",
-    "She is told at once that no answer will come. With nats-py or python-socketio she would wait for 90 s.",
+    "The server is killed during a request",
+    "Ann's request fails at once. With nats-py or python-socketio, she would wait for the 90-second timeout.",
     Excerpt("desk", "async def wait"),
 )
 async def kill(telling: Telling) -> str:
     cast = telling.cast
     await cast.tell("ann", "wait")
-    await cast.hears("plant", "^cleaning begins$")
+    await cast.hears("plant", "^cleaning started$")
     await cast.kill_plant()
     said = await cast.hears("ann", "^Disconnected: ")
     for desk in DESKS:
         await cast.hears(desk, "^link down")
-    return f"told after {said.ms or 0:.0f} ms, not after the 90 s of the timeout"
+    return f"failed after {said.ms or 0:.0f} ms instead of the 90-second timeout"
 
 
 @scene(
-    "It is back, and so are the subscriptions",
-    "The links dial again by themselves. Nobody has subscribed a second time.",
+    "The server is back, and so are the subscriptions",
+    "Both desks reconnect and subscribe again automatically.",
     Excerpt("desk", "async with connect(", 1),
     Excerpt("desk", "async with bus.subscribe", 4),
 )
@@ -209,18 +207,18 @@ async def back(telling: Telling) -> str:
     await _level(cast, "bob")
     await cast.tell("ann", "fill")
     said = await _heard_by_both(cast)
-    return f"nobody subscribed again, and both {said.partition(' Tank')[0]}"
+    return f"without subscribing again, both desks {said.partition(' Tank')[0]}"
 
 
 @scene(
-    "A deploy in the middle of work, and nothing fails",
-    "SIGTERM drains: what runs is answered. What comes next waits for the next plant.",
+    "A new version is deployed during a request",
+    "On SIGTERM the plant finishes the running request. The next one waits for the new plant.",
     Excerpt("desk", "async def work"),
 )
 async def replace(telling: Telling) -> str:
     cast = telling.cast
     await cast.tell("ann", "work")
-    await cast.hears("plant", "^cleaning begins$")
+    await cast.hears("plant", "^cleaning started$")
     cast.drain_plant()
     await cast.hears("ann", "^this plant: clean$")
     await cast.ended("plant")
@@ -228,32 +226,32 @@ async def replace(telling: Telling) -> str:
     await cast.hears("ann", _LEVEL.replace("^", "^the next one: "))
     for desk in DESKS:
         await cast.hears(desk, "^link up again$")
-    return "2 asked, 2 answered: one by the old plant, one by the new"
+    return "2 requests, 2 answers: one from the old plant, one from the new"
 
 
 @scene(
-    "A vehicle of another protocol, over Zenoh",
-    "It speaks UMessage, numbers for names, and has no server. A bridge lets it in.",
+    "A vehicle with another protocol, over Zenoh",
+    "It uses UMessage, with numbers for names, and no server. A bridge connects it to the plant.",
     Excerpt("gate", "ROUTES = (", 4),
     Excerpt("van", "filled = await", 1),
 )
 async def van(telling: Telling) -> str:
     cast = telling.cast
     if find_spec("zenoh") is None:
-        raise NotHere("no vehicle can come, Zenoh is not installed: pip install 'polybus[zenoh]'")
-    cast.note(f"a fabric at {(fabric := await cast.open_gate())}")
+        raise NotHere("Zenoh is not installed: pip install 'polybus[zenoh]'")
+    cast.note(f"fabric {(fabric := await cast.open_gate())}")
     await cast.open_van(fabric)
     await cast.hears("van", f"^filled {_FILLED}")
     said = await cast.hears("van", f"^heard //plant/CD/1/80CD {_FILLED}")
     await _heard_by_both(cast)
     await cast.ended("van")
     await cast.close("gate")
-    return f"asked, answered and told over Zenoh: the van {said.text}"
+    return f"request, answer and publication over Zenoh: the van {said.text}"
 
 
 @scene(
-    "All of it was recorded",
-    "Every frame of a link, both directions: to be counted, replayed and analysed.",
+    "Everything was recorded",
+    "The recording has every frame in both directions, so you can count, replay and analyse them.",
     Excerpt("desk", "async with connect(", 1),
 )
 async def count(telling: Telling) -> str:
@@ -263,14 +261,14 @@ async def count(telling: Telling) -> str:
     cast.drain_plant()
     await cast.ended("plant")
     if cast.record is None:
-        raise NotHere("nothing was recorded: pip install 'polybus[capture]'")
+        raise NotHere("recording is not installed: pip install 'polybus[capture]'")
     telling.traffic = counted = await anyio.to_thread.run_sync(_traffic, cast.record)
-    # The first desk and the van hear the consequences of the van's actions.
+    # The first desk and the van also hear what the van does.
     expected = {"refused": 1, "publications": 4 if telling.seen["van"].outcome == "ok" else 2}
     if not expected.items() <= counted.items():
-        raise CheckFailed(f"the recording says {counted}, and not {expected}")
+        raise CheckFailed(f"expected {expected} in the recording, got {counted}")
     if not counted["unanswered"]:
-        raise CheckFailed("the request that was running when the plant was killed has an answer in the recording")
+        raise CheckFailed("the recording has an answer to the request that was running when the plant was killed")
     return f"{counted['frames']} frames of {counted['bytes']:,} bytes, both directions"
 
 
@@ -293,7 +291,7 @@ def _traffic(record: Path) -> dict[str, int]:
         "refused": kinds["refusal"],
         "unanswered": kinds["request"] - kinds["response"] - kinds["refusal"],
         "publications": kinds["publish"],
-        "of streams": sum(kinds[kind] for kind in ("stream", "item", "end", "cancel", "control")),
+        "stream messages": sum(kinds[kind] for kind in ("stream", "item", "end", "cancel", "control")),
         "frames": found.frames,
         "bytes": found.frame_bytes,
     }

@@ -1,4 +1,4 @@
-"""A van that fills tanks, as vehicles do: it speaks UMessage, with numbers as addresses, over Zenoh.
+"""A van that fills tanks. It uses UMessage over Zenoh, where addresses are numbers.
 
 python -m polybus.demo.van up+zenoh://127.0.0.1:7447
 """
@@ -15,11 +15,11 @@ ME = Up(entity="//van7/10AB/1", names={"tank.fill": "//plant/CD/1/B", "tank.fill
 
 
 async def deliver(url: str) -> None:
-    async with connect(url, protocol=ME) as bus, bus.subscribe("tank.*", returns=Tank) as told:
-        print("is there")
+    async with connect(url, protocol=ME) as bus, bus.subscribe("tank.*", returns=Tank) as tanks:
+        print("connected")
         filled = await bus.request("tank.fill", Tank(7, 20), returns=Tank)
         print("filled", filled)
-        message = await anext(told)
+        message = await anext(tanks)
         print("heard", message.attributes["source"], message.body)
 
 

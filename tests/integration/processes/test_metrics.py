@@ -163,7 +163,7 @@ def test_the_command_has_a_flag_for_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "polybus", "serve", "app:bus", "ubre+tcp://127.0.0.1:0", "--metrics"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert "give --health http://127.0.0.1:8081, too" in ended.stderr
+    assert "for example --health http://127.0.0.1:8081" in ended.stderr
     port = free_port()
     with subprocess.Popen(
         [*command, "--health", f"http://127.0.0.1:{port}"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE

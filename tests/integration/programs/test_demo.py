@@ -37,7 +37,7 @@ def test_the_story_is_lines_in_which_every_scene_holds_and_its_picture_shows_the
     places = [out.index(f"{number}/{len(SCENES)} {scene.title}") for number, scene in enumerate(SCENES, start=1)]
     assert places == sorted(places)
     if find_spec("zenoh") is not None:
-        assert f"{len(SCENES)} of {len(SCENES)} scenes held" in out
+        assert f"{len(SCENES)} of {len(SCENES)} scenes passed" in out
     drawn = (DOCS / "demo.svg").read_text(encoding="utf-8")
     assert all(scene.title in drawn for scene in SCENES), "run python docs/make_demo.py"
 
@@ -84,7 +84,7 @@ def test_a_scene_that_does_not_hold_ends_the_story_and_says_what_was_missing(
     telling = anyio.run(tell, paper, tmp_path, None)
     assert not telling.ok
     assert [seen.outcome for seen in telling.seen.values()] == ["ok", "failed", *["waiting"] * (len(SCENES) - 2)]
-    assert "ann has said 'link down" in telling.seen["ask"].detail
+    assert "from ann, got 'link down" in telling.seen["ask"].detail
 
 
 def test_every_scene_fits_a_narrow_terminal() -> None:

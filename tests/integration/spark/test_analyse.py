@@ -111,13 +111,13 @@ def test_people_are_told_how_many_exchanges_may_still_change(
     total = RunCounts(frames=10, rowed=10, events=10, exchanges=5)
     verdict = [{"about": "missing", "text": "1 of 5 requests (20 %) were never answered.", "section": "Dead letters"}]
     metrics = {"totals": {"exchanges": 5, "orphans": 0, "outcomes": outcomes}, "verdict": verdict}
-    _say(Done("out", total, total, metrics, "out/report.html", provisional), "duckdb", "as --engine says", as_json=False)
+    _say(Done("out", total, total, metrics, "out/report.html", provisional), "duckdb", "set by --engine", as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "10 frames: 10 messages, 0 quarantined, 0 empty",
         "5 exchanges: 4 ok, 1 unanswered",
         *said,
         "missing: 1 of 5 requests (20 %) were never answered.",
-        "engine: duckdb, as --engine says",
+        "engine: duckdb, set by --engine",
         "report: out/report.html",
     ]
 

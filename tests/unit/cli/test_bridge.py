@@ -89,11 +89,11 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, cli: Cli) -> N
     ("text", "said"),
     [
         ("[[route]\n", "routes.toml: Expected ']]'"),
-        ("", "no routes; each begins with [[route]]"),
-        ('[route]\nsource = "a"\ntarget = "b"\n', "no routes; each begins with [[route]], in double brackets"),
-        ("route = [1, 2]\n", "no routes; each begins with [[route]]"),
-        ('route = ["a"]\n', "no routes; each begins with [[route]]"),
-        ("route = 5\n", "no routes; each begins with [[route]]"),
+        ("", "no routes; each starts with [[route]]"),
+        ('[route]\nsource = "a"\ntarget = "b"\n', "no routes; each starts with [[route]], in double brackets"),
+        ("route = [1, 2]\n", "no routes; each starts with [[route]]"),
+        ('route = ["a"]\n', "no routes; each starts with [[route]]"),
+        ("route = 5\n", "no routes; each starts with [[route]]"),
         ('[[route]]\nsource = "a"\nsource = "b"\n', "Cannot overwrite a value (at line 3"),
         ('[[route]]\nsource = true\ntarget = "b"\n', "source must be a string or a number, not True"),
         ('[[route]]\nsource = "a..b"\ntarget = "b"\n', "line 1 (route 1): pattern 'a..b' has an empty token"),
@@ -103,19 +103,19 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, cli: Cli) -> N
         ('[[route]]\nsource = "a.*"\ntarget = "b.{a b}"\n', "line 1 (route 1): target 'b.{a b}' has an unmatched brace"),
         ('\ufeff[[route]]\nsource = "a"\ntargte = "b"\n', "line 1 (route 1): unknown key 'targte'"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = []\n', "kinds: none; one or more of request"),
-        ('[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os.path"\n', "request: 'os.path' is not of the form module:"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os.path"\n', "request: 'os.path' does not have the form module:"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nrequest = "os:name"\n', "a function, request(body, message) -> body"),
         ('[[route]]\nsource = "a"\ntarget = "b"\n[route.sub]\nx = 1\n', "unknown key 'sub'"),
-        ("[routes]\n", "unknown key 'routes'; routes begin with [[route]]"),
-        ('\n\n[[route]]\nsource = "a"\n', "line 3 (route 1): key 'target' is missing"),
+        ("[routes]\n", "unknown key 'routes'; each route starts with [[route]]"),
+        ('\n\n[[route]]\nsource = "a"\n', "line 3 (route 1): missing key 'target'"),
         ('[[route]]\nsource = "a"\ntargte = "b"\n', "line 1 (route 1): unknown key 'targte'; use one of source, target"),
         ('[[route]]\nsource = "a"\ntarget = "b"\n[[route]]\nsource = 1.5\ntarget = "b"\n', "line 4 (route 2): source must be"),
         ('[[route]]\nsource = "a.*"\ntarget = "b.{x}"\n', "{x} is not in the source 'a.*', which has {1}"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = "request"\n', "kinds must be a list of strings, not 'request'"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = ["reqest"]\n', "'reqest'; one or more of request"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nreverse = "no"\n', "reverse must be true or false, not 'no'"),
-        ('[[route]]\nsource = "a"\ntarget = "b"\nreply = "nothing_of_that:name"\n', "reply: there is no module"),
-        ('[[route]]\nsource = "a"\ntarget = "b"\nreply = "json:nothing"\n', "reply: there is no json:nothing"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nreply = "nothing_of_that:name"\n', "reply: no module"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nreply = "json:nothing"\n', "reply: json:nothing does not exist"),
         ('[[route]]\nsource = "a"\ntarget = "b"\nheaders = ["ReplyTo"]\n', "is a field of some protocol"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_file_or_a_side_that_is_not_there_is_told(tmp_path: Path, cli: Cli) ->
     path = tmp_path / "routes.toml"
     path.write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
     told = cli.line(2, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path), "--serve", "top")
-    assert told == "--serve 'top': left or right"
+    assert told == "--serve 'top': use left or right"
     assert "127.0.0.1:1" in cli.line(1, "bridge", "ubre+tcp://127.0.0.1:1", "csb+memory://b", "--routes", str(path))
 
 

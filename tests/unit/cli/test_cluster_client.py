@@ -58,7 +58,7 @@ def test_auto_is_the_cluster_of_the_environment(cluster: RunningCluster, cli: Cl
     monkeypatch.setenv("POLYBUS_CLUSTER", cluster.url)
     assert cli.json("request", "auto", "name.two") == "two"
     monkeypatch.delenv("POLYBUS_CLUSTER")
-    told = "auto reads POLYBUS_CLUSTER, which is not set: set it, or give a URL"
+    told = "auto uses POLYBUS_CLUSTER, which is not set: set it, or give a URL"
     assert cli.line(2, "publish", "auto", "news.today") == told
 
 
@@ -72,7 +72,7 @@ def test_without_a_name_it_is_any_nats_server_and_knows_no_users(cluster: Runnin
     native = cluster.url.removesuffix("/shop")
     assert "name.one" in cli.line(1, "request", native, "name.one")
     text = cli.line(2, "request", native, "name.one", "--user", "ann")
-    assert "--user needs a cluster: its URL is nats+tcp://host/name" in text
+    assert "--user requires a cluster: use nats+tcp://host/name" in text
 
 
 def test_what_a_cluster_cannot_use_is_status_2(cluster: RunningCluster, cli: Cli) -> None:

@@ -59,7 +59,7 @@ def test_a_command_that_serves_and_connects_shows_its_certificate_to_both_sides(
         ("serve app:bus ubre+tls://127.0.0.1:0", "--ca is for connections that this command opens"),
         ("bridge a b --serve left --serve right --routes routes.toml", "--ca is for connections that the bridge opens"),
         ("record ubre+ws://127.0.0.1:1/bus captured", "--ca is for connections with TLS"),
-        ("record ubre+tcp://127.0.0.1:1 captured --listen ubre+tls://127.0.0.1:0", "with TLS, and URL has no TLS"),
+        ("record ubre+tcp://127.0.0.1:1 captured --listen ubre+tls://127.0.0.1:0", "with TLS, but URL does not use TLS"),
     ],
 )
 def test_an_authority_without_tls_is_refused(

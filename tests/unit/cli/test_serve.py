@@ -31,7 +31,7 @@ def test_the_package_is_a_program_and_says_without_arguments_what_it_can() -> No
     [
         ({"one": "import two\n", "two": "\n\nx = 1 / 0\n"}, "ZeroDivisionError: division by zero (FOLDER/two.py, line 3)"),
         ({"two": "x = 1\ny = = 2\n"}, "SyntaxError: invalid syntax (FOLDER/two.py, line 2)"),
-        ({"three": "\nimport there_is_no_such\n"}, "No module named 'there_is_no_such' (FOLDER/three.py, line 2); install"),
+        ({"three": "\nimport there_is_no_such\n"}, "No module named 'there_is_no_such' (FOLDER/three.py, line 2); is"),
         ({"four": "import sys\nsys.exit(3)\n"}, "SystemExit: 3 (FOLDER/four.py, line 2)"),
     ],
     ids=["raises", "syntax", "missing", "exits"],
@@ -71,7 +71,7 @@ def test_a_server_is_started_again_when_a_file_changes(tmp_path: Path, cli: Cli)
         told = iter(process.stderr.readline, "")
         assert any("app.py changed: restarting" in line for line in told)
         assert any("ZeroDivisionError: division by zero" in line for line in told)
-        assert any("it restarts when a file changes" in line for line in told)
+        assert any("waiting for a file to change" in line for line in told)
         app.write_text(text.replace("Hello", "Good morning"))
         assert process.stdout is not None
         assert process.stdout.readline() == f"serving {real}\n"
@@ -227,7 +227,7 @@ def test_a_page_is_written(app: str, tmp_path: Path, cli: Cli) -> None:
 
 def test_a_wrong_name_is_one_line_that_names_what_there_is(app: str, cli: Cli) -> None:
     text = cli.line(2, "schema", f"{app}:User")
-    assert text == f"{app}:User is neither a Bus nor a Protocol class; there is {app}:bus, {app}:Users"
+    assert text == f"{app}:User is neither a Bus nor a Protocol class; did you mean {app}:bus, {app}:Users?"
     cli.line(2, "schema", f"{app}:bus", "--prefix", "user")
     cli.line(2, "schema", f"{app}:bus", "--server", "example.org")
     cli.line(1, "schema", f"{app}:bus", "--html", "missing/page.html")

@@ -158,7 +158,7 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(monkeypat
 
         monkeypatch.setattr("polybus.cli.client.connecting", connecting_and_coming_back)
         err = cli.err(1, "subscribe", f"ubre+tcp://127.0.0.1:{listener.getsockname()[1]}", "news")
-    assert err.startswith("polybus: the link ended at once: ") and err.count("\n") == 1, err
+    assert err.startswith("polybus: the connection closed immediately: ") and err.count("\n") == 1, err
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(monkeypat
     [
         ("silent", "ws", "compare port and path"),
         ("silent", "tls", "does not use TLS"),
-        ("silent", "tcp", "another protocol, format or dialect"),
+        ("silent", "tcp", "a different protocol, format or dialect"),
         ("http", "ws", "correct the path"),
         ("http", "tls", "without TLS"),
         ("tls", "tls", "--ca FILE"),
@@ -259,7 +259,7 @@ def test_doctor_names_every_step_with_its_time(tmp_path: Path, cli: Cli) -> None
         assert all(step["outcome"] == "ok" and step["seconds"] >= 0 for step in steps.values())
         assert "certificate for 127.0.0.1" in steps["tls"]["detail"]
         assert "Hello, Ann" in steps["request"]["detail"]
-        for subject, says in (("nothing", "spelled as in its handle()"), ("vault", "this identity"), ("break", "its log")):
+        for subject, says in (("nothing", "spelled as in handle()"), ("vault", "this identity"), ("break", "its log")):
             assert says in cli.err(1, "doctor", url, "--ca", str(tmp_path / "ca.pem"), "--subject", subject)
 
 

@@ -155,7 +155,7 @@ async def test_a_folder_that_cannot_be_used_is_one_clear_error(
             monkeypatch.setattr(os, "access", lambda path, mode, **options: path != folder)
         else:
             stack.enter_context(held(str(folder)))
-            why = "the engine of another program has its stores there"
+            why = "the engine of another program already uses this folder"
         monkeypatch.setenv("POLYBUS_STORE", str(folder))
         with pytest.raises(BaseExceptionGroup) as failed:
             await lives(program(tmp_path, SERVES), "never", caplog)

@@ -118,7 +118,7 @@ def test_a_process_is_the_worker_of_its_environment_and_only_once(family: Family
     monkeypatch.setenv(name, value)
     assert Inheritance.of_this_process() == family.inherited
     family.worker._reports.close()
-    with pytest.raises(LocalProtocolError, match="a worker runs once"):
+    with pytest.raises(LocalProtocolError, match="called again after it had returned"):
         Worker.here()
 
 
