@@ -306,7 +306,7 @@ async def test_who_publishes_with_an_id_is_told_more_where_it_may_ask_more(restr
             with pytest.raises(LocalProtocolError, match="already has id='1' for 'orders.placed'"):
                 await bus.publish("orders.paid", 1, id="1")
             assert "error" not in await theirs.request("$JS.API.STREAM.DELETE.ORDERS")
-            with pytest.raises(LocalProtocolError, match="no stream of this NATS network keeps it"):
+            with pytest.raises(LocalProtocolError, match="no stream of this NATS network has this subject"):
                 await bus.publish("orders.placed", 1, id="2", timeout=2 * BOUND)  # said at once
         async with connect(as_user(restricted, "poor")) as bus:
             with pytest.raises(DeadlineExceeded, match="no stream accepted it, so it is not stored"):
@@ -346,7 +346,7 @@ async def test_what_another_domain_keeps_is_read_and_published_to_behind_a_leaf_
                 await eventually(lambda: handled == [(7, 1)])
                 administration = Administration.of(shop)
                 await eventually(lambda: are_letters(administration, [b"7"]))
-            for url, text in ((leaf.url, "no store keeps it"), (f"{leaf.url}?domain=hup", "domain='hup' does not answer")):
+            for url, text in ((leaf.url, "no store has"), (f"{leaf.url}?domain=hup", "domain='hup' does not answer")):
                 with pytest.raises(LocalProtocolError, match=text):
                     async with connect(url) as link, link.subscribe("orders.>", start="all"):
                         raise AssertionError
@@ -377,5 +377,5 @@ async def test_an_account_without_jetstream_says_so(tmp_path: Path) -> None:
                 await refused(
                     link.subscribe("orders.>", start="all"),
                     LocalProtocolError,
-                    match="this NATS server has no JetStream for this user: .*in the user's account",
+                    match="JetStream is not enabled for this user, .*in the user's account",
                 )

@@ -58,7 +58,7 @@ def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -
     assert run(*removed)[0] == 2
     assert run(*removed, "--yes") == (0, "", "")
     assert "has no durable handler 'billing': it has none" in run(*removed, "--yes")[2]
-    assert "has no durable handler, so nothing shows" in run(*trim, "--yes")[2]
+    assert "has no durable handler, so it is unknown" in run(*trim, "--yes")[2]
     assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
 
 
@@ -225,4 +225,4 @@ def test_a_server_that_keeps_nothing_is_named(run: Run) -> None:
         for command in (["store", "list"], ["dead", "list"]):
             status, _, err = run(*command, f"{server.url}/shop")
             assert status == 2
-            assert "has no JetStream: start it with" in err
+            assert "is not enabled in the cluster's NATS server: start it with" in err

@@ -127,7 +127,7 @@ async def test_a_store_that_differs_is_named_with_the_argument(engine: Any, name
     for _ in range(2):
         async with node(engine, WORK, name=name):
             pass
-    text = f"the store 'work' exists already and has another {argument}: .*, not "
+    text = f"the store 'work' already exists with a different {argument}: .*, not "
     await refused(node(engine, other, name=name), LocalProtocolError, match=text)
 
 
@@ -381,7 +381,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
 
         asked: list[str] = []
         late = DurableConsumer(BeforeTheirs(backbone_of(bus)), f"{name}.p.work.>", "work.>", DurableSpec("billing"))
-        with pytest.raises(LocalProtocolError, match="durable='billing' exists already and has another pattern"):
+        with pytest.raises(LocalProtocolError, match="durable='billing' already exists with a different pattern"):
             await late.prepare()
         there = await jetstream(bus).ask(f"CONSUMER.INFO.{name}-work.billing")
         assert there["config"]["filter_subject"] == f"{name}.p.work.other"
@@ -390,14 +390,14 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
 @pytest.mark.parametrize(
     ("stores", "handlers", "text"),
     [
-        ([WORK, Store("more", "work.begun")], [], "cannot be made: the NATS server says: subjects overlap"),
-        ([Store("many", "many.>", replicas=3)], [], "the store '.*many' cannot be made: .*replicas > 1 not supported"),
+        ([WORK, Store("more", "work.begun")], [], "cannot be created: the NATS server says: subjects overlap"),
+        ([Store("many", "many.>", replicas=3)], [], "the store '.*many' cannot be created: .*replicas > 1 not supported"),
         ([], [("work.>", {})], r"stored publications of 'work.>': no store keeps it. Name one in Cluster\(stores="),
         ([Store("part", "work.x")], [("work.>", {})], "the store .*-part keeps only a part of it"),
         ([Store("part", "work.x")], [("*.x", {})], "the store .*-part keeps only a part of it"),
         ([Store("all", "/vehicle/1/2/3")], [("/vehicle/1/2/*", {})], "a pattern of URIs would also acknowledge publications"),
-        ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "the durable= names of a store with work=True"),
-        ([QUEUE], [("work.x", {"start": "new"})], "start= of a store"),
+        ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "in a store with work=True, durable= names"),
+        ([QUEUE], [("work.x", {"start": "new"})], "a store with work=True requires start="),
     ],
 )
 async def test_what_stores_and_durable_handlers_cannot_be_is_one_clear_error(
@@ -440,7 +440,7 @@ async def test_what_others_made_that_would_lose_data_is_named(engine: Any, name:
         await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": consumer})
         worker = node(engine, WORK, name=name)
         worker.on("work.>", durable="billing")(lambda body: None)
-        await refused(worker, LocalProtocolError, match=f"was made by others: {member} is {value!r}")
+        await refused(worker, LocalProtocolError, match=f"was not created by polybus: {member} is {value!r}")
 
 
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
@@ -511,7 +511,7 @@ async def test_a_durable_handler_that_differs_is_named_with_the_argument(engine:
         pass
     differing: dict[str, Any] = {"ack_wait": 7, "ordered": True, "pattern": "work.*"}
     for argument, value in differing.items():
-        text = f"durable='billing' exists already and has another {argument}: .*, not "
+        text = f"durable='billing' already exists with a different {argument}: .*, not "
         await refused(durable_node(engine, name, **{argument: value}), LocalProtocolError, match=text)
 
 

@@ -20,7 +20,11 @@ async def bill(number: int) -> None: ...
 async def test_an_engine_that_keeps_nothing_says_what_to_start() -> None:
     async with NatsEngine(keeps=False) as engine:
         bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
-        await refused(bus, LocalProtocolError, match=r"has no JetStream: start it with nats-server -js -sd FOLDER")
+        await refused(
+            bus,
+            LocalProtocolError,
+            match=r"is not enabled in the cluster's NATS server: start it with nats-server -js -sd FOLDER",
+        )
 
 
 async def test_durable_handlers_need_a_cluster_and_are_registered_before_entering(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +47,7 @@ async def test_durable_handlers_need_a_cluster_and_are_registered_before_enterin
         ({"durable": 7}, TypeError, "durable=7: a name, for example durable='billing', not int"),
         ({"durable": "a.b"}, ValueError, "durable='a.b': 1 to 100 letters, digits, '-' and '_'"),
         ({"durable": ""}, ValueError, "durable='': 1 to 100 letters"),
-        ({"durable": "b", "group": "g"}, ValueError, "workers of one durable= share its work; leave out group="),
+        ({"durable": "b", "group": "g"}, ValueError, "workers with the same durable= already share the work; leave out group="),
         ({"durable": "b", "retry": 3}, TypeError, "retry=3: Retry, not int; for example retry=Retry(attempts=5"),
         ({"durable": "b", "ack_wait": 0}, ValueError, "ack_wait=0: 1 to 86400 seconds"),
         ({"durable": "b", "ack_wait": "1"}, TypeError, "ack_wait='1': a number of seconds"),
@@ -61,7 +65,7 @@ async def test_durable_handlers_need_a_cluster_and_are_registered_before_enterin
         ({"durable": "b", "concurrency": 20_001}, ValueError, "concurrency=20001: at most 20000 with durable="),
         ({"durable": "b", "retry": Retry(backoff=1e11)}, ValueError, "backoff=100000000000.0: less than 290 years"),
         ({"durable": "b", "retry": Retry(backoff=Backoff(maximum=1e300))}, ValueError, "backoff=1e+300: less than 290 years"),
-        ({"retry": Retry()}, ValueError, "needs durable=, for example durable='billing'"),
+        ({"retry": Retry()}, ValueError, "requires durable=, for example durable='billing'"),
         ({"ack_wait": 5}, ValueError, "ack_wait=5 needs durable="),
         ({"start": "new"}, ValueError, "start='new' needs durable="),
         ({"ordered": True}, ValueError, "ordered=True needs durable="),

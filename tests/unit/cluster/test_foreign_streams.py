@@ -320,7 +320,7 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
             await theirs.publish("nobody", 1, id="1", timeout=2 * BOUND)  # said at once, as the server knows
         with pytest.raises(LocalProtocolError, match=r"the header 'Nats-TTL' is an instruction for the engine"):
             await theirs.publish(f"{name}.placed", 1, id="1", headers={"Nats-TTL": "1"})
-        with pytest.raises(LocalProtocolError, match=r"only a store uses an id"):
+        with pytest.raises(LocalProtocolError, match=r"id= is only for stores"):
             await to_bus.publish("news", 1, id="1")
         with pytest.raises(Unsupported, match="7 is a number"):
             await theirs.publish(7, 1, id="1", timeout=20)
@@ -340,7 +340,7 @@ async def test_a_pattern_that_no_stream_keeps_or_this_wire_cannot_carry_is_one_c
         text = r"stored publications of 'elsewhere.>': no store keeps it. Ask the owner for a stream with that subject"
         await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
         await refused(theirs.subscribe("elsewhere.>", start="all"), LocalProtocolError, match=text)
-        text = f"the store {name.upper()} keeps only a part of it"
+        text = f"the store {name.upper()} only has some of these subjects"
         await refused(theirs.subscribe(f"{name}.>", durable="audit"), LocalProtocolError, match=text)
         for pattern, error in ((7, Unsupported), ("/4210/*/8000", Unsupported), ("a b", LocalProtocolError)):
             await refused(theirs.subscribe(pattern, durable="audit"), error)
@@ -352,7 +352,7 @@ async def test_a_consumer_of_theirs_that_differs_is_named_with_what_differs_and_
     made = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 5_000_000_000, "filter_subject": f"{name}.>"}
     async with owner(engine, name) as theirs:
         await ask(theirs, f"CONSUMER.DURABLE.CREATE.{name.upper()}.billing", {"stream_name": name.upper(), "config": made})
-        text = "exists already and has another ack_wait: 5 s, not 30 s"
+        text = "already exists with a different ack_wait: 5 s, not 30 s"
         await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
         assert (await consumer(theirs, name, "billing"))["config"]["ack_wait"] == made["ack_wait"]
 
@@ -412,7 +412,7 @@ async def test_a_server_that_keeps_nothing_says_so() -> None:
     bus = Bus()
     bus.on("orders.>", durable="billing")(lambda number: None)
     async with NatsEngine(keeps=False) as engine:
-        text = "this NATS server has no JetStream for this user: durable=, start= and id= need it"
+        text = "JetStream is not enabled for this user, but durable=, start= and id= require it"
         await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
         async with connect(engine.url) as link:
             with pytest.raises(NoHandler):

@@ -124,7 +124,7 @@ async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:
     bus.on("work.x", durable="billing")(lambda number: None)
     names = ["a b", "a\r\nPUB x 0\r\n\r\n", "shop.work", "*", 7]
     engine.lies(f"{ASKED}STREAM.NAMES", {"streams": names})
-    await refused(bus, LocalProtocolError, match="no store keeps it")
+    await refused(bus, LocalProtocolError, match="no store has this subject")
     assert [subject for _, said in engine.heard if " " in (subject := said.subject) or subject == "x"] == []
 
 
@@ -231,7 +231,7 @@ async def test_a_consumer_of_other_tools_is_named_with_what_differs(engine: Liar
         worker = shop(engine)
         worker.on("work.x", durable="billing")(lambda number: None)
         engine.lies(INFO, {"config": config | {"filter_subject": "shop.p.work.x", "max_ack_pending": 1000}})
-        text = r"has another ordered: False \(max_ack_pending 1000\), not False \(max_ack_pending 20000\)"
+        text = r"with a different ordered: False \(max_ack_pending 1000\), not False \(max_ack_pending 20000\)"
         await refused(worker, LocalProtocolError, match=text)
 
 
@@ -371,7 +371,7 @@ async def test_a_publication_to_an_engine_that_keeps_nothing_any_more_says_what_
     bus = shop(engine)
     async with bus:
         engine.lie = lambda said: said.subject in ("shop.p.work.x", f"{ASKED}STREAM.NAMES") and engine.status(said, "503")
-        with pytest.raises(LocalProtocolError, match="the NATS server of the cluster has no JetStream: start it with"):
+        with pytest.raises(LocalProtocolError, match="JetStream is not enabled in the cluster's NATS server: start it with"):
             await bus.publish("work.x", 1, timeout=5)
 
 

@@ -148,7 +148,7 @@ async def test_a_replay_reads_what_is_stored_in_its_order_and_then_what_comes(en
             await shop.publish("work.do", 300)
             message = await replay.receive(10)
             assert message.body == 300
-            with pytest.raises(LocalProtocolError, match="is only read, and no position is stored"):
+            with pytest.raises(LocalProtocolError, match="is only read, without storing a position"):
                 message.ack()
         async with shop.subscribe("work.>", start=299, returns=int) as replay:
             assert [(await replay.receive(10)).body for _ in range(3)] == [298, 299, 300]
@@ -207,7 +207,7 @@ async def test_a_drain_ends_the_iteration_after_what_has_come(engine: Any, name:
 
 async def test_without_a_cluster_or_a_store_it_is_one_clear_error(engine: Any, name: str) -> None:
     async with Bus() as alone:
-        await refused(alone.subscribe("work.do", durable="audit"), LocalProtocolError, match="needs the engine of a cluster")
+        await refused(alone.subscribe("work.do", durable="audit"), LocalProtocolError, match="requires the engine of a cluster")
     async with node(engine, name=name) as bus:
         for subscription in (bus.subscribe("work.do", durable="audit"), bus.subscribe("work.do", start="all")):
             await refused(subscription, LocalProtocolError, match="'work.do': no store keeps it")
@@ -229,8 +229,8 @@ async def test_a_message_of_another_kind_cannot_be_settled() -> None:
     [
         ({"durable": "a", "group": "b"}, ValueError, "leave out group="),
         ({"start": "all", "group": "b"}, ValueError, "to share stored publications, use only durable="),
-        ({"retry": Retry()}, ValueError, "needs durable="),
-        ({"start": "all", "ordered": True}, ValueError, "ordered=True needs durable="),
+        ({"retry": Retry()}, ValueError, "requires durable="),
+        ({"start": "all", "ordered": True}, ValueError, "ordered=True requires durable="),
         ({"start": "yesterday"}, ValueError, "'all', 'new', a timedelta"),
         ({"durable": 7}, TypeError, "a name, for example"),
         ({"durable": "a", "when_full": "latest"}, ValueError, "leave out when_full= and local="),

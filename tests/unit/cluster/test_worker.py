@@ -56,7 +56,7 @@ def test_a_worker_has_the_sockets_of_its_names_and_says_which_there_are(family: 
     (listening,) = family.worker.sockets("bus")
     assert listening.getsockname()[0] == "127.0.0.1"
     listening.detach()
-    with pytest.raises(LocalProtocolError, match="worker 2 wants to serve 'other', and there is bus for it"):
+    with pytest.raises(LocalProtocolError, match="worker 2 serves 'other', but the supervisor has bound bus"):
         family.worker.sockets("other")
     assert multiprocessing.current_process().name == "worker 2"
     assert not any(os.get_inheritable(file) for file in family.inherited.files)

@@ -1,4 +1,4 @@
-"""Administration of a cluster's stores and dead letters."""
+"""Manages the stores and dead letters of a cluster."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class StoreState:
     """The state of a store.
 
     Attributes:
-        patterns: Subjects that it keeps, without the cluster's prefix.
-        publications: Number of stored publications.
-        bytes: Size of the stored publications.
-        config: Configuration of its stream.
-        durables: Numbers of undelivered and of unacknowledged publications by durable handler.
+        patterns: Stored subjects, without the cluster's prefix.
+        publications: Number of publications.
+        bytes: Size of the publications.
+        config: Configuration of the stream.
+        durables: Number of undelivered and of unacknowledged publications, by durable handler.
         again: Number of unacknowledged publications that were delivered more than once, by durable handler.
     """
 
@@ -47,7 +47,7 @@ class StoreState:
 
 
 async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float) -> None:
-    """Publish to a NATS server. If a stream stores the subject, return once the publication is stored.
+    """Publish to a NATS server. If a stream stores the subject, wait until the publication is stored.
 
     Raises:
         BusError: As `Bus.publish`.
@@ -67,17 +67,17 @@ class Administration(Letters):
 
     @classmethod
     def of(cls, bus: Bus) -> Administration:
-        """Return the administration for an entered bus.
+        """Return the administration of an entered bus's cluster.
 
         Raises:
-            LocalProtocolError: The bus is not a node of a cluster.
+            LocalProtocolError: If the bus is not a node of a cluster.
         """
         parts = parts_of(bus)
         backbone = parts.links.mesh
         found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
         if not isinstance(backbone, Backbone) or found is None:
             raise LocalProtocolError(
-                "a bus without a cluster has no stores: create it with Bus(cluster=...) and the URL of the engine"
+                "a bus without a cluster has no stores: create it with Bus(cluster=...) and the engine's URL"
             )
         services = parts.services
         jetstream = JetStream(backbone, domain=backbone.domain)
@@ -91,7 +91,7 @@ class Administration(Letters):
         return cls(place, jetstream, publishing, services.running.time, name)
 
     async def stores(self) -> list[StoreState]:
-        """Return the stores of the cluster, including the store of dead letters."""
+        """Return all stores, including the store of dead letters."""
         found = []
         for name in await self._own_streams():
             with suppress(LocalProtocolError):  # another cluster's, or just removed
@@ -99,7 +99,7 @@ class Administration(Letters):
         return found
 
     async def unknown(self) -> str:
-        """List the clusters that the engine knows if it does not know this one; else empty."""
+        """If the engine does not know this cluster, name those that it knows. Otherwise return an empty string."""
         end = f"-{DEAD}"
         names = await self._jetstream.streams(f"*.{DEAD}.>")
         known = sorted(name.removesuffix(end) for name in names if name.endswith(end))
@@ -108,7 +108,7 @@ class Administration(Letters):
         return f"this NATS server has no stores of a cluster {self._cluster!r}, only of {shown(known).strip('[]')}"
 
     async def durables(self) -> set[str]:
-        """Return the names of all durable handlers, including removed ones with letters."""
+        """Return the names of all durable handlers, including removed handlers with dead letters."""
         found = set(await self.counts())
         for stream in await self._own_streams():
             with suppress(JetStreamError):  # just removed
@@ -120,10 +120,10 @@ class Administration(Letters):
         return sorted(name for name in names if name.startswith(f"{self._cluster}-"))
 
     async def store(self, name: str) -> StoreState:
-        """Return one store with its durable handlers.
+        """Return a store with its durable handlers.
 
         Raises:
-            LocalProtocolError: The store does not exist.
+            LocalProtocolError: If the store does not exist.
             BusError: As `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
@@ -132,7 +132,7 @@ class Administration(Letters):
         with self._explained(name):
             for consumer in await self._jetstream.consumers(stream):
                 found = await self._jetstream.find(f"CONSUMER.INFO.{stream}.{consumer}")
-                if found is not None:  # else a replay or copy has just ended
+                if found is not None:  # otherwise a replay or copy has just ended
                     durables[consumer] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
                     again[consumer] = int(found.get("num_redelivered", 0))
         config, state = info.get("config") or {}, info.get("state") or {}
@@ -141,14 +141,14 @@ class Administration(Letters):
         return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables, again)
 
     async def add(self, store: Store) -> None:
-        """Create a store unless it exists; raises as `Stores.prepare`."""
+        """Create a store unless it exists. Raises as `Stores.prepare`."""
         await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
 
     async def trim(self, name: str) -> int:
-        """Remove the publications that all durable handlers of a store have acknowledged; returns their number.
+        """Remove the publications that all durable handlers of a store have acknowledged, and return their number.
 
         Raises:
-            LocalProtocolError: The store does not exist, or has no durable handler.
+            LocalProtocolError: If the store does not exist, or has no durable handler.
             BusError: As `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
@@ -157,23 +157,23 @@ class Administration(Letters):
             done = [await self._acknowledged(stream, durable, last) for durable in await self._jetstream.consumers(stream)]
             if not done:
                 raise LocalProtocolError(
-                    f"the store {name!r} has no durable handler, so nothing shows which publications are done"
+                    f"the store {name!r} has no durable handler, so it is unknown which publications have been processed"
                 )
             answer = await self._jetstream.ask(f"STREAM.PURGE.{stream}", {"seq": min(done) + 1})
         return int(answer.get("purged", 0))
 
     async def _acknowledged(self, stream: str, durable: str, last: int) -> int:
-        """Return the number up to which a durable handler has acknowledged all publications; at most `last`."""
+        """Return the number up to which a durable handler has acknowledged everything, which is at most `last`."""
         found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{durable}")
         if not found.get("num_pending") and not found.get("num_ack_pending"):
-            return last  # also counts subjects that it does not handle
+            return last  # includes subjects that it does not handle
         return int(found.get("ack_floor", {}).get("stream_seq", 0))
 
     async def remove(self, name: str) -> None:
         """Remove a store with its publications and durable handlers.
 
         Raises:
-            LocalProtocolError: The store does not exist.
+            LocalProtocolError: If the store does not exist.
             BusError: As `JetStream.ask`.
         """
         _ = await self._info(name)
@@ -181,10 +181,10 @@ class Administration(Letters):
             await self._jetstream.ask(f"STREAM.DELETE.{stream_name(self._cluster, name)}")
 
     async def remove_durable(self, name: str, durable: str) -> None:
-        """Remove a durable handler from a store. Its position is lost: a new handler of that name begins again.
+        """Remove a durable handler from a store. Its position is lost, so a new handler with its name starts from scratch.
 
         Raises:
-            LocalProtocolError: The store or the handler does not exist.
+            LocalProtocolError: If the store or the handler does not exist.
             BusError: As `JetStream.ask`.
         """
         store = await self.store(name)
@@ -195,7 +195,7 @@ class Administration(Letters):
             await self._jetstream.ask(f"CONSUMER.DELETE.{stream_name(self._cluster, name)}.{durable}")
 
     async def _info(self, name: str) -> dict[str, Any]:
-        """Ask for a store's stream, and check its subjects: another cluster's store may have the same name."""
+        """Request a store's stream, and check its subjects because another cluster may use the same name."""
         stream = stream_name(self._cluster, name)
         if not is_stream_name(stream):
             raise LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r:.60}: the name is not valid")
@@ -204,8 +204,8 @@ class Administration(Letters):
         subjects = config_of(info).get("subjects")
         if not isinstance(subjects, list) or not all(str(subject).startswith(f"{self._cluster}.") for subject in subjects):
             raise LocalProtocolError(
-                f"the cluster {self._cluster!r} has no store {name!r}: the stream {stream!r} is another cluster's, and keeps "
-                f"{shown(subjects)}"
+                f"the cluster {self._cluster!r} has no store {name!r}: the stream {stream!r} belongs to another cluster and "
+                f"stores {shown(subjects)}"
             )
         return info
 

@@ -1,4 +1,4 @@
-"""Consumers: the engine's record of a store reader's position."""
+"""Consumers, with which the engine keeps track of a reader's position."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _MARKS: Final = 99_991
-"""Number of different marks: two configurations have the same mark with a probability of 1 in this number."""
+"""Number of different marks. Two configurations have the same mark with a probability of 1 in this number."""
 _IDLE: Final = 60.0
 """Seconds without a request after which the engine removes a replay's consumer."""
 
 
 @frozen
 class FoundStreams:
-    """The streams that store what a pattern matches.
+    """The streams that store the subjects of a pattern.
 
     Attributes:
-        names: All streams that store a part of it.
-        whole: The one that stores all of it; or empty.
-        created: When that one was created, which tells it from an earlier one of the same name; empty if unknown.
+        names: All streams that store some of the subjects.
+        whole: The stream that stores all of them, or an empty string.
+        created: When `whole` was created, which distinguishes it from an earlier stream with its name. Empty if unknown.
     """
 
     names: list[str]
@@ -48,12 +48,12 @@ class FoundStreams:
     created: str = ""
 
     def is_anew(self, before: FoundStreams) -> bool:
-        """True if this stream replaces a lost one of the same name: its numbers begin at 1 again."""
+        """Return True if `whole` replaces a lost stream with the same name, so that its numbers start at 1 again."""
         return self.whole == before.whole and before.created not in ("", self.created)
 
 
 async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
-    """Find the streams that store what a wire pattern matches, and whether one stores all of it.
+    """Find the streams that store the subjects of a wire pattern.
 
     Raises:
         BusError: As `JetStream.ask`.
@@ -69,11 +69,11 @@ async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
 
 @define(eq=False)
 class Consumer(ABC):
-    """The consumer of one reader.
+    """The consumer of a reader.
 
     Attributes:
-        subject: The pattern's form on the wire.
-        stream: The stream that it reads.
+        subject: The pattern as a wire subject.
+        stream: The stream to read.
     """
 
     _jetstream: JetStream
@@ -81,20 +81,19 @@ class Consumer(ABC):
     _pattern: str | int
     stream: str = field(default="", init=False)
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
-    """The stream as last found."""
 
     name: str = field(default="", init=False)
-    """Its name in the engine."""
+    """Name in the engine."""
     title: str = field(default="", init=False)
-    """Its description for people."""
+    """Description for logs."""
     _wanted: str = field(default="", init=False)
-    """The arguments of the application, for error texts."""
+    """The user's arguments, for error texts."""
     ack_wait: float = field(default=math.inf, init=False)
     """Seconds until an unacknowledged publication is redelivered."""
 
     @property
     def created(self) -> str:
-        """Creation time of the stream, as the engine writes it; empty if unknown."""
+        """Creation time of the stream, as the engine formats it, or an empty string if unknown."""
         return self._found.created
 
     @property
@@ -106,14 +105,14 @@ class Consumer(ABC):
         """Find the consumer or create it.
 
         Raises:
-            LocalProtocolError: No store keeps the pattern, or the consumer exists and differs, or cannot be created.
+            LocalProtocolError: If no store has the pattern, or if the consumer cannot be created or has different settings.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         try:
             await self._prepare(await self._stream())
         except JetStreamError as error:
             raise LocalProtocolError(
-                f"{self._wanted} of {self._pattern!r} cannot be made: {error.text}{_WORK.get(error.number, '')}"
+                f"{self._wanted} of {self._pattern!r} cannot be created: {error.text}{_WORK.get(error.number, '')}"
             ) from None
 
     @abstractmethod
@@ -121,26 +120,26 @@ class Consumer(ABC):
 
     @abstractmethod
     def accepts(self, to: ToReader) -> bool | None:
-        """True if a publication may be delivered; None if an earlier one is missing and all have to be requested again."""
+        """Return whether to deliver a publication, or None if an earlier one is missing, so that reading must start again."""
 
-    async def remove(self) -> None:  # noqa: B027  # by default nothing is left behind
+    async def remove(self) -> None:  # noqa: B027  # most consumers stay
         """Remove the consumer if no other reader uses it."""
 
     async def _stream(self) -> FoundStreams:
         pattern, subject = self._pattern, self.subject
         if isinstance(pattern, str) and "/" in pattern and is_pattern(pattern):
             raise LocalProtocolError(
-                f"stored publications of {pattern!r}: a pattern of URIs would also acknowledge publications of others: use one "
-                "URI"
+                f"stored publications of {pattern!r}: a pattern of URIs would also acknowledge publications that it does not "
+                "match: use a single URI"
             )
         found = await find_streams(self._jetstream, subject)
         if found.whole:
             return found
-        kept = "no store keeps it"
+        kept = "no store has this subject"
         if len(found.names) == 1:
-            kept = f"the store {found.names[0]} keeps only a part of it"
+            kept = f"the store {found.names[0]} only has some of these subjects"
         elif found.names:
-            kept = f"several stores keep parts of it ({', '.join(found.names)[:200]})"
+            kept = f"several stores have some of these subjects ({', '.join(found.names)[:200]})"
         raise LocalProtocolError(
             f"stored publications of {pattern!r}: {kept}. {self._jetstream.advice.no_store.format(pattern)}"
         )
@@ -148,14 +147,14 @@ class Consumer(ABC):
 
 @define(eq=False)
 class DurableConsumer(Consumer):
-    """The consumer that all workers of one durable name share."""
+    """The consumer that all workers with the same durable name share."""
 
     _spec: DurableSpec
     _beginning: dict[str, Any] = field(init=False)
     _seen: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._beginning = beginning_of(self._spec.start)  # now: a timedelta counts from here
+        self._beginning = beginning_of(self._spec.start)  # now, because a timedelta is relative to this moment
         self.name: str = self._spec.name
         self.ack_wait: float = self._spec.ack_wait
         self.title: str = f"the durable handler {self.name}"
@@ -179,7 +178,7 @@ class DurableConsumer(Consumer):
 
     async def _create(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
         members = {"stream_name": stream, "config": config, "action": "create"}
-        if self._jetstream.is_old:  # an old server ignores `action` and would change what others have created
+        if self._jetstream.is_old:  # an old server ignores `action`, and would change an existing consumer
             members["config"] = {**config, "max_waiting": MOST + _mark(config)}
         word = f"CONSUMER.DURABLE.CREATE.{stream}.{self.name}"
         made, is_new = await self._jetstream.create(word, members, f"CONSUMER.INFO.{stream}.{self.name}")
@@ -188,7 +187,7 @@ class DurableConsumer(Consumer):
         return made
 
     def _beginning_in(self, found: FoundStreams) -> dict[str, Any]:
-        if found.is_anew(self._found):  # everything in it was published while this consumer existed
+        if found.is_anew(self._found):  # all of it was published after this consumer was created
             return beginning_of("all")
         # With start="all", duplicates are better than gaps.
         goes_on = self._seen and self._spec.start == "new" and found == self._found
@@ -200,21 +199,21 @@ class DurableConsumer(Consumer):
 
 
 def _mark(config: dict[str, Any]) -> int:
-    """Identify a configuration by a number, for the one member that no server changes in an existing consumer."""
+    """Hash a configuration into `max_waiting`, which no server changes in an existing consumer."""
     return 1 + zlib.crc32(json.dumps(config, sort_keys=True).encode()) % _MARKS
 
 
 @define(eq=False)
 class ReplayConsumer(Consumer):
-    """A consumer that reads stored publications in order and without acknowledgement. The engine removes it once idle.
+    """Reads stored publications in order and without acknowledging them. The engine removes the consumer when it is idle.
 
-    The engine numbers the consumer's publications from 1. A gap shows that one was lost with a connection or a server; then the
-    consumer is created again.
+    The engine numbers what it delivers to a consumer from 1. A gap means that a publication was lost with a connection or a
+    server, so the consumer is created again.
     """
 
     _spec: ReplaySpec
     _last: int = field(default=0, init=False)
-    """Highest number of a publication that was received, or that is before the start."""
+    """Highest number of a publication that was received or precedes the start."""
     _place: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -244,7 +243,7 @@ class ReplayConsumer(Consumer):
 
     def accepts(self, to: ToReader) -> bool | None:
         if to.consumer != self.name:
-            return False  # from the previous consumer
+            return False  # it is from an earlier consumer
         if to.place != self._place + 1:
             return None
         self._place, self._last = to.place, to.number
@@ -252,15 +251,15 @@ class ReplayConsumer(Consumer):
 
     async def remove(self) -> None:
         if self.name:
-            with suppress(BusError):  # the engine removes it later in any case
+            with suppress(BusError):  # otherwise the engine removes it later
                 await self._jetstream.ask(f"CONSUMER.DELETE.{self.stream}.{self.name}")
 
 
 _ONE_EACH: Final = (
-    "; the durable= names of a store with work=True must not share a subject: each publication is for one of them, and its "
-    "workers use the same name. `polybus store show` lists the names, `polybus store remove --durable` removes an unused one"
+    "; in a store with work=True, durable= names must not share a subject, because each publication is for one name only, and "
+    "workers share a name. `polybus store show` lists the names, and `polybus store remove --durable` removes an unused name"
 )
-_WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; start= of a store with work=True is 'all'"}
+_WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; a store with work=True requires start='all'"}
 """Advice by error number."""
 
 
@@ -282,9 +281,9 @@ _REQUIRED: Final[dict[str, tuple[Any, ...]]] = {
     "headers_only": (False, None),
     "deliver_subject": ("", None),
 }
-"""Required values, also in a consumer that others have created."""
+"""Required values, even if polybus did not create the consumer."""
 _ARGUMENTS: Final = {"filter_subject": "pattern", "ack_wait": "ack_wait", "max_ack_pending": "ordered"}
-"""Members that a handler sets, and the arguments they come from."""
+"""The argument behind each member of the configuration."""
 
 
 def _readable(member: str, value: Any) -> str:
@@ -296,7 +295,7 @@ def _readable(member: str, value: Any) -> str:
 
 
 def beginning_of(start: Start) -> dict[str, Any]:
-    """Return the members that say where a consumer begins."""
+    """Return the members that determine where a consumer starts."""
     if isinstance(start, datetime.timedelta):
         at = datetime.datetime.now(datetime.UTC) - start
         return {"deliver_policy": "by_start_time", "opt_start_time": at.isoformat().replace("+00:00", "Z")}

@@ -1,4 +1,4 @@
-"""Dead letters: stored publications that failed every attempt, with the reason of the failure."""
+"""Dead letters are stored publications for which every attempt failed, with the reason."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from .jetstream import StoredPublishing
 
 NAME: Final = "dead"
-"""Name of their store."""
+"""Name of the store for dead letters."""
 _AGE: Final = 30 * 86_400 * NANOSECONDS
-"""Nanoseconds until they expire."""
+"""Nanoseconds after which dead letters expire."""
 _ONCE: Final = 86_400 * NANOSECONDS
-"""Nanoseconds within which a publication gets one letter: a killed server may deliver a dead publication again."""
+"""Nanoseconds within which a publication has only one dead letter, even if a restarted server delivers it again."""
 _TEXT: Final = 500
-"""Characters of an error that are stored."""
+"""Maximum length of a stored error text."""
 _PATIENCE: Final = 10.0
 _SUBJECTS: Final = 4096
-"""Above this number of subjects, letters are not counted per handler: the engine's answer contains every name."""
+"""Number of subjects above which letters are not counted by handler, because the engine's answer lists every subject."""
 ID: Final = "Polybus-Id"
-"""Header with the publication's id, which its handlers see again on a retry."""
+"""Header with the id of the publication, which its handler gets again on a retry."""
 WHOLE: Final = "Polybus-Whole"
-"""Header with the publication's number in the store of dead letters, if the letter is incomplete.
+"""Header of an incomplete letter, with the number of the complete publication in the store of dead letters.
 
-Its subject there is ``<cluster>.dead.<durable>``, which no pattern of letters matches.
+The subject of that publication is ``<cluster>.dead.<durable>``, which no pattern for letters matches.
 """
 _LEFT_OUT: Final = "Polybus-Left-Out"
 _REST: Final = 30 * 86_400.0
-"""Seconds until redelivery of a publication with an incomplete letter, in a store that removes acknowledged ones."""
+"""Seconds until redelivery of a publication with an incomplete letter, in a store that removes what is acknowledged."""
 _RESTS: Final = "; its letter is incomplete, so the publication stays stored until the letter is retried or dropped"
 OVER: Final = "+TERM"
 """Acknowledgement that ends redelivery. Newer servers accept a reason after it."""
@@ -53,16 +53,16 @@ _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 @frozen
 class Death:
-    """The end of a stored publication that failed every attempt.
+    """Why a stored publication becomes a dead letter.
 
     Attributes:
         attempts: Number of deliveries to a handler.
-        error_id: Id of the last failure in the log; empty if a worker never answered.
-        number: Its number in the stream.
-        id: The id that its handlers saw.
-        readable: False if its headers could not be read, or if nothing of it arrived.
-        block: Unreadable headers as received; empty if nothing arrived.
-        created: When the stream was created, which tells it from a later one of the same name; empty if unknown.
+        error_id: Id of the last failure in the log, or empty if a worker never answered.
+        number: Sequence number in the stream.
+        id: Id that the handlers got.
+        readable: False if the headers could not be read or nothing of the publication arrived.
+        block: Unreadable headers as received. Empty if nothing arrived.
+        created: When the stream was created, which distinguishes it from a later stream with its name. Empty if unknown.
     """
 
     attempts: int
@@ -82,23 +82,23 @@ class Death:
 
 
 class Graveyard(Protocol):
-    """Stores dead letters: `DeadLetters`; for external streams `foreign.NoLetters` and `foreign.ForeignLetters`."""
+    """Stores dead letters. Implemented by `DeadLetters`, `foreign.NoLetters` and `foreign.ForeignLetters`."""
 
     @property
     def place(self) -> tuple[str, str] | None:
-        """Stream and subject prefix of the letters; None if no letters are stored."""
+        """Stream and subject prefix of the letters, or `None` if letters are not stored."""
         ...
 
     async def prepare(self, stream: str) -> None:
-        """Create or find the store for letters of a stream's publications."""
+        """Find or create the store for a stream's dead letters."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Store as much of a dead letter as possible. An `ordered` handler waits while a publication is undecided.
+        """Store as much of a dead letter as possible. `ordered` handlers cannot go on while a publication is unacknowledged.
 
         Returns a suffix for the reason in the log, and the acknowledgement that ends redelivery.
 
         Raises:
-            BusError: Nothing could be stored.
+            BusError: If nothing could be stored.
         """
         ...
 
@@ -108,17 +108,17 @@ class LetterWriter:
     """Writes dead letters to ``<prefix>.<durable>.<subject>``.
 
     Attributes:
-        prefix: First tokens of their subjects, which a store keeps.
+        prefix: First tokens of the subjects.
     """
 
     prefix: str
     _publishing: StoredPublishing
 
     async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
-        """Store a dead letter; repeated calls store it once. Returns False if the whole publication could not be stored.
+        """Store a dead letter, once even if called repeatedly. Returns False if the whole publication could not be stored.
 
-        A letter that exceeds the limits leaves out the headers, then also the body, and says so. The publication is then stored
-        unchanged beside it, and the letter has its number.
+        If a letter exceeds the limits, it leaves out the headers, and if necessary also the body, and says so. The publication
+        is then stored separately and unchanged, and the letter refers to its number.
 
         Raises:
             BusError: As `StoredPublishing.store`.
@@ -139,7 +139,7 @@ class LetterWriter:
         if death.readable and await self._fits(whole, id, deadline, at) is not None:
             return True
         kept = None
-        if death.all_came:  # without an id, which may not fit; a second copy is harmless
+        if death.all_came:  # without an id, which may be too long: a second copy is harmless
             kept = await self._fits(message, "", deadline, f"{self.prefix}.{durable}", death.block)
         if kept is not None:
             facts[WHOLE] = str(kept["seq"])
@@ -151,7 +151,7 @@ class LetterWriter:
         return kept is not None
 
     async def _fits(self, message: Message, id: str, deadline: float, at: str, block: bytes = b"") -> dict[str, Any] | None:
-        """Store a message and return the engine's answer; None if it exceeds the limits."""
+        """Store a message and return the engine's answer, or None if the message exceeds the limits."""
         with suppress(LocalProtocolError, TooLarge):
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
@@ -170,10 +170,10 @@ class DeadLetters:
         return stream_name(self._cluster, NAME), self._writer.prefix
 
     async def prepare(self, stream: str) -> None:
-        """Create the store of letters unless it exists, with as many replicas as the first stream that needs it.
+        """Create the store for dead letters unless it exists, with as many replicas as `stream`.
 
         Raises:
-            LocalProtocolError: Another cluster's store has that name.
+            LocalProtocolError: If the name is used by a store of another cluster.
             BusError: As `Stores.make_if_absent`.
         """
         wanted: dict[str, Any] = {
@@ -189,15 +189,15 @@ class DeadLetters:
         subjects = (await self._stores.make_if_absent(wanted)).get("subjects")
         if subjects != wanted["subjects"]:
             raise LocalProtocolError(
-                f"the stream {wanted['name']!r} of the NATS server keeps {shown(subjects)}, and not the dead letters "
+                f"the stream {wanted['name']!r} of the NATS server stores {shown(subjects)} instead of the dead letters "
                 f"{self._writer.prefix}.>: a store of another cluster has that name; rename one of them"
             )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Store a dead letter, as `Graveyard.bury`. Creates their store again if it is gone."""
+        """Implement `Graveyard.bury`, and recreate the store for dead letters if it is gone."""
         try:
             whole = await self._writer.write(message, durable, death, now)
-        except LocalProtocolError:  # their store was removed, or lost with the engine's disk
+        except LocalProtocolError:  # the store was removed, or lost with the engine's disk
             await self.prepare(death.stream)
             whole = await self._writer.write(message, durable, death, now)
         stays = whole or (await self._stores.config(death.stream)).get("retention") == "limits"
@@ -209,7 +209,7 @@ class DeadLetters:
 
 
 async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
-    """Count dead letters of one or all durable handlers; empty without such a stream."""
+    """Count the dead letters of one or all durable handlers. Returns {} if there is no such stream."""
     info = await jetstream.find(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
     state = (info or {}).get("state")
     subjects = state.get("subjects") if isinstance(state, dict) else None
@@ -221,7 +221,7 @@ async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable:
 
 
 async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> dict[str, int] | None:
-    """Count dead letters by durable handler; None if they have too many subjects for a short answer."""
+    """Count the dead letters by durable handler. Returns None if the engine would have to list too many subjects."""
     state = (await jetstream.ask(f"STREAM.INFO.{stream}")).get("state")
     if not count_of(state, "messages"):
         return {}
@@ -229,7 +229,7 @@ async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> d
 
 
 def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
-    """Return letters that leave out more and more of the publication."""
+    """Return letters that contain less and less of the publication."""
     headers, smallest = _headers(message), "headers, body"
     without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
     if not death.all_came:
@@ -244,18 +244,18 @@ def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Messag
 
 
 def _headers(message: Message) -> dict[str, str]:
-    """Return the publication's headers without those of letters and of the engine, which clients may send too."""
+    """Return the headers without those of dead letters and of the engine, which a client may have sent."""
     headers = (message.headers or {}).items()
     return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
 
 
 _GONE: Final = (10037, 10043, 10057)
-"""Error numbers of a removal: no such message."""
+"""Error numbers when a message to remove does not exist."""
 _LARGEST_HEADERS: Final = 64 * 1024 * 1024
-"""Bytes; no server accepts more from a publisher."""
+"""Bytes. No server accepts more from a publisher."""
 _NO_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 _AGAIN: Final = 30.0
-"""Seconds to store a publication again."""
+"""Seconds that storing a publication again may take."""
 _FACTS: Final = (
     "polybus-durable",
     "polybus-attempts",
@@ -270,7 +270,7 @@ _FACTS: Final = (
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
-    """Read the headers of a stored message. Raises BusError or ValueError: any program may have written them."""
+    """Read the headers of a stored message. Raises BusError or ValueError, since any program may have written it."""
     return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
 
 
@@ -284,18 +284,18 @@ class DeadLetter:
     """A dead letter.
 
     Attributes:
-        number: Its number in the store of dead letters.
-        at: Time of its death, as the engine writes it.
+        number: Sequence number in the store of dead letters.
+        at: Time when it was stored, as the engine formats it.
         attempts: Number of deliveries to a handler.
-        death: Reason why there are no more attempts.
-        error_id: Id of the last failure in the log; or empty.
+        death: Why there are no more attempts.
+        error_id: Id of the last failure in the log, or empty.
         origin: Stream and number of the publication.
-        id: The id that its handler saw.
+        id: Id that the handler got.
         headers: Headers of the application.
-        octets: The body is bytes, even if it looks like JSON.
+        octets: True if the body is bytes, even if it looks like JSON.
         left_out: ``headers``, ``body`` or both, if they did not fit into the letter.
-        whole: Number of the complete publication in the store of dead letters; 0 if it is not there.
-        fault: Reason why the letter cannot be read; or empty.
+        whole: Number of the complete publication in the store of dead letters, or 0 if it is not there.
+        fault: Why the letter cannot be read, or empty.
     """
 
     number: int
@@ -320,11 +320,11 @@ class LetterPlace:
     """The stream of dead letters.
 
     Attributes:
-        owner: Name of the cluster or stream, for people.
+        owner: Name of the cluster or stream, for error texts.
         stream: Stream of the letters.
-        prefix: First tokens of their subjects.
-        written: Converts a subject to its form on the wire.
-        ours: The stream is this cluster's: a publication that stays stored because of a letter is removed with it.
+        prefix: First tokens of the subjects.
+        written: Converts a subject to a wire subject.
+        ours: True if the stream belongs to this cluster, so that a letter is removed together with what is stored for it.
     """
 
     owner: str
@@ -342,22 +342,20 @@ class Letters:
     _time: Callable[[], float]
 
     async def unknown(self) -> str:
-        """Say what may be wrong if there are no letters; empty if nothing is known."""
+        """Explain why there may be no letters, or return an empty string."""
         return ""
 
     async def counts(self, durable: str = "*") -> dict[str, int]:
-        """Count the dead letters of one or all durable handlers."""
         return await count_letters(self._jetstream, self._place.stream, self._place.prefix, durable)
 
     async def durables(self) -> set[str]:
-        """Return the names of durable handlers that may have letters."""
         return set(await self.counts())
 
     async def check(self, durable: str = "") -> None:
-        """Check that there may be letters, and that the durable handler exists, if one is named.
+        """Check that there can be letters, and that the durable handler exists if a name is given.
 
         Raises:
-            LocalProtocolError: The cluster has no stores, or the handler is unknown or its name resembles another one.
+            LocalProtocolError: If the cluster has no stores, or the handler is unknown.
             BusError: As `JetStream.ask`.
         """
         if unknown := await self.unknown():
@@ -373,7 +371,7 @@ class Letters:
             raise LocalProtocolError(f"{self._place.owner} has no durable handler {durable!r}{hint}")
 
     async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
-        """Yield the dead letters that exist now, of one or all durable handlers, oldest first."""
+        """Yield the current dead letters of one or all durable handlers, oldest first."""
         info = await self._jetstream.find(f"STREAM.INFO.{self._place.stream}") or {}
         number, last = 1, count_of(info.get("state"), "last_seq")
         while number <= last:
@@ -385,10 +383,10 @@ class Letters:
             number = letter.number + 1
 
     async def letter(self, number: int) -> DeadLetter:
-        """Return one dead letter.
+        """Return a dead letter.
 
         Raises:
-            LocalProtocolError: No letter has this number.
+            LocalProtocolError: If there is no letter with this number.
             BusError: As `JetStream.ask`.
         """
         letter = await self._letter({"seq": number})
@@ -399,18 +397,18 @@ class Letters:
     async def _letter(self, wanted: dict[str, Any]) -> DeadLetter | None:
         message = _message_in(await self._jetstream.find(f"STREAM.MSG.GET.{self._place.stream}", wanted))
         if self._is_whole(message) or not str(message.get("subject", "")).startswith(f"{self._place.prefix}."):
-            return None  # an external stream may contain more than letters
+            return None  # an external stream may also contain other messages
         try:
             return self._read(message)
         except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
             rest = str(message.get("subject", "")).removeprefix(f"{self._place.prefix}.")
             durable, _, subject = rest.partition(".")
-            fault = f"not a dead letter of polybus, or it cannot be read: {error}"
+            fault = f"not a polybus dead letter, or unreadable: {error}"
             number, at = count_of(message, "seq"), str(message.get("time", ""))
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
     def _is_whole(self, message: dict[str, Any]) -> bool:
-        """True for the complete publication beside an incomplete letter."""
+        """Return True for a complete publication that is stored for an incomplete letter."""
         head, _, rest = str(message.get("subject", "")).rpartition(".")
         return head == self._place.prefix and bool(rest)
 
@@ -437,12 +435,12 @@ class Letters:
         )
 
     async def retry(self, letter: DeadLetter) -> None:
-        """Store a dead letter's publication again, only for its durable handler, then remove the letter.
+        """Store a dead letter's publication again, for its durable handler only, and remove the letter.
 
-        What the letter left out comes from the stored publication.
+        If the letter is incomplete, the rest is taken from the stored publication.
 
         Raises:
-            LocalProtocolError: That publication is gone, or the letter cannot be read, or the handler does not exist.
+            LocalProtocolError: If that publication is gone, the letter cannot be read, or the handler does not exist.
             BusError: As `StoredPublishing.store`.
         """
         if letter.fault:
@@ -457,11 +455,11 @@ class Letters:
         await self.drop(letter)
 
     async def _check_wanted(self, letter: DeadLetter) -> None:
-        """Check that the durable handler exists: other handlers ignore the retry."""
+        """Check that the durable handler exists, because no other handler accepts the retry."""
         at = self._place.written(letter.subject)
         names = await self._jetstream.streams(at)
         if not names:
-            raise LocalProtocolError(f"dead letter {letter.number}: no store keeps {letter.subject!r} any more")
+            raise LocalProtocolError(f"dead letter {letter.number}: there is no store for {letter.subject!r} any more")
         try:
             consumer = config_of(await self._jetstream.ask(f"CONSUMER.INFO.{names[0]}.{letter.durable}"))
         except JetStreamError:
@@ -476,7 +474,7 @@ class Letters:
         message = await self._original(letter)
         if message is None:
             missing = f"dead letter {letter.number} has no {letter.left_out}"
-            raise LocalProtocolError(f"{missing}, and the publication is not at {letter.origin!r} any more")
+            raise LocalProtocolError(f"{missing}, and the publication is no longer stored at {letter.origin!r}")
         block = _block_of(message)
         fields = {name: value for name, value in (block.fields or {}).items() if name.lower() not in _FACTS}
         body = base64.b64decode(message.get("data") or "")
@@ -484,7 +482,7 @@ class Letters:
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="", id=id)
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
-        """Find the complete publication of a letter; None if it is gone, or another one has its number."""
+        """Find the complete publication of a letter. Returns None if it is gone, even if its number is used again."""
         if letter.whole:
             message = await self._message_at(self._place.stream, letter.whole)
             return message if self._is_whole(message) else None
@@ -505,7 +503,7 @@ class Letters:
         return {}
 
     async def _remove_original(self, letter: DeadLetter) -> None:
-        """Remove the publication that stays stored for an incomplete letter: beside the letter, or in a work store."""
+        """Remove the publication that is stored for an incomplete letter, next to the letter or in a work store."""
         if not (letter.whole or self._place.ours) or await self._original(letter) is None:
             return
         if letter.whole:
@@ -521,7 +519,7 @@ class Letters:
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
-        """Remove a dead letter, and the publication that stays stored because of it; ignores a letter that is gone.
+        """Remove a dead letter, if it still exists, and the publication that is stored for it.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -541,6 +539,6 @@ def _message_in(answer: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _origin(letter: DeadLetter) -> tuple[str, int]:
-    """Return stream and number of a letter's publication; 0 if any program has written something else there."""
+    """Return the stream and number of a letter's publication. The number is 0 if the header is not valid."""
     stream, _, number = letter.origin.partition(" ")
     return stream, int(number) if number.isascii() and number.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Deliveries: stored publications received by this process, and their acknowledgement."""
+"""Stored publications that this process has received, and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _DONE: Final = "+ACK"
 GIVEN_BACK: Final = "-NAK"
 _AGAIN: Final = 5.0
-"""Minimum seconds until redelivery if the dead letter could not be stored."""
-_UNKNOWN: Final = "no worker finished it or could store its letter"
+"""Minimum number of seconds until redelivery if a dead letter could not be stored."""
+_UNKNOWN: Final = "no worker finished it or could store its dead letter"
 _REMEMBERED: Final = 1024
-"""Number of remembered reasons of publications while their letters cannot be stored."""
+"""Maximum number of reasons to remember while dead letters cannot be stored."""
 
 
 @define(eq=False)
 class Fate:
-    """Decides on redelivery and dead letters for one durable name. `name` describes the handler or reader for people."""
+    """Decides on redelivery and dead letters for a durable name. `name` describes the handler in logs."""
 
     _services: Services
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
     _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
-    """Attempts, reason and error id of publications that wait for a dead letter, by number."""
+    """Attempts, reason and error id by number, of publications whose dead letter could not be stored."""
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
-        """Return attempts, reason and error id if a publication must not be tried; None to try it."""
+        """Return attempts, reason and error id if a publication must not be tried again, otherwise None."""
         to, attempts = delivery.to, self.spec.retry.attempts
         if to.fault:
             return to.attempt, f"it cannot be read: {to.fault}", ""
@@ -64,7 +64,7 @@ class Fate:
     async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
         """Store a dead letter for a result of `hopeless`. Returns False if the publication should be tried once more.
 
-        That happens if the engine has no room for letters: the handler may work by now, and success makes room.
+        This happens if the engine is full: the handler may work by now, which would make room.
         """
         if delivery.to.fault:
             await self.bury(delivery, attempts, reason, error_id)
@@ -73,12 +73,12 @@ class Fate:
         return delivery.ended
 
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
-        """Store a dead letter and end redelivery. If that fails, have the publication redelivered."""
+        """Store a dead letter and end redelivery. If this fails, the publication is redelivered."""
         await self._keep(delivery, attempts, reason, error_id)
-        delivery.end(again(max(_AGAIN, self.pause(delivery))))  # no effect once ended
+        delivery.end(again(max(_AGAIN, self.pause(delivery))))  # has no effect if the letter was stored
 
     async def _keep(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> None:
-        """Try to store a dead letter, and end redelivery if that succeeds."""
+        """Try to store a dead letter. If this succeeds, end redelivery."""
         message, services, durable, to = delivery.message, self._services, self.spec.name, delivery.to
         death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block, delivery.created)
         if death.all_came:  # otherwise the id is unknown
@@ -104,20 +104,20 @@ class Fate:
 
 @define(eq=False)
 class Delivery:
-    """A stored publication received by a reader. Implements `message.Settlement`.
+    """A stored publication that a reader has received. Implements `message.Settlement`.
 
     Attributes:
-        to: Where to acknowledge it.
-        stream: Where it is stored.
-        created: When that stream was created.
-        size: Bytes of its body.
-        read: True once the iteration has returned it.
-        ended: True once it is acknowledged.
+        to: Address for the acknowledgement.
+        stream: Stream of the publication.
+        created: When the stream was created.
+        size: Size of the body, in bytes.
+        read: True once the iteration has returned the publication.
+        ended: True once the publication is acknowledged.
     """
 
     _reader: StoreReader
     _fate: Fate | None
-    """None if nothing is acknowledged."""
+    """`None` if publications are not acknowledged."""
     message: Message
     to: ToReader
     stream: str
@@ -125,7 +125,7 @@ class Delivery:
     size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
-    """The decision taken by a method of the message, for error texts."""
+    """What was decided by a method of the message, for error texts."""
     ended: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -140,13 +140,13 @@ class Delivery:
         self.end(_DONE)
 
     def give_back(self) -> None:
-        """Have it redelivered to any worker at once, unless decided."""
+        """Let the engine redeliver the publication to any worker at once, unless it was decided otherwise."""
         if not self._decided:
             self._decided = "was given back when its subscription was left"
             self.end(GIVEN_BACK)
 
     def taken(self) -> None:
-        """Note that the iteration has returned it."""
+        """Called when the iteration returns the publication."""
         self.read = True
         if self._fate is None:
             self.done()
@@ -154,22 +154,22 @@ class Delivery:
             self._reader.go_on()
 
     def ack(self) -> None:
-        """Acknowledge it; raises as `Message.ack`."""
+        """Implement `Message.ack`."""
         _ = self._decide("is acknowledged")
         self.end(_DONE)
 
     def retry(self, delay: float | None) -> None:
-        """Have it redelivered; raises as `Message.retry`."""
+        """Implement `Message.retry`."""
         pause = None if delay is None else seconds(delay, "delay")
         check_pause(pause or 0.0, "delay")
-        fate = self._decide("is to come again")
+        fate = self._decide("is to be retried")
         if fate.is_last(self):
             self._bury(fate, "retry() after the last attempt")
         else:
             self.end(again(fate.pause(self) if pause is None else pause))
 
     def reject(self, reason: str) -> None:
-        """Make it a dead letter; raises as `Message.reject`."""
+        """Implement `Message.reject`."""
         check_given(reason, str, "reason", "reason='the order is unknown'")
         self._bury(self._decide("is rejected"), reason or "it was rejected")
 
@@ -179,7 +179,7 @@ class Delivery:
     def _decide(self, how: str) -> Fate:
         subject = self.message.subject
         if self._fate is None:
-            raise LocalProtocolError(f"{subject!r} is only read, and no position is stored: add durable='billing' to start=")
+            raise LocalProtocolError(f"{subject!r} is only read, without storing a position: add durable='billing' to start=")
         if self._decided:
             raise LocalProtocolError(f"{subject!r} {self._decided} already: call one of ack(), retry() and reject(), once")
         self._reader.services.running.check_here()
@@ -188,7 +188,7 @@ class Delivery:
 
 
 _TEXT: Final = 200
-"""Characters of an error in its dead letter."""
+"""Maximum length of an error in a dead letter."""
 
 
 @define(eq=False)
@@ -204,7 +204,7 @@ class HandlerTaker:
         self.services.running.workers.submit(_Job(self, delivery))
 
     def stop(self) -> None:
-        """Do nothing: running handlers finish."""
+        """Do nothing, so that running handlers can finish."""
 
     async def handle(self, delivery: Delivery, scope: anyio.CancelScope | None) -> None:
         hopeless = self.fate.hopeless(delivery)
@@ -229,7 +229,7 @@ class HandlerTaker:
 
 
 def _words(error: BaseException) -> str:
-    """Return the class and text of an error, shortened: the log has the traceback."""
+    """Return the class and shortened text of an error. The log has its traceback."""
     text = in_one_line(without_secrets(described(error))).removesuffix(": ")
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
 
@@ -264,24 +264,24 @@ class _Job:
             if executor.must_propagate(error, self.scope):
                 raise
         finally:
-            delivery.give_back()  # if cancelled: another worker gets it at once
+            delivery.give_back()  # if it was cancelled, another worker gets it at once
 
 
 @define(eq=False)
 class SubscriptionTaker:
-    """Puts publications into the queue of a subscription. Implements `reader.Taker`."""
+    """Queues publications for a subscription. Implements `reader.Taker`."""
 
     _services: Services
     _subscription: IteratedQueue
     fate: Fate | None
-    """None if nothing is acknowledged."""
+    """`None` if publications are not acknowledged."""
 
     @property
     def full(self) -> bool:
         return self._subscription.full
 
     def take(self, delivery: Delivery) -> None:
-        """Queue a publication unless it must not be tried."""
+        """Queue a publication, unless it must not be tried again."""
         fate = self.fate
         hopeless = None if fate is None else fate.hopeless(delivery)
         if fate is not None and hopeless is not None:

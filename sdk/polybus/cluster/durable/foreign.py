@@ -1,6 +1,6 @@
-"""External streams: streams of a NATS network behind a link, used like stores.
+"""Uses existing streams of a NATS network like stores.
 
-The bus never creates or changes such a stream. A durable name is a consumer of it, which the bus creates unless it exists.
+The bus never creates or changes such a stream, but creates a consumer for each durable name unless it exists.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _EACH: Final = 2.0
 """Seconds until an unconfirmed publication is sent again."""
 _KNOWN: Final = 30.0
-"""Seconds during which it may be sent again: streams remember an id for two minutes, unless their owner sets less."""
+"""Seconds during which it is sent again. Streams remember an id for two minutes, unless their owner sets less."""
 _PATIENCE: Final = 5.0
 _LONGEST_REASON: Final = 200
 OF_OTHERS: Final = Advice(
     keeps_nothing=(
-        "this NATS server has no JetStream for this user: durable=, start= and id= need it (nats-server -js -sd FOLDER), "
-        "also in the user's account"
+        "JetStream is not enabled for this user, but durable=, start= and id= require it: enable it in the NATS server "
+        "(nats-server -js -sd FOLDER) and in the user's account"
     ),
-    no_store="Ask the owner for a stream with that subject; for publications of your own programs use a Store of a cluster",
-    gone="{!r} is not stored: no stream of this NATS network keeps it, or nothing subscribes to that subject",
-    full="the stream has reached a limit set by its owner, or its server or account has no room",
+    no_store="Ask the owner for a stream with this subject; for publications of your own programs, use a Store of a cluster",
+    gone="{!r} is not stored: no stream of this NATS network has this subject, or nothing subscribes to it",
+    full="the stream has reached a limit set by its owner, or its server or account is full",
     forbidden=(
-        "a reader of a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, "
+        "to read a stream, a user publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, "
         "$JS.API.CONSUMER.INFO.<stream>.*, $JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to create its "
         "consumer also to $JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= and no durable= to "
         "$JS.API.CONSUMER.CREATE.<stream>.> and $JS.API.CONSUMER.DELETE.<stream>.*; with dead_letters= "
@@ -53,18 +53,20 @@ OF_OTHERS: Final = Advice(
 
 @define(eq=False)
 class NoLetters:
-    """Tells the engine why a publication has failed, and stores no letter. Implements `dead_letters.Graveyard`."""
+    """Tells the engine why a publication failed instead of storing a letter. Implements `dead_letters.Graveyard`."""
 
     _jetstream: JetStream
 
     place = None
 
     async def prepare(self, stream: str) -> None:
-        """Do nothing: there is no store."""
+        """Do nothing, because there is no store."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Return a note with the place of the publication, and what ends redelivery."""
-        note = f"; it is not redelivered, and without dead_letters= no letter is kept: it was {death.number} of {death.stream}"
+        """Return a note that says where the publication is stored, and the acknowledgement that ends redelivery."""
+        note = (
+            f"; it is not redelivered, and without dead_letters= no letter is stored: it was {death.number} of {death.stream}"
+        )
         word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
         return note, word
 
@@ -81,14 +83,13 @@ class ForeignLetters:
         """Check that the stream exists.
 
         Raises:
-            LocalProtocolError: It does not exist.
+            LocalProtocolError: If the stream does not exist.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         prefix = self._writer.prefix
         self.place = await _stream_of_letters(self._jetstream, prefix), prefix
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Store a dead letter, as `LetterWriter.write`."""
         whole = await self._writer.write(message, durable, death, now)
         note = "" if whole else f"; its letter is incomplete: it was {death.number} of {death.stream}"
         return note, OVER
@@ -98,27 +99,27 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
     """Return the name of the external stream for dead letters.
 
     Raises:
-        LocalProtocolError: It does not exist.
+        LocalProtocolError: If there is no such stream.
         BusError: As `JetStream.ask`.
     """
     pattern = f"{prefix}.>"
     try:
         found = await find_streams(jetstream, pattern)
     except JetStreamError as error:
-        raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: {error.text}") from None
+        raise LocalProtocolError(f"the stream for {pattern!r} cannot be found: {error.text}") from None
     if not found.whole:
         raise LocalProtocolError(
-            f"dead_letters={prefix!r}: no stream of this NATS network keeps all of {pattern!r}: ask its owner for one, "
-            "or leave out the option"
+            f"dead_letters={prefix!r}: no stream of this NATS network stores all of {pattern!r}: ask the network's owner for "
+            "one, or leave out the option"
         )
     return found.whole
 
 
 async def letters_of(bus: Bus) -> Letters:
-    """Return the dead letters in the stream that ``dead_letters=`` of the bus's only link names.
+    """Return the dead letters in the external stream that ``dead_letters=`` names in the URL of the bus's only link.
 
     Raises:
-        LocalProtocolError: The stream does not exist.
+        LocalProtocolError: If the stream does not exist.
     """
     jetstream, publishing = _streams_of(bus)
     parts = parts_of(bus)
@@ -146,14 +147,14 @@ def _streams(services: Services, link: EngineLink, adapter: Any) -> tuple[JetStr
 
 @define(eq=False)
 class ForeignStreams:
-    """The streams behind one link. Implements `plugins.extensions.LinkReader` and `Keeper`."""
+    """The streams behind a link. Implements `plugins.extensions.LinkReader` and `Keeper`."""
 
     _services: Services
     _link: Link
     readers: StoreReaders = field(init=False)
     _publishing: StoredPublishing = field(init=False)
     _letters: str = field(init=False)
-    """First tokens of the subjects of dead letters; empty if none are stored."""
+    """Subject prefix of the dead letters, or an empty string if letters are not stored."""
 
     def __attrs_post_init__(self) -> None:
         adapter: Any = self._link.adapter
@@ -165,10 +166,10 @@ class ForeignStreams:
         self.readers = StoreReaders(self._services, self._published, jetstream, graveyard, self._engine)
 
     def _published(self, pattern: str | int) -> str:
-        """Return the form of a pattern on the wire.
+        """Convert a pattern to a wire subject.
 
         Raises:
-            LocalProtocolError, Unsupported: The pattern is not valid, or matches its own dead letters.
+            LocalProtocolError, Unsupported: If the pattern is not valid, or matches its own dead letters.
         """
         subject = local_pattern(pattern, self._services.limits.subject)
         if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
@@ -184,7 +185,7 @@ class ForeignStreams:
         return peer
 
     def named(self, node: str) -> None:
-        """Do nothing: such a network has no nodes."""
+        """Do nothing, because an external network has no nodes."""
 
     def node_event(self, event: NodeJoined | NodeLeft) -> None:
         """Do nothing."""
@@ -196,5 +197,4 @@ class ForeignStreams:
         self.readers.receive(message, to)
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Publish until a stream confirms; raises as `StoredPublishing.publish`."""
         await self._publishing.publish(message, id, deadline)

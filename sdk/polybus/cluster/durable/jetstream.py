@@ -1,4 +1,4 @@
-"""The engine's JSON API for streams (NATS documentation, "JetStream wire API Reference"), and confirmed publishing."""
+"""The engine's JSON API (NATS documentation, "JetStream wire API Reference"), and publishing with confirmation."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
     from ...nodes import Store
 
 NANOSECONDS: Final = 1_000_000_000
-"""Nanoseconds, the unit of the engine's times, in a second."""
+"""The engine's times are in nanoseconds."""
 _EACH: Final = 2.0
-"""Seconds for an answer before the question is repeated: servers without a leader are silent."""
+"""Seconds until a request is repeated, because servers without a leader do not answer."""
 _PAUSE: Final = 0.25
 _UNAVAILABLE: Final = 503
 _NOT_STORED: Final = 10077
-"""Error number; its text gives the reason: a limit, or a stream that is being closed."""
+"""Error number for several causes, which the text explains, such as a limit or a stream that is being closed."""
 _FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
-"""Error numbers: no room."""
+"""Error numbers for a full store, account or server."""
 _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
-"""Error numbers: no leader yet, the same id is being stored, too many at once."""
+"""Error numbers if there is no leader yet, the same id is being stored, or there are too many requests."""
 NO_STREAM: Final = 10059
-"""Error number: no such stream."""
+"""Error number if a stream does not exist."""
 _MISSING: Final = frozenset((NO_STREAM, 10014, 10037))
-"""Error numbers: no such stream, consumer, message."""
+"""Error numbers if a stream, consumer or message does not exist."""
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
 _HEARS_WHY: Final = (2, 10, 4)
-"""First release that accepts a reason with ``+TERM``."""
+"""First release that accepts a reason after ``+TERM``."""
 _DISABLED: Final = frozenset((10035, 10039, 10076))
-"""Error numbers: JetStream is not enabled in the server, in the account, in the system."""
+"""Error numbers if JetStream is not enabled for the server, the account or the system."""
 _MOST_PAGES: Final = 98
-"""Pages of names to request; an engine puts 1,024 names on each."""
+"""Maximum number of pages to request. Each has 1,024 names."""
 
 
 class JetStreamError(LocalProtocolError):
-    """The engine refused a request.
+    """The engine rejected a request.
 
     Attributes:
         number: The engine's ``err_code``.
-        full: No room in the store, the account or the server.
-        missing: No such stream, consumer or message.
-        passes: Worth a retry: servers have no leader yet, or are storing the same publication.
+        full: True if the store, the account or the server is full.
+        missing: True if the stream, consumer or message does not exist.
+        passes: True if a retry can succeed, because servers elect a leader or are storing the same publication.
     """
 
     def __init__(self, number: int, text: str, code: Any = None) -> None:
@@ -67,17 +67,17 @@ class JetStreamError(LocalProtocolError):
 
 
 class EngineLink(Protocol):
-    """The link to the engine: `backbone.Backbone` for a cluster, `integrations.Link` for an external network."""
+    """The link to the engine, which is a `backbone.Backbone` or, for an external network, an `integrations.Link`."""
 
     @property
     def peer(self) -> Any:
-        """The engine as a `PeerParty`; None before the first connection."""
+        """The engine as a `PeerParty`, or `None` before the first connection."""
         ...
 
 
 @frozen
 class Advice:
-    """Advice in error texts, which depends on who owns the engine."""
+    """Advice for error texts, which depends on who owns the engine."""
 
     keeps_nothing: str
     no_store: str  # formatted with the pattern
@@ -88,12 +88,12 @@ class Advice:
 
 OF_CLUSTER: Final = Advice(
     keeps_nothing=(
-        "the NATS server of the cluster has no JetStream: start it with nats-server -js -sd FOLDER; for run(workers=...) set "
-        "POLYBUS_STORE to a folder"
+        "JetStream is not enabled in the cluster's NATS server: start it with nats-server -js -sd FOLDER; for run(workers=...) "
+        "set POLYBUS_STORE to a folder"
     ),
-    no_store="Name one in Cluster(stores=[Store('orders', {!r})])",
+    no_store="Add it to a store, for example Cluster(stores=[Store('orders', {!r})])",
     gone=(
-        "{!r} is not stored: its store was removed or lost. `polybus store add` creates it again, and so does a bus with "
+        "{!r} is not stored: its store was removed or lost. `polybus store add` creates it again, as does a bus with "
         "Cluster(stores=...) when it is entered or reconnects to the engine"
     ),
     full="the store is full (max_bytes=), or the server or its account has reached a limit",
@@ -106,18 +106,18 @@ def again(pause: float) -> str:
 
 
 def config_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a stream or consumer from an answer, or {}."""
+    """Return the configuration in an answer, or {}."""
     config = answer.get("config")
     return config if isinstance(config, dict) else {}
 
 
 def is_stream_name(name: Any) -> TypeGuard[str]:
-    """True for a valid stream name; any other string would change the subject of a request."""
+    """Return True for a valid stream name. Any other string could change the subject of a request."""
     return isinstance(name, str) and _STREAM.fullmatch(name) is not None
 
 
 def count_of(members: Any, name: str) -> int:
-    """Return an integer from an answer, or 0."""
+    """Return an integer in an answer, or 0."""
     value = members.get(name) if isinstance(members, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
@@ -126,8 +126,8 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
     """Return the members of an answer.
 
     Raises:
-        JetStreamError: It is an error, or not an object.
-        LocalProtocolError: The engine stores nothing.
+        JetStreamError: If the answer is an error, or not an object.
+        LocalProtocolError: If JetStream is not enabled.
     """
     if not isinstance(answer, dict):
         raise JetStreamError(0, f"{answer!r:.100}, which is not an object")
@@ -145,26 +145,26 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
 class JetStream:
     _link: EngineLink
     _patience: float = 5.0
-    """Seconds for an answer, including repeats."""
+    """Seconds to wait for an answer, including repeated requests."""
     advice: Advice = OF_CLUSTER
     domain: str = ""
-    """Domain of the streams; empty for the server's own."""
+    """JetStream domain of the streams, or an empty string for the server's own domain."""
 
     @property
     def api(self) -> str:
-        """First tokens of the API's subjects."""
+        """Prefix of the API's subjects."""
         return api_of(self.domain)
 
     @property
     def version(self) -> str:
-        """Version of the server; empty if unknown."""
+        """Server version, or an empty string if unknown."""
         peer = self._link.peer
         session: Any = None if peer is None else peer.link.session
         return "" if session is None else str(session.server.version or "")
 
     @property
     def is_old(self) -> bool:
-        """True before 2.10: a full store may drop publications, and creating a consumer changes an existing one."""
+        """True before 2.10, when a full store may drop publications and creating a consumer changes an existing one."""
         return 1 < len(self._numbers) and self._numbers < _NEW
 
     @property
@@ -177,14 +177,14 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def streams(self, subject: str) -> list[str]:
-        """Return the names of the streams that store a wire pattern or a part of it."""
+        """Return the names of the streams that store any subject of a wire pattern."""
         return await self._names("STREAM.NAMES", "streams", {"subject": subject})
 
     async def consumers(self, stream: str) -> list[str]:
         return await self._names(f"CONSUMER.NAMES.{stream}", "consumers", {})
 
     async def find(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Send a request like `ask`; returns None if there is no such stream, consumer or message."""
+        """Send a request like `ask`, but return None if the stream, consumer or message does not exist."""
         try:
             return await self.ask(word, members)
         except JetStreamError as error:
@@ -193,9 +193,9 @@ class JetStream:
             raise
 
     async def create(self, word: str, members: dict[str, Any], info: str) -> tuple[dict[str, Any], bool]:
-        """Create a stream or consumer unless another node has just done so.
+        """Create a stream or consumer unless another node has just created it.
 
-        Returns its configuration, and whether this call created it.
+        Returns the configuration, and whether this call created it.
         """
         try:
             return config_of(await self.ask(word, members)), True
@@ -218,18 +218,17 @@ class JetStream:
         return names
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request to ``$JS.API.<word>``, or to the domain's API. Repeats it while servers elect a leader or the link
-        reconnects.
+        """Send a request to ``$JS.API.<word>`` or the domain's API, and repeat it during elections and reconnects.
 
         Raises:
-            JetStreamError: The engine refuses the request.
-            LocalProtocolError: The engine has no JetStream.
-            Disconnected, Forbidden, DeadlineExceeded: The engine is away, refuses this user, or does not answer.
+            JetStreamError: If the engine rejects the request.
+            LocalProtocolError: If JetStream is not enabled.
+            Disconnected, Forbidden, DeadlineExceeded: If the engine is down, rejects this user, or does not answer.
         """
         peer = self._link.peer
-        assert peer is not None  # a link exists, and its peer survives reconnects
+        assert peer is not None  # there is a link, and the peer stays the same after a reconnect
         runtime = peer.link.runtime
-        removes = ".DELETE." in word  # a repeat would find nothing, or remove a new one of that name
+        removes = ".DELETE." in word  # repeating it could fail, or remove a new object with that name
         end, each = runtime.time() + self._patience, math.inf if removes else _EACH
         while True:
             try:
@@ -263,17 +262,17 @@ def _question(subject: str, members: dict[str, Any] | None) -> Message:
 
 
 _CERTAIN: Final = 2
-"""Consecutive answers that no stream stores the subject: servers that elect a leader may not know all streams at first."""
+"""Number of consecutive answers without a stream that count as final, since servers may not know all streams at first."""
 _OF_ENGINE: Final = "nats-"
-"""Prefix of headers with instructions for the engine."""
-_UNKNOWN: Final = "the engine did not confirm it, and it may be stored: publish it again with the same id= to store it once"
+"""Prefix of headers that are instructions for the engine."""
+_UNKNOWN: Final = "the engine did not confirm it, but it may be stored: publish it again with the same id= to store it once"
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
 _NOT_TAKEN: Final = (
     "no stream accepted it, so it is not stored: its stream does not exist, or has no leader (servers are missing or elect one)"
 )
 _OTHER: Final = (
     "{subject!r} is not stored: the store already has id={id!r} for {other!r}, and ids are unique across its subjects: use "
-    "another id, for example id={better!r}"
+    "a different id, for example id={better!r}"
 )
 
 
@@ -284,27 +283,27 @@ class StoredPublishing:
     _jetstream: JetStream
     _prefix: str
     _each: float = math.inf
-    """Seconds until an unconfirmed publication is sent again, unless the session does so."""
+    """Seconds until an unconfirmed publication is sent again. Infinite if the session does this."""
     _known: float = math.inf
-    """Seconds for which an engine remembers an id, in streams other than this bus's stores."""
+    """Seconds during which streams other than this bus's stores remember an id."""
     _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
-    """Stores by subject, each with the seconds for which it remembers an id."""
+    """Stores by subject, each with the number of seconds during which it remembers an id."""
 
     def add(self, store: Store) -> None:
         window = as_seconds(store.dedup, "dedup")
         if store.max_age is not None:
             window = min(window, as_seconds(store.max_age, "max_age"))
         for pattern in store.subjects:
-            self._kept.add(pattern, (store.name, window / 2))  # a publication in flight may take as long
+            self._kept.add(pattern, (store.name, window / 2))  # a publication may be in flight for the other half
 
     def keeps(self, subject: str | int) -> bool:
         return bool(self._kept.match(subject))
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Return when the engine has stored a publication.
+        """Publish, and return when the engine has stored the publication.
 
         Raises:
-            LocalProtocolError: It has headers for the engine, or its id belongs to a publication of another subject.
+            LocalProtocolError: If it has headers for the engine, or its id is that of a publication to another subject.
             BusError: As `store`.
         """
         subject = message.subject
@@ -322,7 +321,7 @@ class StoredPublishing:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
     async def publish_kept(self, message: Message, deadline: float) -> bool:
-        """Publish if a stream stores the subject and confirms publications. Returns False if nothing was published.
+        """Publish only if a stream stores the subject and confirms it. Returns False if nothing was published.
 
         Raises:
             BusError: As `publish`.
@@ -340,10 +339,10 @@ class StoredPublishing:
         return f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
 
     async def _is_kept(self, subject: str, left: float) -> bool | None:
-        """True if a stream stores a wire subject; None if the engine does not answer in time.
+        """Return whether a stream stores a wire subject, or None if the engine does not answer in time.
 
         Raises:
-            LocalProtocolError: The engine has no JetStream. Servers that elect a leader may say so, too.
+            LocalProtocolError: If JetStream is not enabled, which servers may also report during an election.
         """
         with anyio.move_on_after(left):
             try:
@@ -354,7 +353,7 @@ class StoredPublishing:
         return None
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
-        """Return the subject of the stored publication with the same id; None if it is the same or unknown."""
+        """Return the subject of the stored publication with the same id, or None if it is the same subject or unknown."""
         with suppress(BusError):
             found = await self._jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
             there = found.get("message")
@@ -373,24 +372,24 @@ class StoredPublishing:
         block: bytes = b"",
         known: float = math.inf,
     ) -> dict[str, Any]:
-        """Send a publication until the engine confirms that it is stored.
+        """Send a publication until the engine confirms it.
 
-        Returns the engine's answer: the stream, the publication's number there, and whether it is a duplicate.
+        Returns the engine's answer: the stream, the number in the stream, and whether the publication is a duplicate.
 
         Args:
             message: The publication.
-            id: The engine stores an id once.
-            deadline: Time of the last attempt.
-            at: Its subject on the wire, if not the usual one.
-            only: The only durable handler that it is for; empty for all.
-            block: Its headers on the wire, if already encoded.
-            known: Seconds for which the engine remembers the id. After that this only waits, and sends nothing again.
+            id: Id, which the engine stores only once.
+            deadline: Time until which to try.
+            at: Wire subject, if it is not the usual one.
+            only: Name of the only durable handler to receive it, or empty for all.
+            block: Headers, if they are already encoded.
+            known: Seconds during which the engine remembers the id. Afterwards nothing is sent again.
 
         Raises:
-            QueueFull: The store or the link's queue is full.
-            LocalProtocolError: No store keeps the subject any longer.
-            DeadlineExceeded: No confirmation in time, so it may be stored or not.
-            Disconnected, EncodeError, TooLarge, Forbidden: As a request.
+            QueueFull: If the store or the link's queue is full.
+            LocalProtocolError: If there is no store for the subject any more.
+            DeadlineExceeded: If the engine does not confirm in time. The publication may or may not be stored.
+            Disconnected, EncodeError, TooLarge, Forbidden: As for a request.
         """
         runtime, subject = self._services.running, message.subject
         began, may_be_stored, not_kept = runtime.time(), False, 0
@@ -404,7 +403,7 @@ class StoredPublishing:
             try:
                 return read_answer(await peer.pass_on(question, min(left, self._each)), self._jetstream.advice)
             except JetStreamError as error:
-                sent_before: ToStore = question.attributes["to"]  # the session may have repeated it, too
+                sent_before: ToStore = question.attributes["to"]  # the session may also have repeated it
                 last = self._refused(subject, error, sent_before.again)
                 if not error.passes:
                     raise last from None
@@ -413,7 +412,7 @@ class StoredPublishing:
                 last, may_be_stored = error, True
                 if self._each >= left:
                     break
-            except NoHandler as error:  # no listener; servers that elect a leader say so, too
+            except NoHandler as error:  # nobody listens, which servers also report during an election
                 last, kept = error, None
                 try:
                     kept = await self._is_kept(at or self._written(subject), deadline - runtime.time())
@@ -441,7 +440,7 @@ class StoredPublishing:
 
 
 def _asking_to_store(message: Message, to: ToStore) -> Message:
-    """Create a request with the publication; each attempt needs a new one."""
+    """Create a request with a publication. Each attempt requires a new request."""
     asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
     asked.decoded, asked.checked = message.decoded, message.checked
     return asked

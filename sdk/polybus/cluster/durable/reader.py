@@ -1,4 +1,4 @@
-"""A reader of a store in one process: pulls publications, delivers them, and acknowledges them."""
+"""Pulls stored publications, delivers them and acknowledges them, for one handler or subscription of this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EXPIRES: Final = 30.0
 HEARTBEAT: Final = 2.0
-"""Seconds between heartbeats while nothing arrives. Only missing ones show that a killed server forgot a pull request."""
+"""Seconds between heartbeats. A missing heartbeat is the only sign that a restarted server has lost a pull request."""
 SILENCE: Final = 2 * HEARTBEAT + 1.0
 """Seconds without a heartbeat after which a pull request counts as lost."""
 _PAUSE: Final = 1.0
@@ -33,33 +33,33 @@ _PAUSE: Final = 1.0
 
 class PullState(enum.Enum):
     OFF = "off"
-    """No link, or stopped. Late events change nothing."""
+    """Stopped, or without a link. Late events have no effect."""
     LOST = "lost"
     """The consumer has to be looked up or created."""
     FULL = "full"
-    """No request is open: all places are taken."""
+    """No request is open because all slots are in use."""
     ASKING = "asking"
 
 
 @define(eq=False)
 class Pull:
-    """The pull requests of one handler in one process.
+    """The pull requests of a reader.
 
     Attributes:
-        places: Publications that it takes at once.
+        places: Number of publications that the reader handles at once.
     """
 
     places: int
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
-    """Requested publications that have not arrived; 0 unless `ASKING`."""
+    """Number of requested publications that have not arrived. 0 unless `ASKING`."""
     _began: float = field(default=0.0, init=False)
-    """Time of the first request after all earlier ones were served."""
+    """Time of the oldest open request."""
     _came: bool = field(default=False, init=False)
-    """True if something has arrived since."""
+    """Whether a publication has arrived since `_began`."""
     _heard: float = field(default=0.0, init=False)
     _look_at: float = field(default=0.0, init=False)
-    """Time at which a lost consumer is looked up."""
+    """Time when a lost consumer is looked up."""
 
     def up(self, now: float) -> None:
         self.state, self.asked, self._look_at = PullState.LOST, 0, now
@@ -72,7 +72,7 @@ class Pull:
             self.state = PullState.FULL
 
     def refused(self, now: float, pause: float = _PAUSE) -> None:
-        """Note an error of the engine: look the consumer up again after a pause."""
+        """Handle an error of the engine: look the consumer up again after a pause."""
         if self.state is not PullState.OFF:
             self.state, self.asked, self._look_at = PullState.LOST, 0, now + pause
 
@@ -83,7 +83,9 @@ class Pull:
         if self.state not in (PullState.FULL, PullState.ASKING):
             return 0
         more = self.places - taken - self.asked
-        if more <= 0 or (self.asked and more < self.places // 2):  # few large requests; the engine limits how many are open
+        if more <= 0 or (
+            self.asked and more < self.places // 2
+        ):  # prefer few large requests, since the engine limits how many are open
             return 0
         if not self.asked:
             self._began, self._came = now, False
@@ -93,16 +95,15 @@ class Pull:
         return more
 
     def came(self, now: float) -> None:
-        """Note that a publication has arrived."""
         self._heard = now
         self._came = True
         self._served(1)
 
     def expired(self, left: int | None, now: float) -> None:
-        """Note that `left` requested publications have expired; None for all.
+        """Handle the end of a request with `left` publications missing, or all if that is None.
 
-        If nothing has arrived and the request expires long before its time, the engine refuses it, and a new one at once would
-        loop.
+        If nothing has arrived and the request ends much too early, the engine does not accept it. Requesting again at once
+        would be a busy loop.
         """
         if not self._came and now - self._began < EXPIRES / 2:
             self.refused(now)
@@ -119,13 +120,12 @@ class Pull:
         self._heard = now
 
     def tick(self, now: float) -> None:
-        """Give up requests after `SILENCE`."""
         if self.state is PullState.ASKING and now - self._heard >= SILENCE:
             self.refused(now, 0.0)
 
     @property
     def due(self) -> float:
-        """Time of the next `tick` or lookup; infinite if none is due."""
+        """Time of the next `tick` or lookup, or infinity."""
         if self.state is PullState.ASKING:
             return self._heard + SILENCE
         return self._look_at if self.state is PullState.LOST else math.inf
@@ -134,33 +134,33 @@ class Pull:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _SHARE: Final = 3
-"""Progress messages per `ack_wait`."""
+"""Number of progress messages per `ack_wait`."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
 _IN_PROGRESS: Final = "+WPI"
 _COMPLETE: Final = "Batch Completed"
-"""Status text, since 2.11, of a completely served request."""
+"""Status text for a request that is complete (since 2.11)."""
 _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
-"""Status text if the next publication exceeds ``max_bytes``."""
+"""Status text if the next publication would exceed ``max_bytes``."""
 
 
 class Taker(Protocol):
-    """Takes the publications of a reader: `delivery.HandlerTaker`, `delivery.SubscriptionTaker`."""
+    """Receives a reader's publications. Implemented by `delivery.HandlerTaker` and `delivery.SubscriptionTaker`."""
 
     @property
     def full(self) -> bool:
-        """True while it cannot take another publication, even if places are free."""
+        """True if there is no room for another publication, even if slots are free."""
         ...
 
     @property
     def fate(self) -> Fate | None:
-        """Decides on redelivery and dead letters; None if nothing is acknowledged."""
+        """Decides on redelivery and dead letters. `None` if publications are not acknowledged."""
         ...
 
     def take(self, delivery: Delivery) -> None: ...
 
     def stop(self) -> None:
-        """Note that no more publications follow."""
+        """Called when no more publications follow."""
 
 
 @define(eq=False)
@@ -172,32 +172,31 @@ class StoreReader:
     _pull: Pull
     _peer: PeerParty | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications without a place or room, in order of arrival: requested twice, or large."""
+    """Publications that wait for a slot or for room, in order of arrival."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications in progress. Like those in `_waiting`, each has the time of its next progress message to the engine."""
+    """Publications in progress. As in `_waiting`, the value is the time of the next progress message to the engine."""
     _bytes: int = field(default=0, init=False)
-    """Bytes of the bodies in progress."""
+    """Total size of the bodies in progress."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
     _looking: bool = field(default=False, init=False)
     _found: bool = field(default=False, init=False)
-    """True if the consumer was found on this connection and needs no lookup."""
+    """True if the consumer has been found on this connection."""
     _forbidden: bool = field(default=False, init=False)
-    """True if the engine accepts none of its acknowledgements or requests on this connection."""
+    """True if the engine rejects the acknowledgements or requests on this connection."""
 
     @property
     def busy(self) -> bool:
-        """True while publications are in progress that have to be acknowledged."""
         return self._taker.fate is not None and bool(self._running or self._waiting)
 
     async def prepare(self) -> None:
-        """Find the consumer or create it, as `Consumer.prepare`."""
+        """Find or create the consumer. Raises as `Consumer.prepare`."""
         await self._consumer.prepare()
         self._found = True
 
     async def _run(self) -> None:
-        """Pull until the bus is left, or until the reader is stopped and nothing is in progress."""
+        """Pull until the reader is stopped and nothing is in progress."""
         try:
             await self._pull_on()
         finally:
@@ -209,23 +208,23 @@ class StoreReader:
             self._changed = anyio.Event()
             now = runtime.time()
             self._pull.tick(now)
-            if self._pull.looks(now) and not self._looking:  # in a task: publications in progress need progress messages
+            if self._pull.looks(now) and not self._looking:  # in a task, so that progress messages are not delayed
                 self._looking = True
                 runtime.spawn(self._look)
             self._work_on(now)
             self._ask(now)
             kept = itertools.chain(self._running.values(), self._waiting.values())
-            due = min(min(kept, default=math.inf), now + SILENCE)  # there may be room for another request by then
+            due = min(min(kept, default=math.inf), now + SILENCE)  # by then there may be room for another request
             if not self._looking:
                 due = min(due, self._pull.due)
             with anyio.move_on_after(max(due - runtime.time(), 0)):
                 await self._changed.wait()
 
     async def _look(self) -> None:
-        """Find the consumer on a new connection, or after the engine has refused a request."""
+        """Look the consumer up on a new connection, or after the engine has rejected a request."""
         try:
             await self.prepare()
-        except Exception as error:  # an engine may answer anything: retried while the bus runs
+        except Exception as error:  # an engine may answer anything; try again as long as the bus runs
             text = "%s waits for its store: %s"
             fields = log_fields(handler=self._consumer.title)
             warnings = self.services.running.warnings
@@ -256,14 +255,14 @@ class StoreReader:
             self._pull.found()
 
     def down(self) -> None:
-        """Pause: the link is down. The engine redelivers publications that have not begun."""
+        """Pause while the link is down. The engine redelivers publications that have not been started."""
         self._found = False
         self._pull.stop()
-        if self._taker.fate is not None:  # without acknowledgements, reading continues after them
+        if self._taker.fate is not None:  # without acknowledgements, the engine does not redeliver them
             self._waiting.clear()
 
     def withdraw(self) -> None:
-        """Stop pulling. Publications that have arrived are still handled: giving them back would count as an attempt."""
+        """Stop pulling. What has arrived is still handled, because giving it back would count as an attempt."""
         self._stopping = True
         self._pull.stop()
         self._changed.set()
@@ -271,19 +270,19 @@ class StoreReader:
         self._taker.stop()
 
     def leave(self) -> None:
-        """Stop pulling, and give back the publications that have arrived."""
+        """Stop pulling, and give back what has arrived."""
         self.withdraw()
         self.give_back()
         self.services.running.spawn(self._consumer.remove)
 
     def give_back(self) -> None:
-        """Have the engine redeliver undecided publications to other workers at once."""
+        """Let the engine redeliver unacknowledged publications to other workers at once."""
         waiting, self._waiting = self._waiting, {}
         for delivery in [*waiting, *self._running]:
             delivery.give_back()
 
     def go_on(self) -> None:
-        """Begin waiting publications while there is room."""
+        """Start waiting publications as long as there is room."""
         now = self.services.running.time()
         while self._waiting and self._has_room:
             delivery = next(iter(self._waiting))
@@ -311,7 +310,7 @@ class StoreReader:
             peer.link.answer(asked, peer)
 
     def _most_bytes(self, peer: PeerParty) -> int:
-        """Bytes to request at once: an engine disconnects a client that reads slowly."""
+        """Return the number of bytes to request at once, because an engine disconnects slow clients."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
         return max(self.services.limits.queue_bytes, 2 * largest)
@@ -368,7 +367,7 @@ class StoreReader:
             self._changed.set()
 
     def forbidden(self, to: ToReader) -> None:
-        """Stop on this connection if the engine refuses this consumer's acknowledgements or requests."""
+        """Stop on this connection if the engine rejects this consumer's acknowledgements or requests."""
         consumer = self._consumer
         name = f"{consumer.stream}.{consumer.name}"
         if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:
@@ -385,7 +384,7 @@ class StoreReader:
             logger.error(text, consumer.title, to.text, name, extra=fields)
         self._forbidden = True
         self._pull.stop()
-        self._unsubscribe()  # an open request would still be served
+        self._unsubscribe()  # otherwise the engine would still serve an open request
         self._waiting.clear()
 
     def _unsubscribe(self) -> None:
@@ -401,7 +400,7 @@ class StoreReader:
         self._taker.take(delivery)
 
     def _work_on(self, now: float) -> None:
-        """Tell the engine which publications are still in progress; it would redeliver them."""
+        """Tell the engine which publications are still in progress, so that it does not redeliver them."""
         for deliveries in (self._running, self._waiting):
             for delivery, when in deliveries.items():
                 if when <= now:
@@ -409,7 +408,7 @@ class StoreReader:
                     deliveries[delivery] = now + self._consumer.ack_wait / _SHARE
 
     def ended(self, delivery: Delivery, word: str) -> None:
-        """Acknowledge a publication with `word`, and take the next."""
+        """Acknowledge a publication with `word`, and start the next."""
         if self._taker.fate is not None:
             say(self._peer, delivery.to, word)
         if self._running.pop(delivery, None) is not None:
@@ -425,7 +424,7 @@ class StoreReader:
 
 
 def say(peer: PeerParty | None, to: ToReader, word: str) -> None:
-    """Send an acknowledgement to the engine, if the link is up."""
+    """Acknowledge a publication to the engine, if the link is up."""
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
         peer.link.answer(said, peer)

@@ -1,4 +1,4 @@
-"""The readers of one engine in this process, and the progress of their durable handlers."""
+"""All readers of an engine in this process, and the progress of their durable handlers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PACE: Final = 10.0
-"""Seconds between two requests for the progress of durable handlers."""
+"""Seconds between requests for the progress of durable handlers."""
 
 
 def check_names(specs: Iterable[SubscriberSpec]) -> None:
-    """Check that each durable name belongs to one handler, before the engine creates anything.
+    """Check that no two handlers have the same durable name, before anything is created.
 
     Raises:
-        LocalProtocolError: Two handlers share one.
+        LocalProtocolError: If two handlers share a name.
     """
     names = dict[str, str]()
     for spec in specs:
@@ -43,7 +43,7 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
             name, handler = spec.reading.name, spec.handler.name
             if name in names:
                 raise LocalProtocolError(
-                    f"durable={name!r} is the name of two handlers, {names[name]} and {handler}, and the publications would be "
+                    f"durable={name!r} is the name of two handlers, {names[name]} and {handler}, so publications would be "
                     "split between them at random: give each handler its own name"
                 )
             names[name] = handler
@@ -57,7 +57,7 @@ def _unavailable(stats: DurableStats) -> DurableStats:
 class StoreReaders:
     _services: Services
     _published: Callable[[str | int], str]
-    """Converts a pattern to its form on the wire."""
+    """Converts a pattern to a wire subject."""
     _jetstream: JetStream
     _graveyard: Graveyard
     _engine: Callable[[], PeerParty]
@@ -72,7 +72,7 @@ class StoreReaders:
     """State of this bus's durable handlers, as last reported."""
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
-    """Set to stop requesting progress; None if no task does so."""
+    """Set to stop the task that requests progress. `None` if there is no such task."""
 
     @property
     def busy(self) -> bool:
@@ -82,7 +82,7 @@ class StoreReaders:
         """Create the consumers of durable handlers unless they exist.
 
         Raises:
-            BusError: A consumer or the store of dead letters cannot be created.
+            BusError: If a consumer or the store for dead letters cannot be created.
         """
         specs = list(specs)
         check_names(specs)
@@ -111,7 +111,7 @@ class StoreReaders:
         reader.begin(self._engine())
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Stop delivering to a subscription; ignores an unknown one."""
+        """Stop delivering to a subscription, if it is known."""
         number = self._of_subscriptions.pop(subscription, None)
         if number is not None:
             self._durables.pop(number, None)
@@ -134,7 +134,7 @@ class StoreReaders:
         return reader
 
     def begin(self) -> None:
-        """Start the durable handlers, once the bus is ready."""
+        """Start the durable handlers. Call this when the bus is ready."""
         for reader in self._handlers:
             reader.begin(self._engine())
         if self._handlers:
@@ -146,7 +146,7 @@ class StoreReaders:
             self._services.running.spawn(self._look, self._watched)
 
     async def _look(self, ended: anyio.Event) -> None:
-        """Request the progress of durable handlers periodically, so that statistics never wait for the engine."""
+        """Request the progress of durable handlers regularly, so that statistics never wait for the engine."""
         while not ended.is_set():
             with anyio.move_on_after(PACE):
                 await ended.wait()
@@ -204,13 +204,13 @@ class StoreReaders:
             reader.withdraw()
 
     def give_back(self) -> None:
-        """Stop pulling, and have the engine redeliver undecided publications to other workers at once."""
+        """Stop pulling, and let the engine redeliver unacknowledged publications to other workers at once."""
         for reader in self._readers.values():
             reader.withdraw()
             reader.give_back()
 
     def receive(self, message: Message, to: ToReader) -> None:
-        """Pass a stored publication to its reader. If the reader has closed, the engine redelivers it to another."""
+        """Pass a stored publication to its reader, or give it back if the reader has closed."""
         reader = self._readers.get(to.reader)
         if to.status and to.ack:
             for one in self._readers.values():

@@ -1,6 +1,4 @@
-"""Stored publications: the arguments of their readers, and the choice of the engine, which belongs to the bus's cluster or to
-a link with external streams.
-"""
+"""Checks the arguments of ``durable=`` and ``start=``, and chooses the engine: the cluster's, or one behind a link."""
 
 from __future__ import annotations
 
@@ -34,13 +32,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ACK_WAIT: Final = 30.0
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
-"""Limits of `ack_wait`, in seconds."""
+"""Bounds of `ack_wait`, in seconds."""
 MOST: Final = 20_000
-"""Publications that all workers of a durable handler may hold at once."""
+"""Maximum number of unacknowledged publications of a durable handler, for all of its workers together."""
 _YEARS: Final = 290
-"""Years that fit into the engine's times: 64 bits of nanoseconds."""
+"""Maximum length of the engine's times, which have 64 bits of nanoseconds."""
 _LARGEST: Final = (1 << 63) - 1
-"""Largest number of a publication."""
+"""Largest sequence number of a publication."""
 _USUAL: Final = Retry()
 
 
@@ -49,11 +47,11 @@ class DurableSpec:
     """A durable handler or subscription. Implements `plugins.extensions.Reading`.
 
     Attributes:
-        name: Workers with the same name share the publications and one position in the engine.
-        retry: Number of attempts, and the pauses between them.
-        ack_wait: Seconds until a silent worker's publication is redelivered.
-        start: Where a new handler begins.
-        ordered: True to handle one publication at a time in the whole cluster.
+        name: Name of the position in the engine. Workers with the same name share the publications.
+        retry: Number of attempts and the pauses between them.
+        ack_wait: Seconds after which a publication is redelivered if its worker is silent.
+        start: Where a new handler starts.
+        ordered: Whether the cluster handles one publication at a time.
     """
 
     unread: ClassVar[int] = 1
@@ -67,7 +65,7 @@ class DurableSpec:
 
 @frozen
 class ReplaySpec:
-    """A subscription that reads stored publications without a lasting position. Implements `plugins.extensions.Reading`."""
+    """A subscription to stored publications whose position is not stored. Implements `plugins.extensions.Reading`."""
 
     name: ClassVar[str] = ""
     unread: ClassVar[int] = 64
@@ -85,13 +83,13 @@ def reading_of(
     concurrency: int,
     of_handler: tuple[int | None, str] | None,
 ) -> DurableSpec | ReplaySpec | None:
-    """Check the arguments of `on` or `subscribe` for stored publications; None without such arguments.
+    """Check the arguments of `on` or `subscribe`. Returns None if they do not ask for stored publications.
 
     Args:
-        of_handler: The `queue` and `when_full` of a handler; None for a subscription.
+        of_handler: The `queue` and `when_full` of a handler, or None for a subscription.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, or needs `durable=`, or contradicts it.
+        TypeError, ValueError: If an argument is wrong, requires `durable=`, or contradicts it.
     """
     if durable is None:
         replays = of_handler is None and start is not None
@@ -102,11 +100,13 @@ def reading_of(
         need = {"retry": retry, "ack_wait": ack_wait, "start": None if replays else start, "ordered": ordered or None}
         for name, value in need.items():
             if value is not None:
-                raise ValueError(f"{name}={shown(value)} needs durable=, for example durable='billing'")
+                raise ValueError(f"{name}={shown(value)} requires durable=, for example durable='billing'")
         return ReplaySpec(_start(start)) if replays else None
     check_durable_name(durable)
     if group is not None:
-        raise ValueError(f"durable={durable!r} and group={group!r}: workers of one durable= share its work; leave out group=")
+        raise ValueError(
+            f"durable={durable!r} and group={group!r}: workers with the same durable= already share the work; leave out group="
+        )
     check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
     wait = _ACK_WAIT if ack_wait is None else seconds(ack_wait, "ack_wait")
     if not _SHORTEST <= wait <= _LONGEST:
@@ -127,7 +127,6 @@ def reading_of(
 
 
 def check_durable_name(durable: object) -> None:
-    """Raise TypeError or ValueError for an invalid name of a durable handler."""
     if not isinstance(durable, str):
         raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
     if not _NAME.fullmatch(durable):
@@ -135,7 +134,6 @@ def check_durable_name(durable: object) -> None:
 
 
 def check_pause(pause: float, name: str) -> None:
-    """Raise ValueError for a pause that does not fit into the engine's times."""
     if pause >= timedelta(days=_YEARS * 365).total_seconds():
         raise ValueError(f"{name}={shown(pause)}: less than {_YEARS} years, in seconds")
 
@@ -171,43 +169,42 @@ def _start(start: Any) -> Start:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _NOT_CLUSTERED: Final = (
-    "%s: durable=%r needs the engine of a cluster: create the bus with Bus(cluster='auto'). To read an external stream, enter "
-    "the bus with connect('nats+tcp://...', bus=bus), or connect in its lifespan"
+    "%s: durable=%r requires the engine of a cluster: create the bus with Bus(cluster='auto'). To read an external stream, "
+    "enter the bus with connect('nats+tcp://...', bus=bus), or connect in its lifespan"
 )
 _NOTHING_STORED: Final = (
-    "a subscription to stored publications of %r needs the engine of a cluster, or a link to a NATS network with an external "
-    "stream: create the bus with Bus(cluster='auto'), set POLYBUS_CLUSTER, and enter it; in tests use "
+    "a subscription to stored publications of %r requires the engine of a cluster, or a link to a NATS network with an "
+    "external stream: create the bus with Bus(cluster='auto'), set POLYBUS_CLUSTER, and enter it; in tests use "
     "polybus.testing.cluster(bus)"
 )
 _NO_STREAMS: Final = (
-    "a link of {} has no stores: durable=, start= and id= are for the stores of a cluster, and for links to NATS networks"
+    "{} does not support stores: durable=, start= and id= are for the stores of a cluster, and for links to NATS networks"
 )
 
 
 @define(eq=False)
 class StoredReading(Extension):
-    """The engines where this bus reads stored publications. Implements `plugins.extensions.Storage`.
+    """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`.
 
     Attributes:
-        engines: All of them, the cluster's first.
-        expected: True once a link is opened that may lead to streams.
+        engines: All engines, the cluster's first.
+        expected: True once a link is being opened that may have streams.
     """
 
     _parts: BusParts
     engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     cluster: StoreReaders | None = field(default=None, init=False)
-    """The engine of this bus's cluster; None while the bus is not in the cluster."""
+    """The cluster's engine. `None` while the bus is not in the cluster."""
     stores: StoredPublishing | None = field(default=None, init=False)
-    """Publishes to the cluster's stores; None without stores."""
+    """Publishes to the cluster's stores. `None` if it has none."""
     _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[Handler, Link] = field(factory=dict, init=False)
-    """Durable handlers by the link that reads for them."""
+    """The link that reads for each durable handler."""
     _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
 
     @property
     def progress(self) -> tuple[DurableStats, ...]:
-        """Last known state of the durable handlers."""
         return tuple(one for engine in self.engines for one in engine.progress)
 
     @property
@@ -247,8 +244,8 @@ class StoredReading(Extension):
         """Return the streams behind a link.
 
         Raises:
-            Unsupported: Its protocol has no streams.
-            Disconnected: The link has closed.
+            Unsupported: If the link's protocol does not support streams.
+            Disconnected: If the link has closed.
         """
         streams = self._streams.get(link)
         if streams is None:
@@ -263,10 +260,10 @@ class StoredReading(Extension):
         return streams
 
     def _chosen(self, subject: str | int) -> Link | None:
-        """Return the link to the NATS network with the streams of a subject, as for requests.
+        """Choose the link to a NATS network for a subject, in the same way as for requests.
 
         Raises:
-            AmbiguousRoute: Several are possible.
+            AmbiguousRoute: If several links are possible.
         """
         links: list[Link] = [link for link in self._parts.links.opened if has_streams(link)]
         if len(links) < 2:
@@ -278,7 +275,7 @@ class StoredReading(Extension):
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
     async def attach(self, link: Link) -> None:
-        """Read through a new link for the durable handlers of a bus without cluster, with ``serves=`` for matching ones only.
+        """Read from a new link for the durable handlers, or those that its ``serves=`` matches, if the bus has no cluster.
 
         Raises:
             BusError: As `StoreReaders.prepare`.
@@ -303,7 +300,6 @@ class StoredReading(Extension):
 
     @property
     def _waiting(self) -> list[SubscriberSpec]:
-        """The durable handlers that no link reads for."""
         specs = self._parts.lookup.subscribers
         return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
 
@@ -311,7 +307,7 @@ class StoredReading(Extension):
         """Check that every durable handler has an engine.
 
         Raises:
-            LocalProtocolError: A handler has no engine, and no expected link leads to one.
+            LocalProtocolError: If a handler has no engine, and no link is expected that may have one.
         """
         if self._parts.links.mesh is None and not self.expected:
             for spec in self._waiting:
@@ -319,7 +315,7 @@ class StoredReading(Extension):
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
-        """End the readers behind a link that has closed; their subscriptions raise `error`, if any."""
+        """Stop reading from a link that has closed. If there is an `error`, the subscriptions raise it."""
         streams = self._streams.pop(link, None)
         if streams is None:
             return
@@ -336,7 +332,7 @@ class StoredReading(Extension):
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
     async def leave(self, link: Link, patience: float) -> None:
-        """Stop pulling from a link that closes, let handlers finish for `patience` seconds, and give back the rest."""
+        """Stop pulling from a link that is being closed. Handlers get `patience` seconds to finish; the rest is given back."""
         if (streams := self._streams.get(link)) is not None:
             engine = streams.readers
             engine.withdraw()
@@ -348,8 +344,8 @@ class StoredReading(Extension):
         """Deliver stored publications to a subscription until `unsubscribe`.
 
         Raises:
-            LocalProtocolError: This bus has no engine.
-            Unsupported, AmbiguousRoute: The link of its peer has no streams, or several links are possible.
+            LocalProtocolError: If this bus does not have an engine.
+            Unsupported, AmbiguousRoute: If the peer's link does not support streams, or several links are possible.
             BusError: As `StoreReaders.subscribe`.
         """
         engine = self._readers[subscription] = self._engine(subscription)
@@ -366,16 +362,16 @@ class StoredReading(Extension):
         return self._behind(link).readers
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Stop delivering to a subscription; ignores an unknown one."""
+        """Stop delivering to a subscription, if it is known."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Return the store of a publication, and its peer.
+        """Return the store for a publication, and its peer.
 
         Raises:
-            LocalProtocolError: The publication has no store, or `to=` names several peers.
+            LocalProtocolError: If there is no store for the publication, or `to=` names several peers.
             Unsupported, AmbiguousRoute: As `subscribe`.
         """
         mesh = self._parts.links.mesh
@@ -387,13 +383,13 @@ class StoredReading(Extension):
             if peer is not None:
                 return self._behind(peer.link), peer
         raise LocalProtocolError(
-            f"publish({subject!r}, id={id!r}): only a store uses an id, to store a publication once: "
+            f"publish({subject!r}, id={id!r}): id= is only for stores, which store each id once: "
             + ("leave out to=" if kept else "name the subject in Cluster(stores=[Store(...)])")
         )
 
 
 def has_streams(link: Link) -> bool:
-    """True if a link may lead to external streams."""
+    """Return True if a link may have external streams."""
     return link.opened and not link.inner and ProtocolFeatures.of(link.adapter).keeps
 
 

@@ -1,4 +1,4 @@
-"""Stores as streams of the engine: created once, never changed."""
+"""Stores are streams of the engine, which are created once and never changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stream_name(cluster: str, store: str) -> str:
 
 
 def stream_members(store: Store, cluster: str, published: Callable[[str | int], str]) -> dict[str, Any]:
-    """Return the configuration of a store's stream. `published` converts a pattern to its form on the wire."""
+    """Return the configuration of a store's stream. `published` converts a pattern to a wire subject."""
     age = 0.0 if store.max_age is None else as_seconds(store.max_age, "max_age")
     window = as_seconds(store.dedup, "dedup")
     return {
@@ -53,9 +53,9 @@ def _copied(stream: str, number: int) -> str:
 
 
 _CHECKS, _PAUSE = 50, 0.1
-"""Number of checks of whether a copy is complete, and seconds between them."""
+"""How often to check whether a copy is complete, and seconds between checks."""
 _COPIES: Final = "JS_SRC_"
-"""Prefix of a server's own consumers, which copy from a stream. Releases before 2.10 do not list them."""
+"""Prefix of the consumers with which a server copies from a stream. Releases before 2.10 do not list them."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -64,7 +64,7 @@ _ARGUMENTS: Final = {
     "num_replicas": "replicas",
     "duplicate_window": "dedup",
 }
-"""Members that define a store, and the arguments of `Store` they come from."""
+"""The argument of `Store` behind each member of the configuration."""
 
 
 @define(eq=False)
@@ -75,21 +75,21 @@ class Stores:
         """Create the stream of a store unless it exists.
 
         Raises:
-            LocalProtocolError: It cannot be created, or it exists and differs. The text names the argument.
+            LocalProtocolError: If the stream cannot be created, or exists with different settings. The text names the argument.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         if store.max_bytes is not None and self._jetstream.is_old:
             raise LocalProtocolError(
-                f"the store {store.name!r}: NATS servers before 2.10 may drop the oldest publications of a full store with "
-                f"max_bytes= instead of refusing new ones, and this one is {self._jetstream.version}: use a newer server, or "
-                "leave out max_bytes="
+                f"the store {store.name!r}: if a store with max_bytes= is full, NATS servers before 2.10 may drop the oldest "
+                f"publications instead of rejecting new ones, and this server is {self._jetstream.version}: use a newer "
+                "version, or leave out max_bytes="
             )
         there = await self.make_if_absent(members)
         what, place = f"the store {store.name!r}", f"the stream {members['name']!r}"
         check_same(what, place, members, there, _REQUIRED, _ARGUMENTS, _readable)
 
     async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: Services) -> None:
-        """Create stores again that the engine has lost; failures are logged."""
+        """Recreate stores that the engine has lost. Failures are logged."""
         for store, members in wanted.items():
             try:
                 if await self._jetstream.find(f"STREAM.INFO.{members['name']}") is None:
@@ -101,7 +101,7 @@ class Stores:
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def config(self, stream: str) -> dict[str, Any]:
-        """Return a stream's configuration; {} if unknown.
+        """Return a stream's configuration, or {} if there is no such stream.
 
         Raises:
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
@@ -111,10 +111,10 @@ class Stores:
         return {}
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Create a stream unless it exists; returns its configuration.
+        """Create a stream unless it exists, and return its configuration.
 
         Raises:
-            LocalProtocolError: It cannot be created.
+            LocalProtocolError: If the stream cannot be created.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         name = members["name"]
@@ -124,19 +124,19 @@ class Stores:
                 return config_of(there)
             made, is_new = await self._jetstream.create(f"STREAM.CREATE.{name}", members, f"STREAM.INFO.{name}")
         except JetStreamError as error:
-            raise LocalProtocolError(f"the store {name!r} cannot be made: {error.text}") from None
+            raise LocalProtocolError(f"the store {name!r} cannot be created: {error.text}") from None
         if is_new:
             logger.info("the store %s has been made", name)
         return made
 
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
-        """Have the engine copy one publication into a new stream: it may be too large for this bus.
+        """Let the engine copy a publication, which may be too large for this bus, to a new stream.
 
-        Several workers may do so at once and unaware of each other. They share the copy, which has as many replicas as the
-        stream.
+        Several workers may do so at once, without knowing about each other, and share the copy. It has as many replicas as the
+        original stream.
 
         Returns:
-            True once the copy is complete. Otherwise the reason is logged, and an unfinished copy is removed.
+            True if the copy is complete. Otherwise the reason is logged, and an incomplete copy is removed.
         """
         forbidden = False
         try:
@@ -146,22 +146,22 @@ class Stores:
             logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
             forbidden = isinstance(error, Forbidden)
         with suppress(BusError):
-            if forbidden or not await self._has_copy(stream, number):  # another worker may rely on it
+            if forbidden or not await self._has_copy(stream, number):  # another worker may depend on it
                 await self.remove_copy(stream, number)
         return False
 
     async def _copied_whole(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
         config = {**members, "name": copy_of(stream, number), "description": _copied(stream, number)}
         config |= {"max_msgs": 1, "discard": "new", "num_replicas": await self.replicas(stream)}
-        if not await self._has_copy(stream, number):  # a worker may have ended before it could report
+        if not await self._has_copy(stream, number):  # a worker may have exited before it could report
             sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
             name = config["name"]
-            # Another worker may have created it, and even finished.
+            # Another worker may have created the copy, or even finished it.
             there, _ = await self._jetstream.create(
                 f"STREAM.CREATE.{name}", {**config, "sources": sources}, f"STREAM.INFO.{name}"
             )
             if there.get("description") != config["description"]:
-                raise LocalProtocolError(f"the stream {name!r} exists already and was made by others")
+                raise LocalProtocolError(f"the stream {name!r} already exists, and was not created by polybus")
         for _ in range(_CHECKS):
             if await self._has_copy(stream, number):
                 _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
@@ -171,20 +171,20 @@ class Stores:
         return False
 
     async def replicas(self, stream: str) -> int:
-        """Return a stream's number of replicas; 1 if unknown."""
+        """Return a stream's number of replicas, or 1 if unknown."""
         return max(count_of(await self.config(stream), "num_replicas"), 1)
 
     async def remove_copy(self, stream: str, number: int) -> None:
-        """Try to remove the copy of a publication; never removes an external stream of that name."""
+        """Remove the copy of a publication if possible, but not an external stream with the same name."""
         name = copy_of(stream, number)
         with suppress(BusError):
             if (await self.config(name)).get("description") == _copied(stream, number):
                 await self._jetstream.ask(f"STREAM.DELETE.{name}")
 
     async def _wait_for_end_of_copying(self, stream: str) -> None:
-        """Wait, for a bounded time, until the engine has removed its own consumer of a stream.
+        """Wait for a bounded time until the engine has removed the consumer that it copied with.
 
-        Until then newer servers keep acknowledged publications in a work store, and never remove them later.
+        Newer servers never remove publications from a work store that were acknowledged while it exists.
         """
         for _ in range(_CHECKS):
             if not any(name.startswith(_COPIES) for name in await self._jetstream.consumers(stream)):
@@ -205,7 +205,7 @@ _REQUIRED: Final[dict[str, tuple[Any, ...]]] = {
     "no_ack": (False, None),
     "sealed": (False, None),
 }
-"""Required values of any existing stream: otherwise stored publications may be lost."""
+"""Values without which an existing stream may lose publications."""
 
 
 def check_same(
@@ -217,19 +217,19 @@ def check_same(
     arguments: Mapping[str, str],
     readable: Callable[[str, Any], str],
 ) -> None:
-    """Compare an existing stream or consumer with the wanted one. The application calls it `what`, the engine `place`.
+    """Compare an existing stream or consumer with the wanted settings. `what` is its name for users, `place` for the engine.
 
-    `required` has the values of members without an argument that lose no publication. `arguments` has the names of arguments by
-    member, and `readable` converts the values of these.
+    `required` lists safe values of members that do not have an argument. `arguments` maps the other members to the names of
+    their arguments, and `readable` formats their values.
 
     Raises:
-        LocalProtocolError: They differ.
+        LocalProtocolError: If the settings differ.
     """
     for member, values in required.items():
         if there.get(member) not in values:
             raise LocalProtocolError(
-                f"{what} exists already and was made by others: {member} is {shown(there.get(member))}, and messages may be "
-                f"lost unless it is {shown(next(iter(values)))}. Change {place}, or use another name"
+                f"{what} already exists, and was not created by polybus: {member} is {shown(there.get(member))}, and messages "
+                f"may be lost unless it is {shown(next(iter(values)))}. Change {place}, or use a different name"
             )
     for member, argument in arguments.items():
         want, have = wanted[member], there.get(member)
@@ -237,8 +237,8 @@ def check_same(
             want, have = sorted(want), sorted(map(str, have))
         if want != have:
             raise LocalProtocolError(
-                f"{what} exists already and has another {argument}: {readable(member, have)}, not {readable(member, want)}. "
-                f"polybus never changes it: use the same value or another name, or change {place} with the tools of NATS"
+                f"{what} already exists with a different {argument}: {readable(member, have)}, not {readable(member, want)}. "
+                f"polybus never changes it: use the same value or a different name, or change {place} with the NATS tools"
             )
 
 
