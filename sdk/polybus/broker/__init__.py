@@ -1,4 +1,4 @@
-"""The broker of CSB: transports and codecs without a bus. It never decodes a payload."""
+"""The CSB broker, which forwards frames without a bus and without decoding payloads."""
 
 from ._broker import Broker
 from .events import BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft

@@ -1,4 +1,4 @@
-"""The class `Broker`, and the connections of a broker."""
+"""`Broker` and its connections."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ logger: logging.Logger = logging.getLogger("polybus.broker")
 ListensIn: TypeAlias = "Callable[[Transport], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
-"""Header or query parameter with the id of the server that a client wants."""
+"""Header or query parameter with which a client selects a server by its id."""
 
 
 @frozen
 class Side:
-    """Serves the connections of one side of an exchange: clients or servers.
+    """What to do with the connections of one side: clients or servers.
 
     Attributes:
-        join: Creates the participant for a connection. Returns None if the connection was refused and closed.
-        take: Handles frames from a participant.
-        left: Removes the participant of a closed connection; gets the reason.
+        join: Creates a participant for a connection. Returns None if it has closed the connection instead.
+        take: Handles a participant's frames.
+        left: Removes a participant whose connection has closed, for a given reason.
         send_away: Closes a participant with a code and a reason, and ignores its later frames.
-        paused, resumed: Note that a participant reads too slowly, or has caught up.
+        paused, resumed: Called when a participant reads too slowly, and when it has caught up.
     """
 
     join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
@@ -75,7 +75,7 @@ def client_side(exchange: Exchange) -> Side:
         params["path"] = handshake.path
         if "authorization" in handshake.headers:
             params["authorization"] = handshake.headers["authorization"]
-        # A client may send strings that are not Unicode.
+        # A client may send invalid Unicode.
         params = {_plain(name): _plain(value) for name, value in params.items()}
         return registry.client_joined(connection, send, wanted, params)
 
@@ -94,7 +94,7 @@ def server_side(exchange: Exchange) -> Side:
 
 
 class _BrokerConnection:
-    """One connection: the receiver of its transport, and the `End` of its participant."""
+    """A connection, which is the receiver of its transport and the `End` of its participant."""
 
     __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
 
@@ -138,7 +138,7 @@ class _BrokerConnection:
             return
         try:
             self._side.take(self._participant, frames)
-        except Exception:  # closes only this connection
+        except Exception:  # close only this connection
             text = "a frame from %s could not be handled: its connection is closed"
             logger.exception(text, self.address, extra=log_fields(address=self.address, protocol="csb"))
             self.cut(1011, "an internal error")
@@ -158,7 +158,7 @@ class _BrokerConnection:
 
 
 class BrokerGate:
-    """Admits connections on one side: checks the limits, then calls `authenticate`. Implements `plugins.Gate`."""
+    """Checks limits and calls `authenticate` for new connections on one side. Implements `plugins.Gate`."""
 
     def __init__(self, runtime: Runtime, limits: Limits, authority: AccessControl, side: Side) -> None:
         self._runtime = runtime
@@ -204,12 +204,12 @@ class BrokerGate:
             self._runtime.notifier.signal()
 
     async def gone(self, seconds: float) -> None:
-        """Wait until no connection is left."""
+        """Wait until all connections have closed."""
         with anyio.move_on_after(seconds):
             await self._runtime.notifier.until(lambda: not self.ends)
 
     def tick(self, now: float) -> None:
-        """Check every connection; called about once a second."""
+        """Check every connection. Called about once a second."""
         for end in list(self.ends):
             try:
                 end.tick(now)
@@ -225,38 +225,38 @@ def _plain(text: str) -> str:
 
 _SECURE = frozenset(("tls", "wss"))
 _QUIET = 0.05
-"""Seconds without a frame after which a draining broker has nothing more to forward."""
+"""Seconds without a frame after which a draining broker stops waiting."""
 
 
 class Broker:
-    """The broker of CSB: forwards frames between clients on one side and servers on the other.
+    """A CSB broker, which forwards frames between clients and servers.
 
     ``async with Broker(clients="csb+ws://127.0.0.1:8000/game", servers="csb+tcp://127.0.0.1:9000") as broker: ...``. Clients
-    connect as they do to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and sees the clients
-    as its peers. The broker assigns each client to the server that its header ``x-csb-server`` names, or else to the one with
-    the fewest clients. It never decodes payloads.
+    connect as they would to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and sees the
+    clients as its peers. A client selects its server with the ``x-csb-server`` header, and otherwise gets the server with the
+    fewest clients. The broker never decodes payloads.
 
     Args:
         clients: One or more URLs on which to listen for clients, with any transport.
         servers: One or more URLs on which to listen for servers.
-        limits: The broker uses `Limits.message`, ``peers``, ``outbox_bytes`` (it closes a slow client with more unread bytes),
-            ``total_bytes`` (the same for all slow clients together, and for a server), and the timeouts and pings.
-        authenticate: Hook for clients, as `Bus.authenticate`. The broker closes a client when its identity expires, and does
-            not pass the identity on to servers.
-        authenticate_servers: The same hook for servers.
+        limits: The broker uses `Limits.message`, ``peers``, ``outbox_bytes`` (a slow client with more unread bytes is closed),
+            ``total_bytes`` (likewise for all slow clients together, and for a server), and the timeouts and pings.
+        authenticate: Hook for clients, as in `Bus.authenticate`. The broker closes a client when its identity expires, but
+            does not pass the identity on to servers.
+        authenticate_servers: The same for servers.
         origins: Web origins of pages that may connect as clients.
         hosts: Additional Host values to accept on a loopback address, for a broker behind a proxy.
         tls: TLS context for ``tls`` and ``wss`` addresses on both sides.
-        metrics: Address at which to serve Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Needs ``pip install
+        metrics: Address for Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Requires ``pip install
             'polybus[prometheus]'``.
         insecure: Accept every client even if other machines can reach an address, directly or through a proxy.
-        record: Folder in which to record every frame to and from clients, like `Bus.record` with its defaults. Needs ``pip
-            install 'polybus[capture]'``.
+        record: Folder for a recording of every frame to and from clients, as by `Bus.record`. Requires ``pip install
+            'polybus[capture]'``.
 
     Raises:
-        ImportError: `record` is given but pyarrow is not installed, or `metrics` is given but prometheus-client is not.
-        ValueError: A URL is invalid or does not name CSB, or `origins` or `hosts` has an invalid entry.
-        LocalProtocolError: Other machines can reach an address that has no authentication.
+        ImportError: If `record` is given but pyarrow is not installed, or `metrics` but prometheus-client is not.
+        ValueError: If a URL is invalid or is not a CSB URL, or `origins` or `hosts` has an invalid entry.
+        LocalProtocolError: If other machines can reach an address that has no authentication.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class Broker:
                 shown = without_secrets(url)
                 if not (insecure or authority.authenticate is not None or transport.is_private(address)):
                     raise LocalProtocolError(
-                        f"{shown} can be reached from other machines and the broker lets everybody in: pass {word}=..., or "
+                        f"{shown} can be reached from other machines, and the broker accepts everyone: pass {word}=..., or "
                         "bind to 127.0.0.1, or pass insecure=True"
                     )
         self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
@@ -318,9 +318,9 @@ class Broker:
         """Listen on both sides.
 
         Raises:
-            OSError: An address is in use, or does not belong to this machine.
-            LocalProtocolError: The broker has already been entered, or `tls` is missing, or is given but not needed.
-            CaptureError: The folder of the recording cannot be created or written to.
+            OSError: If an address is in use, or does not belong to this machine.
+            LocalProtocolError: If the broker has already been entered, or `tls` is missing.
+            CaptureError: If the folder for the recording cannot be created or written to.
         """
         if self._runtime is not None:
             raise LocalProtocolError("this broker has already been entered: create another one")
@@ -348,7 +348,7 @@ class Broker:
             if self._recorder is not None:
                 await in_own_thread(self._recorder.open)
                 self._gates[0].listens_in = self._listens_in
-            # Listen for servers first, so that a client that connects at once finds a server sooner.
+            # Servers first, so that a client that connects at once is more likely to find one.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
             self.client_urls = await self._listen(0, "", self._origins, self._hosts)
             if self._metrics is not None:
@@ -413,10 +413,10 @@ class Broker:
         return tuple(urls)
 
     async def drain(self, timeout: float = 20.0) -> None:
-        """Refuse new clients and requests, wait for running requests, then close the clients, and finally the servers.
+        """Reject new clients and requests, wait for pending requests, then close the clients and finally the servers.
 
         Args:
-            timeout: Maximum seconds to wait until every forwarded request has been answered and nothing is in transit.
+            timeout: Maximum seconds to wait for the answers of forwarded requests.
         """
         exchange = self._exchange
         if exchange is None or self._runtime is None:
@@ -439,7 +439,7 @@ class Broker:
         await self._gates[1].gone(self.limits.close_timeout + 1)
 
     async def aclose(self) -> None:
-        """Close everything at once. You may call it at any time and more than once."""
+        """Close everything at once. Can be called at any time, and more than once."""
         await to_the_end(self._shut)
 
     async def _shut(self) -> None:
@@ -469,7 +469,7 @@ class Broker:
         """Wait until the broker's ``async with`` block has ended.
 
         Raises:
-            LocalProtocolError: The broker is not entered.
+            LocalProtocolError: If the broker is not entered.
         """
         self._running  # noqa: B018  # raises when it is not entered
         assert self._closed is not None
@@ -496,21 +496,21 @@ class Broker:
 
     @property
     def metrics_url(self) -> str | None:
-        """The URL for Prometheus, or None if the broker serves no metrics."""
+        """The URL for Prometheus, or `None` if the broker does not serve metrics."""
         return None if self._metrics is None else f"{self._metrics.url}/metrics"
 
     def stats(self) -> BrokerStats:
         """Return a snapshot of connections and counters.
 
         Raises:
-            LocalProtocolError: The broker was never entered.
+            LocalProtocolError: If the broker was never entered.
         """
         if self._exchange is None:
             raise LocalProtocolError("this broker was never entered, so it has no statistics")
         return self._exchange.registry.stats()
 
     def events(self) -> AsyncIterator[BrokerEvent]:
-        """Return the events from now on. If more than 1,000 are unread, the oldest are dropped."""
+        """Iterate over future events. If more than 1,000 are unread, the oldest are dropped."""
         return self._events.stream()
 
     def _wake(self, waiter: Any) -> None:
@@ -521,17 +521,17 @@ class Broker:
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
     """Return the adapter, transport and address of each URL.
 
-    Raises `ValueError` if a URL names another protocol or has options of CSB.
+    Raises `ValueError` for other protocols and for URLs with CSB options.
     """
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)
         if adapter.name != "csb":
-            raise ValueError(f"{without_secrets(url)}: a broker speaks csb, for example csb+{without_secrets(address)}")
+            raise ValueError(f"{without_secrets(url)}: a broker requires csb, for example csb+{without_secrets(address)}")
         if adapter.url_options:
             names = ", ".join(adapter.url_options)
-            raise ValueError(f"{without_secrets(url)}: {names} belongs into the URL with which a server connects")
+            raise ValueError(f"{without_secrets(url)}: {names} belongs in the URL with which a server connects")
         found[url] = adapter, transport, address
     if not found:
-        raise ValueError("a broker needs an address for clients and one for servers")
+        raise ValueError("a broker requires an address for clients and one for servers")
     return found

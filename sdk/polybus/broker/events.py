@@ -1,4 +1,4 @@
-"""Events and counters of a broker: `Broker.events` and `Broker.stats`."""
+"""What `Broker.events` and `Broker.stats` return."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class BrokerEvent:
 
 @frozen(kw_only=True)
 class ServerJoined(BrokerEvent):
-    """A server has connected and can take clients. Its id, `server`, may be empty."""
+    """A server has connected. Its id, `server`, may be empty."""
 
     server: str = ""
 
 
 @frozen(kw_only=True)
 class ServerLeft(BrokerEvent):
-    """A server's connection has ended, and the broker closes its clients."""
+    """A server has disconnected, and its clients are being closed."""
 
     server: str = ""
     clients: int = 0
@@ -38,7 +38,7 @@ class ServerLeft(BrokerEvent):
 
 @frozen(kw_only=True)
 class ClientJoined(BrokerEvent):
-    """A client has been given a number and assigned to a server."""
+    """A client has connected, and is assigned to a server."""
 
     client: int = 0
     server: str = ""
@@ -46,7 +46,7 @@ class ClientJoined(BrokerEvent):
 
 @frozen(kw_only=True)
 class ClientLeft(BrokerEvent):
-    """A client's connection has ended."""
+    """A client has disconnected."""
 
     client: int = 0
     reason: str = ""
@@ -54,11 +54,11 @@ class ClientLeft(BrokerEvent):
 
 @frozen(kw_only=True)
 class FrameDropped(BrokerEvent):
-    """The broker has dropped a frame that breaks a rule or arrived too late.
+    """The broker has dropped a frame that violates the protocol or arrived too late.
 
     Attributes:
-        reason: A keyword of `BrokerStats.dropped`.
-        text: Description of the reason for people.
+        reason: One of the keywords in `BrokerStats.dropped`.
+        text: Description of the reason.
     """
 
     reason: str = ""
@@ -67,7 +67,7 @@ class FrameDropped(BrokerEvent):
 
 @define(eq=False)
 class BrokerCounters:
-    """Counters of a running broker. They are never reset."""
+    """Counters, which are never reset."""
 
     to_servers: int = 0
     to_clients: int = 0
@@ -83,20 +83,20 @@ class BrokerCounters:
 
 @frozen(kw_only=True)
 class BrokerStats:
-    """A snapshot of a broker: `Broker.stats()`.
+    """A snapshot of a broker, as returned by `Broker.stats`.
 
     Attributes:
         sockets: Number of open server connections.
         servers: Number of clients by server id. Servers without an id count as ``""``.
         clients: Number of connected clients that have a server.
-        leaving: Number of clients that are being disconnected.
-        resting: Number of client numbers that may not be reused yet.
-        held: Number of clients that the broker does not read at the moment because their server is slow.
+        leaving: Number of clients that are being closed.
+        resting: Number of client numbers that cannot be reused yet.
+        held: Number of clients whose frames are not read at the moment because their server is slow.
         to_servers: Number of frames forwarded to servers.
         to_clients: Number of frames forwarded to clients.
         clients_total: Number of clients accepted in total.
         servers_total: Number of server connections accepted in total.
-        turned_away: Number of clients refused because no server was available.
+        turned_away: Number of clients rejected because no server was available.
         slow_clients: Number of clients closed because they did not read.
         dropped: Number of dropped frames by reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``,
             ``unknown_client``, ``not_your_client``, ``late``, ``too_large``, ``refused``.

@@ -1,8 +1,7 @@
-"""Forwarding of frames between clients and servers: the broker without sockets.
+"""Forwards frames between clients and servers, without sockets.
 
-The broker decodes only the headers of frames. A server's frames reach only the clients of the same connection. A client's
-frames reach only its server and carry the client's number. So no participant can impersonate another, or reach one that it does
-not belong to.
+Only the headers of frames are decoded. A server's frames can only reach clients of the same connection, and a client's frames
+only its server, with the client's number. Participants therefore cannot impersonate each other, or reach foreign ones.
 """
 
 from __future__ import annotations
@@ -19,25 +18,22 @@ from .registry import SLOW, ClientRegistry
 
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
-"""A frame whose first byte is this or higher is neither a request nor a response."""
+"""First byte from which on a frame is neither a request nor a response."""
 _AS_RESPONSE: Final = 0x20
 _RESERVED: Final = 0xFF
-"""First byte of reserved actions."""
+"""First byte of a reserved action."""
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
-"""Reserved actions without an answer, or with one that needs no waiting."""
+"""Reserved actions whose answer, if any, is not awaited."""
 _NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
-"""Peers without polybus need not answer a hello either."""
+"""Peers without polybus do not have to answer a hello either."""
 _OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)
 _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
-    """Forwards frames between the servers and clients of a registry.
-
-    A server with more than `most_for_server` unread bytes is closed.
-    """
+    """Forwards frames between servers and clients. A server with more than `most_for_server` unread bytes is closed."""
 
     def __init__(self, registry: ClientRegistry, most_for_server: int = 64 * 1024 * 1024) -> None:
         self.registry: ClientRegistry = registry
@@ -108,7 +104,7 @@ class Exchange:
             return
         if self.registry.draining:
             given = [frame for frame in given if not self._turned_down(client, frame)]
-            if not client.is_open():  # it does not read its answers
+            if not client.is_open():  # too slow to read its answers
                 return
         server = client.server
         send, prefix = server.send, client.prefix
@@ -136,15 +132,15 @@ class Exchange:
             self._hold(server, client)
 
     def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
-        """Refuse a request or open. Returns False if the frame is neither."""
+        """Reject a request or an open. Returns False for other frames."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
-        text = "the broker is shutting down: ask another one, or later"
+        text = "the broker is shutting down: use another broker, or try again later"
         self.registry.send(client, frames.refusal(frame, text, Code.UNAVAILABLE))
         return True
 
     def _hold(self, server: Server, client: BrokerClient) -> None:
-        """Stop reading a client while its server is slow."""
+        """Stop reading a client because its server is slow."""
         if client.stage is Stage.OPEN and client not in server.held:
             server.held[client] = None
             client.end.hold()
@@ -165,11 +161,11 @@ class Exchange:
             self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
-        """Tell the end that waits for an answer that the frame is too large with the client number."""
-        text = "too large to be forwarded with the number of the client, 4 bytes (Limits.message)"
+        """Answer for a frame that is too large with the client's number."""
+        text = "too large to be forwarded with the client's number, 4 bytes (Limits.message)"
         answer = frames.refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
         self.registry.drop(client, "too_large", text)
-        if frame[4:8] in _OF_CHANNELS:  # the other end would not notice the gap
+        if frame[4:8] in _OF_CHANNELS:  # the server would not notice the gap
             self.registry.send_away(client, 1009, text)
         elif frame[0] >> 4 == wire.REQUEST:
             self.registry.send(client, answer)

@@ -13,11 +13,11 @@ from ..plugins.tools import ViolationCounter
 
 class Stage(enum.Enum):
     OPEN = "open"
-    """The client is connected, and its server knows it."""
+    """The client is connected, and known to its server."""
     LEAVING = "leaving"
-    """The broker has closed the connection and waits for it to end."""
+    """The broker is closing the connection."""
     RESTING = "resting"
-    """The connection has ended. Its number is not reused until no frame for it can be in transit."""
+    """The connection has closed, but frames with its number may still be in flight, so that it cannot be reused."""
 
 
 class Event(enum.Enum):
@@ -27,17 +27,17 @@ class Event(enum.Enum):
     SERVER_GONE = "server gone"
     CLIENT_SLOW = "client slow"
     SENT_AWAY = "sent away"
-    """The client broke a rule, or its identity has expired."""
+    """The client has violated the protocol, or its identity has expired."""
     DRAIN = "drain"
     CLIENT_GONE = "client gone"
     RESTED = "rested"
 
 
 class End(Protocol):
-    """A connection in the exchange.
+    """A connection.
 
-    `backlog` is the number of bytes that the operating system has not accepted yet. `close` first writes
-    the frames that have been sent; `cut` does not. `hold` stops reading until `release`.
+    `backlog` is the number of bytes that the operating system has not accepted yet. `close` first writes pending frames, `cut`
+    does not. `hold` stops reading until `release`.
     """
 
     @property
@@ -50,7 +50,7 @@ class End(Protocol):
 
 
 class _Gone:
-    """Replaces a closed connection, and ignores all calls."""
+    """Stands for a closed connection, and ignores all calls."""
 
     address = "a connection that is gone"
 
@@ -78,13 +78,13 @@ class Server:
     registered: bool = False
     paused: bool = False
     gone: bool = False
-    """True if the server's connection is closed or closing."""
+    """True if the connection is closed or closing."""
     offences: ViolationCounter | None = None
     """Created by the first violation."""
     clients: dict[int, BrokerClient] = field(factory=dict)
-    """The server's open clients. It may send to no others."""
+    """The only clients to which the server may send."""
     held: dict[BrokerClient, None] = field(factory=dict)
-    """Clients that the broker does not read while this server is slow."""
+    """Clients whose frames are not read while this server is slow."""
 
 
 @define(eq=False)
@@ -95,16 +95,16 @@ class BrokerClient:
     server: Server
     prefix: bytes
     params: Mapping[str, str]
-    """Parameters of the client's handshake."""
+    """Parameters of the handshake."""
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
     asked: int = 0
-    """Number of forwarded requests that have not been answered."""
+    """Number of forwarded requests without an answer."""
     owes: int = 0
-    """Number of requests from the server that this client has not answered."""
+    """Number of requests that this client has not answered."""
     waiting: int = 0
-    """Number of unread bytes at the last count, which happens only while the client is `paused`."""
+    """Number of unread bytes when they were last counted, while the client was `paused`."""
     offences: ViolationCounter | None = None
     """Created by the first violation."""
 

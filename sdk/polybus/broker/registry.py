@@ -1,4 +1,4 @@
-"""The registry of a broker: the servers, their clients, and the states and numbers of the clients."""
+"""Servers and their clients, with the clients' numbers and states."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Closes a client with more than `most` unread bytes, and the largest while all together have more than `most_for_all`."""
+    """Closes slow clients: those with more than `most` unread bytes, and the largest if all have more than `most_for_all`."""
 
     def __init__(self, most: int, most_for_all: int, too_slow: Callable[[BrokerClient], None]) -> None:
         self._most = most
         self._most_for_all = most_for_all
         self._too_slow = too_slow
         self._slow: dict[BrokerClient, None] = {}
-        """Paused clients, including those that are leaving."""
+        """Paused clients, including those that are being closed."""
         self.waiting: int = 0
-        """Number of unread bytes of all these clients together."""
+        """Total number of their unread bytes."""
 
     def paused(self, client: BrokerClient) -> None:
         client.paused = True
@@ -42,16 +42,15 @@ class SlowReaders:
             client.waiting = 0
 
     def check(self, client: BrokerClient) -> None:
-        """Close slow clients that use too much of the broker's memory."""
         if self._count_waiting(client) > self._most:
             self._too_slow(client)
         elif self.waiting > self._most_for_all:
-            for other in self._slow:  # clients may have read by now
+            for other in self._slow:  # they may have read by now
                 self._count_waiting(other)
             if self.waiting > self._most_for_all:
                 greediest = max(self._slow, key=lambda other: other.waiting)
                 self._too_slow(greediest)
-                greediest.end.cut(1013, SLOW)  # frees its unread bytes now
+                greediest.end.cut(1013, SLOW)  # frees its unread bytes at once
                 self.resumed(greediest)
 
     def _count_waiting(self, client: BrokerClient) -> int:
@@ -62,17 +61,16 @@ class SlowReaders:
 
 
 REST: Final = 60.0
-"""Seconds before a number is reused."""
+"""Seconds before a number can be reused."""
 MOST_RESTING: Final = 100_000
-"""Above this number of resting numbers the oldest may be reused: billions of others are assigned first."""
+"""Maximum number of resting numbers. Older ones can be reused, but billions of others come first."""
 _NUMBERS: Final = 0xFFFFFFFF
 
 
 class ClientRegistry:
-    """The servers and clients of a broker.
+    """The servers and clients of a broker. `most` and `most_for_all` are those of `SlowReaders`.
 
-    The registry assigns client numbers, and only the client's server knows them. `most` and `most_for_all` are those of
-    `SlowReaders`.
+    A client's number is known only to its server.
     """
 
     def __init__(
@@ -93,16 +91,16 @@ class ClientRegistry:
         self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
         self.clients: dict[int, BrokerClient] = {}
-        """Maps numbers to clients, including those that are leaving or resting."""
+        """Clients by number, in all stages."""
         self._resting: deque[BrokerClient] = deque()
         self.draining: bool = False
-        """True if new clients and new requests are refused."""
+        """True if new clients and requests are rejected."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
     def server_joined(self, end: End, send: Callable[[bytes], None], id: str = "") -> Server | None:
-        """Add a server. If its id is in use, close it and return None."""
+        """Add a server, or close it and return None if its id is in use."""
         server = Server(end, send)
         if id and not self._name(server, id, ""):
             end.close(1008, f"the server id {id!r} is in use")
@@ -131,13 +129,13 @@ class ClientRegistry:
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
     def expel(self, server: Server, code: int, reason: str) -> None:
-        """Close a server. Until its connection has ended, its frames are ignored and it gets no clients."""
+        """Close a server. From now on, its frames are ignored and it does not get clients."""
         if not server.gone:
             server.end.close(code, reason)
             self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
-        """Note that a server is slow. The broker stops reading a client that sends something from now on."""
+        """Mark a server as slow: from now on, a client that sends something to it is not read any more."""
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
@@ -151,12 +149,14 @@ class ClientRegistry:
             client.end.release()
 
     def introduced(self, server: Server, frame: bytes) -> None:
-        """Handle the introduction of a polybus server, which has client number 0."""
+        """Handle a frame to client number 0, the introduction of a polybus server."""
         said = frames.introduction(frame)
         if said is None:
             self.drop(server, "unknown_client", "client number 0 belongs to the broker")
         elif server.id and server.clients and said[0] != server.id:
-            server.send(frames.welcome(frame, f"this is {server.id!r}: it has clients, and cannot be renamed {said[0]!r} now"))
+            server.send(
+                frames.welcome(frame, f"this is {server.id!r}: it already has clients, so it cannot be renamed to {said[0]!r}")
+            )
             self.counters.drop("refused")
         elif not self._name(server, *said):
             text = f"the server id {said[0]!r} is in use by another server"
@@ -165,10 +165,10 @@ class ClientRegistry:
             self.expel(server, 1008, text)
         else:
             if server.registered:
-                self.drop(server, "refused", f"{server.id!r} has introduced itself before")
+                self.drop(server, "refused", f"{server.id!r} has already introduced itself")
                 if server.gone:
                     return
-            else:  # send the facts of clients that it already has
+            else:  # send the facts about its existing clients
                 server.registered = True
                 for client in server.clients.values():
                     server.send(frames.control(client.number, wire.CONNECTED, _facts(client)))
@@ -179,11 +179,11 @@ class ClientRegistry:
     def client_joined(
         self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
     ) -> BrokerClient | None:
-        """Add a client. If there is no server for it, close it and return None."""
+        """Add a client, or close it and return None if there is no server for it."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
             self.counters.turned_away += 1
-            end.close(1013, f"there is no server {wanted!r} now" if wanted else "there is no server now: try again later")
+            end.close(1013, f"the server {wanted!r} is not connected" if wanted else "no server is connected: try again later")
             return None
         number = self._next_number()
         client = BrokerClient(number, end, send, server, wire.CLIENT.pack(number), params or {})
@@ -194,7 +194,7 @@ class ClientRegistry:
         return client
 
     def _choose(self, wanted: str) -> Server | None:
-        """Return the server connection with the fewest clients, of the wanted server if the client names one."""
+        """Return the connection with the fewest clients, of the wanted server if there is one."""
         able = [server for server in self.servers if not wanted or server.id == wanted]
         return min(able, key=lambda server: len(server.clients), default=None)
 
@@ -213,7 +213,7 @@ class ClientRegistry:
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
-        """Close a client. Until its connection has ended, its frames are ignored."""
+        """Close a client. From now on, its frames are ignored."""
         self.step(client, Event.SENT_AWAY, code, reason)
 
     def _too_slow(self, client: BrokerClient) -> None:
@@ -224,7 +224,7 @@ class ClientRegistry:
     # -- the table -------------------------------------------------------------------------------------------------------
 
     def step(self, client: BrokerClient, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
-        """Perform the action that the table defines for an event."""
+        """Apply `TABLE` to an event."""
         act, following = TABLE[client.stage][event]
         if following is not Stage.OPEN:
             client.server.clients.pop(client.number, None)
@@ -243,7 +243,7 @@ class ClientRegistry:
         self.counters.to_clients += 1
 
     def send(self, client: BrokerClient, frame: bytes) -> None:
-        """Send a frame to a client, and close it if it is too slow."""
+        """Send a frame to a client, and close a slow client."""
         client.send(frame)
         if client.paused:
             self.readers.check(client)
@@ -269,7 +269,6 @@ class ClientRegistry:
     # -- time, the end, and events ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Free the numbers that have rested for long enough."""
         while self._resting and self._resting[0].rests_until <= now:
             self.step(self._resting.popleft(), Event.RESTED)
 
@@ -280,7 +279,7 @@ class ClientRegistry:
             self.step(client, Event.DRAIN, 1001, "the broker is shutting down")
 
     def drop(self, party: BrokerClient | Server, reason: str, text: str) -> None:
-        """Count a dropped frame. Too many of them in one minute close the sender's connection."""
+        """Count a dropped frame. If there are too many in a minute, close the sender's connection."""
         self.counters.drop(reason)
         now = self._clock()
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
@@ -295,7 +294,7 @@ class ClientRegistry:
                 self.send_away(party, 1008, text)
 
     def busy(self) -> bool:
-        """True while a client or server waits for an answer."""
+        """Return True if a client or server waits for an answer."""
         return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())
 
     def stats(self) -> BrokerStats:
@@ -337,7 +336,7 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[_Act | None, Stage | None]]]] =
     Stage.LEAVING: {**_ignoring(_LEAVING), Event.CLIENT_GONE: (ClientRegistry._tell_closed, _RESTING)},
     Stage.RESTING: {**_ignoring(_RESTING), Event.RESTED: (ClientRegistry._free, None)},
 }
-"""Action and next stage by stage and event (CSB document, "Workflow with broker"). The stage is None if the number is freed."""
+"""Action and next stage for each stage and event (CSB document, "Workflow with broker"). None frees the number."""
 
 
 def _facts(client: BrokerClient) -> dict[str, object]:

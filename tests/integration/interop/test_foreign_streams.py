@@ -217,7 +217,7 @@ async def test_what_a_user_may_not_do_at_a_stream_is_said_with_what_to_allow(
         assert "error" not in await theirs.request("$JS.API.STREAM.CREATE.ORDERS", stream)
         for who, refused in (("blind", "STREAM.NAMES"), ("reader", "CONSUMER.DURABLE.CREATE.ORDERS.billing")):
             with pytest.raises(
-                Forbidden, match=rf"{refused}.*; a reader of a stream publishes to \$JS.API.STREAM.NAMES"
+                Forbidden, match=rf"{refused}.*; to read a stream, a user publishes to \$JS.API.STREAM.NAMES"
             ) as caught:
                 async with connect(as_user(restricted, who), bus=worker()):
                     raise AssertionError
@@ -265,7 +265,7 @@ async def test_dead_letters_want_two_rights_more_and_say_which_is_missing(
         await refused(
             connect(at("lost"), bus=worker()),
             Forbidden,
-            match=r"STREAM.INFO.LETTERS.*; a reader of a stream publishes to .*dead_letters=",
+            match=r"STREAM.INFO.LETTERS.*; to read a stream, a user publishes to .*dead_letters=",
         )
         await theirs.publish("orders.placed", 7, id="7")
         async with connect(at("careless"), bus=worker()):

@@ -73,7 +73,7 @@ def test_commands_at_a_cluster_trust_the_authority_of_ca(run: Run, tmp_path: Pat
         assert run("dead", "list", url, *trust).out.startswith("no dead letters")
         done = run("doctor", url, *trust)
         assert done.status == 0, done.out + done.err
-        assert "no other node is in the cluster 'shop'" in done.out
+        assert "there is no other node in the cluster 'shop'" in done.out
         refused = run("store", "list", url)
         assert refused.status == 1
         assert "certificate is not trusted" in refused.err
@@ -122,14 +122,14 @@ def test_doctor_takes_every_step_and_tells_whether_a_server_has_jetstream(run: R
         done = run("doctor", keeping.url + "/shop")
         assert done.status == 0
         assert "0 streams, 0 consumers" in done.out
-        assert "no other node is in the cluster 'shop'" in done.err
+        assert "there is no other node in the cluster 'shop'" in done.err
     done = run("doctor", server.url)
     assert done.status == 0
     assert "a nats network, with wildcards" in done.out
     assert "no handler, as expected" in done.out
     done = run("doctor", server.url + "/shop")
     assert done.status == 0
-    assert "jetstream: off: only Store and durable= need it" in done.err
+    assert "jetstream: off: only Store and durable= require it" in done.err
 
 
 def test_doctor_names_the_permission_that_a_node_lacks(run: Run) -> None:
@@ -140,7 +140,7 @@ def test_doctor_names_the_permission_that_a_node_lacks(run: Run) -> None:
         url = one.url.replace("://", "://ann:secret@")
         done = run("doctor", url + "/shop")
         assert done.status == 0, done.err
-        assert "this user may not ask $JS.API.INFO; allow this user to publish to $JS.API.INFO" in done.err
+        assert "this user may not request $JS.API.INFO; allow this user to publish to $JS.API.INFO" in done.err
         done = run("doctor", url + "/store")
         assert done.status == 1
         assert 'Permissions Violation for Subscription to "store.' in done.err

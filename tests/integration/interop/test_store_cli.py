@@ -110,10 +110,13 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
         (["dead", "retry", "{url}"], "polybus: which? Give their numbers, as polybus dead list shows them, or --all"),
         (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Each letter has one handler: give their"),
         (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost for good: confirm with --yes"),
-        (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "polybus: --max-age 'week': a number and s, m, h or d"),
+        (
+            ["store", "add", "{url}", "a", "a.>", "--max-age", "week"],
+            "polybus: --max-age 'week': use a number followed by s, m, h or d",
+        ),
         (
             ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1X"],
-            "polybus: --max-bytes '1X': a number of bytes, such as 500M or",
+            "polybus: --max-bytes '1X': use a number of bytes, such as 500M or",
         ),
         (["store", "add", "{url}", "a b", "a.>"], "polybus: Store('a b'): 1 to 100 letters, digits, '-' and '_'"),
         (["store", "list", "{bare}"], "is not a cluster: its URL has a name after the host"),
@@ -153,7 +156,7 @@ def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(ke
     anyio.run(die, url)
     status, out, err = run("dead", "retry", url, "--all")
     assert (status, out) == (2, "2 dead letters stored again\n")
-    assert [line.partition(": not a dead letter of polybus")[0] for line in err.splitlines()] == [
+    assert [line.partition(": not a polybus dead letter")[0] for line in err.splitlines()] == [
         "polybus: dead letter 2",
         "polybus: dead letter 3",
     ]
@@ -201,7 +204,7 @@ async def die_in_a_stream_of_others(url: str) -> None:
 def test_dead_letters_of_a_stream_of_others_from_the_shell(keeping: NatsServer, run: Run) -> None:
     url = f"{keeping.url}?dead_letters=dead.orders"
     status, _, err = run("dead", "list", url)
-    assert (status, "no stream of this NATS network keeps all of 'dead.orders.>'" in err) == (2, True)
+    assert (status, "no stream of this NATS network stores all of 'dead.orders.>'" in err) == (2, True)
     anyio.run(die_in_a_stream_of_others, url)
     assert "  billing  orders.placed  1 attempt: " in run("dead", "list", url)[1]
     shown = run("dead", "show", url, "1")[1]

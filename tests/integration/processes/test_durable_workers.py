@@ -49,7 +49,7 @@ async def test_without_a_folder_the_program_says_so_once_and_starts_nothing(monk
     try:
         assert await crew.ended() != 0
         assert crew.log().count("Traceback") == 1
-        assert crew.log().count("set POLYBUS_STORE to one") == 1
+        assert crew.log().count("set POLYBUS_STORE to a folder") == 1
     finally:
         crew.stop()
 
@@ -82,5 +82,5 @@ def test_a_bus_that_wants_to_keep_something_is_refused_before_a_worker_is_starte
     bus = Bus(cluster=Cluster(stores=stores))
     if not stores:
         bus.on("orders.placed", durable="billing")(bill)
-    with pytest.raises(LocalProtocolError, match=r"workers=2: .* has no folder for them: set POLYBUS_STORE to one"):
+    with pytest.raises(LocalProtocolError, match=r"workers=2: .* has no folder for them: set POLYBUS_STORE to a folder"):
         polybus.run(bus, workers=2)

@@ -343,9 +343,9 @@ PUBLIC = "csb+tcp://0.0.0.0:0"
 @pytest.mark.parametrize(
     ("clients", "servers", "options", "error", "said"),
     [
-        ("ubre+tcp://127.0.0.1:0", TCP, {}, ValueError, "a broker speaks csb"),
+        ("ubre+tcp://127.0.0.1:0", TCP, {}, ValueError, "a broker requires csb"),
         (TCP, "csb+tcp://127.0.0.1:0?side=broker-server", {}, ValueError, "with which a server connects"),
-        ((), TCP, {}, ValueError, "needs an address"),
+        ((), TCP, {}, ValueError, "requires an address"),
         ("127.0.0.1", TCP, {}, ValueError, "is not a bus URL"),
         (PUBLIC, TCP, {}, LocalProtocolError, "can be reached from other machines"),
         (TCP, PUBLIC, {}, LocalProtocolError, "can be reached from other machines"),

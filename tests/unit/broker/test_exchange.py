@@ -58,7 +58,7 @@ def test_a_client_may_ask_for_its_server() -> None:
     assert all(entered(exchange, "b")[1].server is other for _ in range(3))
     wire = Wire()
     assert exchange.registry.client_joined(wire, wire.send, "c") is None
-    assert wire.closed == (1013, "there is no server 'c' now")
+    assert wire.closed == (1013, "the server 'c' is not connected")
     assert exchange.registry.stats().turned_away == 1
 
 

@@ -76,7 +76,7 @@ BAD_PEM = "no certificate"
         ("bench --subject a", "add its URL"),
         ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --drain inf", "--drain"),
         ("broker --clients csb+tcp://0.0.0.0:0 --servers csb+tcp://127.0.0.1:0", "--insecure"),
-        ("broker --clients ubre+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0", "a broker speaks csb"),
+        ("broker --clients ubre+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0", "a broker requires csb"),
         ("broker --clients csb+tcp://127.0.0.1:0", "--servers"),
         ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --key x", "--cert"),
         ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --metrics 9100", "http://127.0.0.1:9100"),

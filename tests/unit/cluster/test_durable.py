@@ -84,7 +84,7 @@ async def test_what_is_published_twice_under_an_id_is_stored_once_and_the_id_is_
 
 async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
     async with node(engine, WORK, name=name) as bus:
-        with pytest.raises(LocalProtocolError, match=r"publish\('other', id='7'\): only a store uses an id"):
+        with pytest.raises(LocalProtocolError, match=r"publish\('other', id='7'\): id= is only for stores"):
             await bus.publish("other", 1, id="7")
         with pytest.raises(LocalProtocolError, match=r"leave out to="):
             await bus.publish("work.begun", 1, id="7", to=[])
@@ -392,9 +392,13 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
     [
         ([WORK, Store("more", "work.begun")], [], "cannot be created: the NATS server says: subjects overlap"),
         ([Store("many", "many.>", replicas=3)], [], "the store '.*many' cannot be created: .*replicas > 1 not supported"),
-        ([], [("work.>", {})], r"stored publications of 'work.>': no store keeps it. Name one in Cluster\(stores="),
-        ([Store("part", "work.x")], [("work.>", {})], "the store .*-part keeps only a part of it"),
-        ([Store("part", "work.x")], [("*.x", {})], "the store .*-part keeps only a part of it"),
+        (
+            [],
+            [("work.>", {})],
+            r"stored publications of 'work.>': no store has this subject. Add it to a store, for example Cluster\(stores=",
+        ),
+        ([Store("part", "work.x")], [("work.>", {})], "the store .*-part only has some of these subjects"),
+        ([Store("part", "work.x")], [("*.x", {})], "the store .*-part only has some of these subjects"),
         ([Store("all", "/vehicle/1/2/3")], [("/vehicle/1/2/*", {})], "a pattern of URIs would also acknowledge publications"),
         ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "in a store with work=True, durable= names"),
         ([QUEUE], [("work.x", {"start": "new"})], "a store with work=True requires start="),

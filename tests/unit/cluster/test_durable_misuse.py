@@ -33,8 +33,8 @@ async def test_durable_handlers_need_a_cluster_and_are_registered_before_enterin
     for bus in (alone, named):
         bus.on("work.>", durable="billing")(bill)
     for bus in (Bus(cluster=Cluster(stores=[WORK])), named):
-        await refused(bus, LocalProtocolError, match=r"none is named: set POLYBUS_CLUSTER")
-    text = r"bill: durable='billing' needs the engine of a cluster.*Bus\(cluster='auto'\)"
+        await refused(bus, LocalProtocolError, match=r"none is configured: set POLYBUS_CLUSTER")
+    text = r"bill: durable='billing' requires the engine of a cluster.*Bus\(cluster='auto'\)"
     await refused(alone, LocalProtocolError, match=text)
     async with Bus() as bus:
         with pytest.raises(LocalProtocolError, match="bill: register durable='billing' before you enter the bus"):
@@ -66,9 +66,9 @@ async def test_durable_handlers_need_a_cluster_and_are_registered_before_enterin
         ({"durable": "b", "retry": Retry(backoff=1e11)}, ValueError, "backoff=100000000000.0: less than 290 years"),
         ({"durable": "b", "retry": Retry(backoff=Backoff(maximum=1e300))}, ValueError, "backoff=1e+300: less than 290 years"),
         ({"retry": Retry()}, ValueError, "requires durable=, for example durable='billing'"),
-        ({"ack_wait": 5}, ValueError, "ack_wait=5 needs durable="),
-        ({"start": "new"}, ValueError, "start='new' needs durable="),
-        ({"ordered": True}, ValueError, "ordered=True needs durable="),
+        ({"ack_wait": 5}, ValueError, "ack_wait=5 requires durable="),
+        ({"start": "new"}, ValueError, "start='new' requires durable="),
+        ({"ordered": True}, ValueError, "ordered=True requires durable="),
     ],
 )
 def test_what_a_durable_handler_cannot_be_is_said_at_once(options: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -127,7 +127,7 @@ async def test_two_functions_of_one_durable_name_are_named_before_the_engine_mak
         bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
         for function in (bill, lambda number: None):
             bus.on("work.x", durable="billing")(function)
-        text = r"durable='billing' is the name of two handlers, bill and .*<lambda>, and the publications would be split"
+        text = r"durable='billing' is the name of two handlers, bill and .*<lambda>, so publications would be split"
         await refused(bus, LocalProtocolError, match=text)
         async with Bus(cluster=engine.url) as other:
             assert await Administration.of(other).stores() == []

@@ -111,15 +111,15 @@ async def test_what_no_attempt_can_handle_stays_in_their_stream(
     misfit, failed = sorted(event.reason for event in told)
     assert misfit.startswith("durable billing: it does not fit")
     assert failed.endswith("bill failed: RuntimeError: the bank does not answer")
-    assert f"without dead_letters= no letter is kept: it was 1 of {name.upper()}" in caplog.text
-    assert f"without dead_letters= no letter is kept: it was 2 of {name.upper()}" in caplog.text
+    assert f"without dead_letters= no letter is stored: it was 1 of {name.upper()}" in caplog.text
+    assert f"without dead_letters= no letter is stored: it was 2 of {name.upper()}" in caplog.text
 
 
 async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: Any, name: str) -> None:
     bus, url = Bus(), f"{engine.url}?dead_letters=dead.{name}"
     failing(bus, f"{name}.*")
     async with owner(engine, name) as theirs:
-        text = f"dead_letters='dead.{name}': no stream of this NATS network keeps"
+        text = f"dead_letters='dead.{name}': no stream of this NATS network stores"
         await refused(connect(url, bus=bus), LocalProtocolError, match=text)
         await ask(theirs, f"STREAM.CREATE.DEAD{name}", for_letters(name))
         await theirs.publish(f"{name}.placed", 7, id="seven", headers={"x-shop": "7"})
@@ -316,7 +316,9 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
         bus.serve(f"ubre+memory://{name}"),
         connect(f"ubre+memory://{name}", bus=page) as to_bus,
     ):
-        with pytest.raises(LocalProtocolError, match=r"'nobody' is not stored: no stream of this NATS network keeps it"):
+        with pytest.raises(
+            LocalProtocolError, match=r"'nobody' is not stored: no stream of this NATS network has this subject"
+        ):
             await theirs.publish("nobody", 1, id="1", timeout=2 * BOUND)  # said at once, as the server knows
         with pytest.raises(LocalProtocolError, match=r"the header 'Nats-TTL' is an instruction for the engine"):
             await theirs.publish(f"{name}.placed", 1, id="1", headers={"Nats-TTL": "1"})
@@ -325,9 +327,9 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
         with pytest.raises(Unsupported, match="7 is a number"):
             await theirs.publish(7, 1, id="1", timeout=20)
         (peer,) = bus.peers
-        with pytest.raises(Unsupported, match="a link of ubre has no stores"):
+        with pytest.raises(Unsupported, match="ubre does not support stores"):
             await peer.publish("news", 1, id="1")
-        await refused(peer.subscribe("news", durable="audit"), Unsupported, match="a link of ubre has no stores")
+        await refused(peer.subscribe("news", durable="audit"), Unsupported, match="ubre does not support stores")
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------------
@@ -337,7 +339,7 @@ async def test_a_pattern_that_no_stream_keeps_or_this_wire_cannot_carry_is_one_c
     bus = Bus()
     bus.on("elsewhere.>", durable="billing")(lambda number: None)
     async with owner(engine, name, subjects=[f"{name}.placed.*"]) as theirs:
-        text = r"stored publications of 'elsewhere.>': no store keeps it. Ask the owner for a stream with that subject"
+        text = r"stored publications of 'elsewhere.>': no store has this subject. Ask the owner for a stream with this subject"
         await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
         await refused(theirs.subscribe("elsewhere.>", start="all"), LocalProtocolError, match=text)
         text = f"the store {name.upper()} only has some of these subjects"
@@ -404,7 +406,7 @@ async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, n
     bus = Bus()
     bus.on(f"{name}.placed", durable="billing")(lambda number: None)
     async with owner(engine, name, subjects=[f"{name}.placed", f"{name}.dead.audit.>"]):
-        text = rf"dead_letters='{name}.dead': no stream .* keeps all of '{name}.dead.>'"
+        text = rf"dead_letters='{name}.dead': no stream .* stores all of '{name}.dead.>'"
         await refused(connect(f"{engine.url}?dead_letters={name}.dead", bus=bus), LocalProtocolError, match=text)
 
 

@@ -210,7 +210,7 @@ async def test_without_a_cluster_or_a_store_it_is_one_clear_error(engine: Any, n
         await refused(alone.subscribe("work.do", durable="audit"), LocalProtocolError, match="requires the engine of a cluster")
     async with node(engine, name=name) as bus:
         for subscription in (bus.subscribe("work.do", durable="audit"), bus.subscribe("work.do", start="all")):
-            await refused(subscription, LocalProtocolError, match="'work.do': no store keeps it")
+            await refused(subscription, LocalProtocolError, match="'work.do': no store has this subject")
 
 
 async def test_a_message_of_another_kind_cannot_be_settled() -> None:
