@@ -254,7 +254,7 @@ async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(en
             [letter] = await until_letters(administration)
             await all_done(bus, f"{name}-work", "billing")
         assert (letter.body, letter.headers, letter.left_out, letter.id) == (b"1", {"y": "8"}, "headers", "order-1")
-        assert "unreadable" in letter.death
+        assert "cannot be read" in letter.death
         with pytest.raises(LocalProtocolError, match="has no dead letter 1"):
             await administration.letter(letter.whole)
         assert (await administration.store("work")).publications == 0
