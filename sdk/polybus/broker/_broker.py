@@ -48,7 +48,7 @@ WANTED = "x-csb-server"
 
 @frozen
 class Side:
-    """What to do with the connections of one side: clients or servers.
+    """Handles the connections of one side: clients or servers.
 
     Attributes:
         join: Creates a participant for a connection. Returns None if it has closed the connection instead.

@@ -1,4 +1,4 @@
-"""What `Broker.events` and `Broker.stats` return."""
+"""The events and statistics of a broker."""
 
 from __future__ import annotations
 

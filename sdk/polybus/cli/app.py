@@ -39,7 +39,7 @@ _COMMANDS: Final = {
     "store": ("stores:stores", "Manage the stores of a cluster."),
     "dead": ("stores:dead", "List, retry and drop dead letters."),
 }
-"""Where each command is, as module:attribute, and its help line. Listing the commands imports none of them."""
+"""Module, attribute and help line of each command. Listing the commands imports none of them."""
 
 
 class _Group(TyperGroup):

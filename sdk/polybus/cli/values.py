@@ -1,4 +1,4 @@
-"""What options mean (connections, headers, certificates, bodies, subjects), and JSON output."""
+"""Parses options (connections, headers, certificates, bodies, subjects), and formats JSON."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Delivery:
     size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
-    """What was decided by a method of the message, for error texts."""
+    """The decision made by a method of the message, for error texts."""
     ended: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

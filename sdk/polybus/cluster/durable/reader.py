@@ -56,7 +56,7 @@ class Pull:
     _began: float = field(default=0.0, init=False)
     """Time of the oldest open request."""
     _came: bool = field(default=False, init=False)
-    """Whether a publication has arrived since `_began`."""
+    """True if a publication has arrived since `_began`."""
     _heard: float = field(default=0.0, init=False)
     _look_at: float = field(default=0.0, init=False)
     """Time when a lost consumer is looked up."""

@@ -53,7 +53,7 @@ def _copied(stream: str, number: int) -> str:
 
 
 _CHECKS, _PAUSE = 50, 0.1
-"""How often to check whether a copy is complete, and seconds between checks."""
+"""Number of checks whether a copy is complete, and seconds between them."""
 _COPIES: Final = "JS_SRC_"
 """Prefix of the consumers with which a server copies from a stream. Releases before 2.10 do not list them."""
 _ARGUMENTS: Final = {
