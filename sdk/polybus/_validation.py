@@ -67,7 +67,6 @@ def check_count(value: Any, name: str, least: int = 1, most: int | None = None) 
 
 
 def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
-
     def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
         check_count(value, attribute.name, least)
 
@@ -78,6 +77,12 @@ def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
     """Check a time like `seconds`, but reject 0. An attrs validator."""
     if seconds(value, attribute.name) == 0:
         raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
+
+
+def yes_or_no(_: Any, attribute: Attribute[Any], value: object) -> None:
+    """Check a bool, as an attrs validator."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{attribute.name}={shown(value)}: True or False, not {type(value).__name__}")
 
 
 def check_type(value: Any, kind: type, name: str, example: str) -> None:

@@ -172,7 +172,7 @@ def writes_aliases(model: Any) -> bool:
 
 @lru_cache(256)
 def _dumper(kind: type) -> Callable[..., Any]:
-    from pydantic import TypeAdapter  # installed: the class is one of its own
+    from pydantic import TypeAdapter  # installed, because the class is one of its own
 
     return TypeAdapter(kind).dump_python
 
@@ -489,7 +489,7 @@ def _explain(value: Any, error: Exception) -> EncodeError:
         return EncodeError("nested too deeply, or contains itself", "$")
     try:
         path, part = part_that_fails(value, _is_json)
-    except Exception:  # of an object that fails again when it is searched
+    except Exception:  # the object fails again when its parts are read
         path, part = "$", value
     return EncodeError(f"{type(part).__name__} cannot be written as JSON: {error}", path)
 

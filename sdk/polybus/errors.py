@@ -107,7 +107,7 @@ class _ByCode(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is RequestError:
-            return _by_code(*args, **kwargs)
+            return make_request_error(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
 
@@ -305,11 +305,10 @@ def class_of(code: Code, reason: str | None) -> type[RequestError]:
     return _CLASSES.get(code, RemoteError)
 
 
-def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
-    return make_request_error(as_code(code), text, reason=reason, detail=detail)
-
-
-def make_request_error(code: Code, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
+def make_request_error(
+    code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None
+) -> RequestError:
+    code = as_code(code)
     return _made(class_of(code, reason), code, text, reason, detail)
 
 

@@ -173,7 +173,7 @@ class Message(Generic[T_co]):
             self.raw = self.checked = chosen.encode(value)
             self.format = chosen
             return self.raw
-        # Kept in `shared` for the next peer on a wire with this format.
+        # Stored for the next peer with this format.
         shared = self.shared
         again = shared.get(chosen)
         if again is None:

@@ -14,7 +14,7 @@ from attrs import field, frozen
 from msgspec import Struct
 
 from ._util.pattern_index import tokens_overlap
-from ._validation import at_least, check_count, check_tls, check_type, seconds, shown
+from ._validation import at_least, check_count, check_tls, check_type, seconds, shown, yes_or_no
 from .secrets import shown_url
 from .subjects import check_pattern, is_pattern, wire_pattern
 
@@ -76,11 +76,6 @@ def _servers(store: Any, attribute: Any, value: Any) -> None:
         raise ValueError(f"{attribute.name}={shown(value)}: 1 to {_SERVERS}")
 
 
-def _yes_or_no(store: Any, attribute: Any, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"Store({attribute.name}={shown(value)}): True or False, not {type(value).__name__}")
-
-
 @frozen(init=False)
 class Store:
     """A store in the engine of a cluster: ``Store("orders", "orders.>", max_age=timedelta(days=7))``
@@ -112,7 +107,7 @@ class Store:
     max_bytes: int | None = field(default=None, validator=_size)
     replicas: int = field(default=1, validator=_servers)
     dedup: float | timedelta = field(default=120.0, validator=_window)
-    work: bool = field(default=False, validator=_yes_or_no)
+    work: bool = field(default=False, validator=yes_or_no)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ._validation import at_least, seconds, shown
+from ._validation import at_least, seconds, shown, yes_or_no
 from .backoff import Backoff
 from .errors import BusError, Code, ConnectFailed, Disconnected, QueueFull, RequestError, TooLarge, as_code
 
@@ -34,11 +34,6 @@ def _codes(given: Any) -> frozenset[Code]:
     return frozenset(as_code(code) for code in given)
 
 
-def _yes_or_no(_: Any, attribute: Any, given: Any) -> None:
-    if not isinstance(given, bool):
-        raise TypeError(f"{attribute.name}={shown(given)}: True or False, not {type(given).__name__}")
-
-
 @frozen
 class Retry:
     """Policy for retrying a request: ``bus.request("door.open", 7, timeout=10, retry=Retry())``
@@ -61,7 +56,7 @@ class Retry:
 
     attempts: int = field(default=5, validator=at_least(1))
     backoff: Backoff | tuple[float, ...] = field(factory=lambda: Backoff(initial=0.1, maximum=5.0), converter=_pauses)
-    idempotent: bool = field(default=False, validator=_yes_or_no, kw_only=True)
+    idempotent: bool = field(default=False, validator=yes_or_no, kw_only=True)
     codes: frozenset[Code] = field(
         default=frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED}), converter=_codes, kw_only=True
     )

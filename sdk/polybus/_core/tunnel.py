@@ -306,7 +306,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self._grant(size)
         if self._why is not None and not self._told and (not self._items or self._error is not None):
             self._told = True
-            self.discard()  # frames that came without a reader
+            self.discard()  # unread frames
             receiver.closed(self._why)
 
     # -- closing ---------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class FrameChannel(Channel[bytes, bytes]):
     def cut(self, why: Closed) -> None:
         """End both halves at once, and send the reason."""
         if self.id is None:
-            return  # the other side does not know of it
+            return  # the other side does not know this channel yet
         self._drop()
         self._goodbye = self._goodbye or why
         if not self._done:

@@ -148,8 +148,11 @@ def _add_address(found: dict[str, bytes], sock: socket.socket) -> None:
     address = sock.getsockname()
     if sock.family in (socket.AF_INET, socket.AF_INET6) and address[1]:
         shown = key = address_of(sock.family, address)
-    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # without a file: a name taken above
-        shown, key = address, f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}"  # another may get its path later
+    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # has no file: a name claimed above
+        shown, key = (
+            address,
+            f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}",
+        )  # another socket may get this path later
     else:
         return
     found[shown] = b"\0polybus " + sha256(key.encode()).hexdigest().encode()
@@ -207,7 +210,7 @@ class Attachment:
     async def running(self, app: Any) -> AsyncIterator[None]:
         """Run the bus during a lifespan. Raises `LocalProtocolError` if it runs in another event loop."""
         self._take_loop()
-        if self._listener is not None:  # a connection was first, or a router is included twice
+        if self._listener is not None:  # a connection came first, or a router is included twice
             yield
             return
         self._managed = True

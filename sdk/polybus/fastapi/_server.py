@@ -177,7 +177,7 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
             return
         if self._worker is not None and sig == signal.SIGTERM:
-            return  # it may come twice, from supervisor and service manager; SIGINT is the second signal here
+            return  # may arrive twice, from supervisor and service manager: only SIGINT is a second signal
         logger.warning("second signal, ending at once")
         self.force_exit = True
         if self._loop is not None and self._farewell is not None:

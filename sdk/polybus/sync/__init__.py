@@ -169,7 +169,7 @@ class Bus(BlockingBus):
         life = self._life
         if life is not None:
             life.end(kind, error, trace)
-            if not life.loop.forked:  # a fork cannot reopen it: it has half of a bus of another process
+            if not life.loop.forked:  # a fork cannot reopen the bus, whose thread is in another process
                 self._life = None
 
     def __del__(self) -> None:

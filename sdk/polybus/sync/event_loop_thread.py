@@ -249,7 +249,7 @@ class OwnedBus:
                     self._held.__exit__(*(error or (None, None, None)))
                 if parts_of(self._bus).services.runtime is not None:  # a block is still open, and the loop ends now
                     self.loop(self._leave)
-            except KeyboardInterrupt:  # Ctrl-C even here
+            except KeyboardInterrupt:  # Ctrl-C during the exit
                 self.loop.start(self._bus.aclose)
                 raise
             finally:

@@ -76,10 +76,9 @@ def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
 
 
 _SUMMARIES: Final = {
-    "request": "Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can."
+    "request": "Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that."
 }
 _WORDS: Final = (
-    (r"\(on awaiting\) ", ""),
     (r"When awaited, i", "I"),
     (r"\basync (with|for|context manager)\b", r"\1"),
     (r"\bawait ", ""),

@@ -71,7 +71,7 @@ class BlockingPeer(Twin):
         """Network address, if the transport knows it."""
     @property
     def protocol(self) -> str:
-        """"""
+        """Name of the protocol."""
     @property
     def transport(self) -> str:
         """Name of the transport; empty while the link is down."""
@@ -124,7 +124,7 @@ class BlockingPeer(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
+        """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
@@ -133,7 +133,7 @@ class BlockingPeer(Twin):
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
-            BusError: As for `Reply`.
+            BusError: See `Reply`.
         """
     @overload
     def publish(
@@ -220,8 +220,8 @@ class BlockingPeer(Twin):
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `BlockingBus.subscribe`.
-            Unsupported: (on entering) If the protocol or the peer doesn't support the subscription.
-            Disconnected: (on entering, while iterating) If the peer has left.
+            Unsupported: On entry, if the protocol or the peer doesn't support the subscription.
+            Disconnected: On entry or while iterating, if the peer has left.
         """
     @overload
     def notify(
@@ -261,7 +261,7 @@ class BlockingPeer(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
-            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
+            BusError: On entry or while iterating, as for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -281,7 +281,7 @@ class BlockingPeer(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
-            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
+            BusError: On entry or while iterating, as for `BlockingBus.channel`.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
         """Return a connector for a connection to this peer through the existing link. See `BlockingBus.tunnel`.
@@ -373,7 +373,7 @@ class BlockingRemotePeer(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
+        """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
@@ -382,7 +382,7 @@ class BlockingRemotePeer(Twin):
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
-            BusError: As for `Reply`.
+            BusError: See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -426,7 +426,7 @@ class BlockingRemotePeer(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
-            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
+            BusError: On entry or while iterating, as for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -446,7 +446,7 @@ class BlockingRemotePeer(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
-            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
+            BusError: On entry or while iterating, as for `BlockingBus.channel`.
         """
 
 class BlockingUser(Twin):
@@ -514,7 +514,7 @@ class BlockingUser(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
+        """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
@@ -523,7 +523,7 @@ class BlockingUser(Twin):
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
-            BusError: As for `Reply`.
+            BusError: See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -567,7 +567,7 @@ class BlockingUser(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
-            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
+            BusError: On entry or while iterating, as for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -587,7 +587,7 @@ class BlockingUser(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
-            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
+            BusError: On entry or while iterating, as for `BlockingBus.channel`.
         """
     def online(self) -> bool:
         """Check whether the user is connected to this bus or another node. The check takes a round trip; nothing is cached.
@@ -671,7 +671,7 @@ class BlockingCaller(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
+        """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
@@ -680,7 +680,7 @@ class BlockingCaller(Twin):
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
-            BusError: As for `Reply`.
+            BusError: See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -711,7 +711,7 @@ class BlockingCaller(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
-            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
+            BusError: On entry or while iterating, as for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -731,7 +731,7 @@ class BlockingCaller(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
-            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
+            BusError: On entry or while iterating, as for `BlockingBus.channel`.
         """
 
 class BlockingListener(Twin):
@@ -741,7 +741,7 @@ class BlockingListener(Twin):
     def __init__(self, original: Listener, run: Run) -> None: ...
     @property
     def url(self) -> str:
-        """"""
+        """URL for clients, with its options and the actual port."""
     @property
     def peers(self) -> list[BlockingPeer]:
         """Peers that are connected through this listener."""
@@ -816,7 +816,7 @@ class BlockingBus(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
+        """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
         bus opened, or over the opened link whose ``serves=`` matches.

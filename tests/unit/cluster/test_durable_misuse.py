@@ -105,7 +105,7 @@ def _any(value: Any) -> Any:
             "stores 'work' and 'more': 'work.>' and 'work.x' have subjects in common, but a subject belongs to one store",
         ),
         (lambda: Store("a", "a.>", dedup=0), ValueError, "dedup=0: more than 0 seconds"),
-        (lambda: Store("a", "a.>", work=_any(1)), TypeError, "Store(work=1): True or False, not int"),
+        (lambda: Store("a", "a.>", work=_any(1)), TypeError, "work=1: True or False, not int"),
         (lambda: Cluster(stores=WORK), TypeError, "several stores, for example stores=[Store('orders', 'orders.>')]"),
         (lambda: Cluster(stores=["work"]), TypeError, "stores='work': Store, not str"),
         (lambda: Cluster(stores=[WORK, WORK]), ValueError, "one Store for each name"),

@@ -118,7 +118,7 @@ class BusGate:
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         try:
             outcome = await self._services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program ends, and the client should not have to wait for that
+        except KeyboardInterrupt:  # the program is exiting: answer the client first
             decided(_UNKNOWN)
             raise
         decided(outcome)
@@ -144,12 +144,15 @@ class BusGate:
 
 
 class Listener:
-    """An address at which a bus accepts links."""
+    """An address at which a bus accepts links.
+
+    Attributes:
+        url: URL for clients, with its options and the actual port.
+    """
 
     def __init__(self, gate: BusGate) -> None:
         self._gate = gate
         self.url: str = gate.url
-        """URL for clients, with its options and the actual port."""
 
     @property
     def peers(self) -> list[Peer]:
@@ -276,7 +279,7 @@ class Serving:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         life = self._parts.life
         try:
-            if self._parts.services.runtime is self._runtime and not life.is_last():  # the last one out closes everything
+            if self._parts.services.runtime is self._runtime and not life.is_last():  # the last exit closes all links
                 await to_the_end(self._stop, error is None)
         finally:
             await life.leave(self._runtime, error)

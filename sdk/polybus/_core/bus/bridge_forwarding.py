@@ -454,7 +454,7 @@ class BridgedCall(Call, eq=False, kw_only=True):
         self.discard()
         super().end()
 
-    def discard(self) -> None:  # the only call for one that still waits when its peer leaves
+    def discard(self) -> None:  # called instead of `end` if a peer leaves while its request is waiting
         self._route.calls.pop(self, None)
 
 
@@ -525,7 +525,7 @@ class PublicationForwarder(HandlerSubscription):
         on = message.with_headers(message.headers)
         if message.subject != self.pattern and not matches(self.pattern, message.subject):
             on.subject = self._spelled(message)
-        on.extras = message.attributes or None  # some kinds of messages create them on access
+        on.extras = message.attributes or None  # some kinds of messages create attributes on access
         on.shared[VIA] = str(self._route.here.pubsub.deduplicator.via_of(message)).encode()
         on.peer = message.peer
         if message.peer is not None or OF_PEERS in message.shared:
@@ -546,7 +546,7 @@ class PublicationForwarder(HandlerSubscription):
             target = route.target(message.subject)
             via = here.deduplicator.via_of(message)
             if there.deduplicator.is_own(via):
-                return  # nothing is lost, even beyond the limit of hops
+                return  # the target bus published it, so nothing is lost
             if via.hops >= route.here.services.limits.hops:
                 here.relay.stop(message, via.hops)
                 return
@@ -558,5 +558,5 @@ class PublicationForwarder(HandlerSubscription):
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
             await there.publisher.publish_bridged(on, via, now + USUAL, of_peers=OF_PEERS in message.shared)
-        except BusError as error:  # from some peer or its wire; the others have it
+        except BusError as error:  # one peer failed; the others have the publication
             route.lost(message, error)

@@ -195,7 +195,7 @@ class BusParts:
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
     def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
-        from .bridge_forwarding import InnerRoute  # only nodes of clusters have one
+        from .bridge_forwarding import InnerRoute  # only nodes of clusters need it
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
         if message.kind is Kind.OPEN:

@@ -234,7 +234,7 @@ class Connecting:
             return await self._connected()
         except BaseException as error:
             await self._recorded()
-            if isinstance(error, BusError):  # the text has the lower reason; an error of the application is the cause
+            if isinstance(error, BusError):  # the text has the reason of an OSError; an application's error stays the cause
                 below = isinstance(error.__cause__, (OSError, EOFError))
                 raise error.with_traceback(None) from (None if below else error.__cause__)
             raise
@@ -268,7 +268,7 @@ class Connecting:
             await links.announced(link)
             if self._services.outgoing and link.peer is not None and not link.peer.reads_headers and link.peer.may_be_ours:
                 await link.peer.extended()  # otherwise the first request would lack the hooks' headers
-            if (why := link.ends) is not None:  # refused while it was being identified
+            if (why := link.ends) is not None:  # the server rejected the link in the meantime
                 raise self._failure(link, why)
             if self._keeps:
                 await links.storage.attach(link)
@@ -300,9 +300,9 @@ class Connecting:
         try:
             if self._siblings:
                 if error is None and life.is_last(1 + len(self._siblings)):
-                    await life.drain()  # the last exit: handlers finish before any of the connections goes
+                    await life.drain()  # the last exit: handlers finish before any connection closes
                 await self._others.__aexit__(None if error is None else type(error), error, None)
-            if not life.is_last():  # the last one out closes everything
+            if not life.is_last():  # the last exit closes all links
                 await to_the_end(partial(self._parts.links.close, link, drain=error is None))
         finally:
             await life.leave(self._runtime, error)
@@ -319,7 +319,7 @@ class Connecting:
                 break
             except ConnectFailed as error:
                 left = until - time()
-                if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
+                if left <= 0 or EndpointFeatures.of(self._connector).spent:  # a message port works only once
                     of_cluster = self._inner is not None
                     if (attempt == 0 or of_cluster) and (advice := advice_for(error, of_cluster)) is not None:
                         raise ConnectFailed(error.url, f"{error.reason}{advice}") from error.__cause__
@@ -342,7 +342,7 @@ class Connecting:
         began = runtime.time()
         transport = await self._connector.connect(options)
         took = runtime.time() - began
-        if link.state is State.CLOSED:  # it was left since
+        if link.state is State.CLOSED:  # the block was left in the meantime
             transport.start(link)
             transport.abort(Closed(1000, "the link was left"))
             raise ConnectFailed(link.url, "the link was left")
@@ -517,7 +517,7 @@ class Connecting:
         await anyio.sleep(_SPREADS / 2)
         moving.retire()
         await moving.left.wait()
-        await anyio.sleep(_SPREADS)  # for copies of the old one's messages
+        await anyio.sleep(_SPREADS)  # duplicates from the old connection
         moving.settle()
 
     def link_down(self, why: Closed) -> None:
@@ -533,7 +533,7 @@ class Connecting:
         if link.state is State.DOWN:
             if self._connector.reconnects:
                 link.runtime.spawn(self._come_back, link, why)
-            else:  # even a friendly goodbye is a loss
+            else:  # even a normal close loses the link
                 self._log.gone(why.reason)
                 link.abort(replace(why, code=1006) if why.code == 1000 else why)
 
@@ -573,7 +573,7 @@ class Connecting:
                     self._log.given_up(str(error))
                     link.abort(Closed(4401, str(error), error))
                     return
-                reason = str(error)  # about the contents of the files, which may be rewritten
+                reason = str(error)  # the contents of the files are wrong, and may be rewritten
                 continue
             except (ConnectFailed, Disconnected, RequestError) as error:
                 reason = getattr(error, "reason", None) or str(error)

@@ -79,7 +79,7 @@ class LifespanTask:
         self._runtime.spawn(self._run)
         try:
             await self._changed.wait()
-            if self._scope.cancel_called:  # it may still have yielded
+            if self._scope.cancel_called:  # the lifespan may still have yielded
                 await self._over.wait()
         except BaseException:
             await self.abort()
@@ -246,7 +246,7 @@ class Lifecycle:
 
     async def take_in(self, guest: Lifecycle) -> None:
         before = self._guests.pop(guest, None)
-        if before is not None:  # it was closed since
+        if before is not None:  # the guest was closed in the meantime
             await guest.leave(before, None)
         self._guests[guest] = await guest.enter()
 

@@ -100,7 +100,7 @@ class LinkRegistry:
         if only is not None:
             return only
         self.check_gone()  # raises better errors: the reason, or that the bus is not entered
-        opened = [link for link in self.opened if link.multiplexed is None]  # the others lead to clients, behind a broker
+        opened = [link for link in self.opened if link.multiplexed is None]  # multiplexed links lead to clients behind a broker
         if not opened:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
@@ -122,13 +122,13 @@ class LinkRegistry:
             raise another(gone)
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
-        from ..tunnel import TunnelConnector  # few programs have one
+        from ..tunnel import TunnelConnector  # few programs use tunnels
 
         if not isinstance(name, str):
             raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
         services = self._services
         services.subjects.check(name)
-        given: dict[Any, Any] = dict(params or {})  # read below
+        given: dict[Any, Any] = dict(params or {})  # checked below
         if not all(isinstance(text, str) for pair in given.items() for text in pair):
             raise TypeError(f"params={shown(params)}: a mapping of strings to strings")
 

@@ -395,7 +395,7 @@ class _Run:
         return self._signalled.is_set()
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
-        with suppress(LocalProtocolError):  # it is already closed
+        with suppress(LocalProtocolError):  # the bus is already closed
             await self._bus.wait_closed()
         scope.cancel()
 
@@ -413,7 +413,7 @@ class _Run:
             if number.name == "SIGHUP" and (self._worker is not None or self._signalled.is_set()):
                 continue  # a closing terminal sends it to all processes, twice
             if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
-                continue  # may come from the supervisor or go to all processes of a service: only SIGINT is a second signal
+                continue  # may arrive twice, from supervisor and service manager: only SIGINT is a second signal
             if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
                 logger.info("%s, draining", number.name)
                 self._signalled.set()

@@ -234,7 +234,7 @@ def without_name(hint: Any) -> Any:
 def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
-    values = {} if sys.version_info >= (3, 14) else target.__annotations__  # some may not be text
+    values = {} if sys.version_info >= (3, 14) else target.__annotations__  # some values may not be strings
     hints = {}
     for of, text in texts.items():
         probe = type("Probe", (), {"__annotations__": {of: values.get(of, text)}})()
@@ -307,10 +307,10 @@ def _all_take(function: Any, count: int, names: Iterable[str]) -> bool:
         layers.append(inner)
     bound = inspect.ismethod(function)
     for layer in layers:
-        given = [None] * (count + (bound and not inspect.ismethod(layer)))  # the object, for a function of its class
+        given = [None] * (count + (bound and not inspect.ismethod(layer)))  # `self`, for a function of a class
         try:
             signature = inspect.signature(layer, follow_wrapped=False)
-        except Exception:  # it has none, or names something unknown
+        except Exception:  # no signature, or an unresolved annotation
             continue
         try:
             signature.bind(*given, **dict.fromkeys(names))
@@ -335,7 +335,7 @@ def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints:
         return "stream"
     if inspect.iscoroutinefunction(called):
         return "async"
-    no_threads = sys.platform == "emscripten"  # a browser
+    no_threads = sys.platform == "emscripten"  # in a browser
     return "inline" if inline or no_threads or inspect.iscoroutinefunction(inner) else "thread"
 
 

@@ -112,8 +112,8 @@ class PartyVerbs:
             NoHandler: If this bus has no handler for the subject, with `Bus.as_`.
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
-            Disconnected: (on awaiting) If the receiver has left or, with ``sent=False``, isn't connected.
-            BusError: (on awaiting) As for `Reply`.
+            Disconnected: When awaited, if the receiver has left or, with ``sent=False``, isn't connected.
+            BusError: See `Reply`.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -169,7 +169,7 @@ class PartyVerbs:
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.stream`.
-            BusError: (on entering, while iterating) As for `Bus.stream`.
+            BusError: On entry or while iterating, as for `Bus.stream`.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -197,7 +197,7 @@ class PartyVerbs:
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.channel`.
-            BusError: (on entering, while iterating) As for `Bus.channel`.
+            BusError: On entry or while iterating, as for `Bus.channel`.
         """
         name, receives = resolve(subject, receives)
         return opening(self._party.services, self._party.open_channel, name, None, "channel", timeout, receives)

@@ -63,6 +63,7 @@ class Peer(PartyVerbs):
 
     @property
     def protocol(self) -> str:
+        """Name of the protocol."""
         return self._party.protocol
 
     @property
@@ -206,8 +207,8 @@ class Peer(PartyVerbs):
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `Bus.subscribe`.
-            Unsupported: (on entering) If the protocol or the peer doesn't support the subscription.
-            Disconnected: (on entering, while iterating) If the peer has left.
+            Unsupported: On entry, if the protocol or the peer doesn't support the subscription.
+            Disconnected: On entry or while iterating, if the peer has left.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered)
         party = self._party

@@ -534,10 +534,9 @@ class Subscription(Generic[T_co]):
     messages that aren't settled when you leave the block. Those with an invalid body become dead letters.
 
     Raises:
-        SlowConsumer: (while iterating) If a ``block`` subscription is read too slowly.
-        Disconnected, Unauthorized, Forbidden: (while iterating) If the bus's only link, or the peer of this subscription, is
-        gone
-            for good.
+        SlowConsumer: While iterating, if a ``block`` subscription is read too slowly.
+        Disconnected, Unauthorized, Forbidden: While iterating, if the only link of the bus, or the peer of this subscription,
+            is gone for good.
     """
 
     __slots__ = ("_source",)

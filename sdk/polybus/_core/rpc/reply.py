@@ -44,12 +44,12 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
     `Message` or ``Message[User]``.
 
     Raises:
-        RequestError: (on awaiting) If the peer rejects the request or its handler fails. The subclass depends on the reason.
-        DeadlineExceeded: (on awaiting) If no answer arrives within ``timeout``, or the peer gives up.
-        Disconnected: (on awaiting) If the link goes down. ``sent`` is False if the request wasn't sent.
-        BadReply: (on awaiting) If the answer doesn't fit ``returns``.
-        QueueFull: (on awaiting) If the outbox of the link is full.
-        RequestCancelled: (on awaiting) If the request was cancelled.
+        RequestError: If the peer rejects the request or its handler fails. The subclass depends on the reason.
+        DeadlineExceeded: If no answer arrives within ``timeout``, or the peer gives up.
+        Disconnected: If the link goes down. ``sent`` is False if the request wasn't sent.
+        BadReply: If the answer doesn't fit ``returns``.
+        QueueFull: If the outbox of the link is full.
+        RequestCancelled: If the request was cancelled.
     """
 
     _tells_failure: ClassVar[bool] = True
