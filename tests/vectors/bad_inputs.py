@@ -118,7 +118,7 @@ JREP: Final[Mapping[str, Bad]] = {
     "no ToSubject": Bad('[{"Value":1}]', "missing_subject"),
     "a subject that is a number": Bad('[{"ToSubject":5}]', "invalid_subject"),
     "a reserved name in a list": Bad(
-        _SUBSCRIBE % '"SubjectsList":["ok","ClientBus"]', "reserved_subject", told="nothing of this RemoteSubscribe was done"
+        _SUBSCRIBE % '"SubjectsList":["ok","ClientBus"]', "reserved_subject", told="the whole RemoteSubscribe was ignored"
     ),
     "a blank before a reserved name": Bad(_SUBSCRIBE % '"Subject":" ServerBus"', "reserved_subject", told="reserved"),
     "a reserved name in small letters": Bad(_SUBSCRIBE % '"Subject":"serverbus"', "reserved_subject", told="reserved"),

@@ -61,7 +61,7 @@ def write_value(value: Any, depth: int) -> bytes:
         return b"\x1a" + length(text) + text
     if kind is int or kind is float:
         if not (-_EXACT <= value <= _EXACT if kind is int else isfinite(value)):
-            raise Unwritable("numbers are finite, and whole ones within 2^53, or they would lose digits: send them as text")
+            raise Unwritable("numbers must be finite, and integers within 2^53, to keep all digits: send them as strings")
         number: bytes = _pack(value)
         return b"\x11" + number
     write = _WRITERS.get(kind)
@@ -407,4 +407,4 @@ def code_of(number: int) -> tuple[Code, str]:
     try:
         return Code(number), ""
     except ValueError:
-        return Code.UNKNOWN, f"UNKNOWN({number}): no google.rpc.Code"
+        return Code.UNKNOWN, f"UNKNOWN({number}): not a google.rpc.Code"

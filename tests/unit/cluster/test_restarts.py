@@ -78,7 +78,7 @@ async def test_a_service_that_went_is_unavailable_and_later_no_handler(
             assert await asker.request(subject, 7, timeout=5) == 7
         for _ in range(2):
             await anyio.sleep(1)
-            with pytest.raises(Unavailable, match="its last handler went [0-9.]+ s ago: ask again"):
+            with pytest.raises(Unavailable, match="its last handler left [0-9.]+ s ago: retry"):
                 await ask(asker, subject)
         await anyio.sleep(61)
         with pytest.raises(NoHandler):

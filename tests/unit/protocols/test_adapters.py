@@ -113,7 +113,7 @@ def test_what_is_not_known_or_means_nothing_is_named(protocol: Any, options: dic
         (Nats, {"user": "ann", "token": "x"}, "nats: "),
         (Nats, {"password": "x"}, "nats: "),
         (Nats, {"nkey": "S" + "A" * 57}, "nats: "),
-        (Up, {"entity": "/10AB/3"}, "an authority is needed"),
+        (Up, {"entity": "/10AB/3"}, "add an authority"),
         (Up, {"entity": "//a/1/1/1"}, "not an entity"),
         (Up, {"entity": 5}, "entity='5'"),
         (Up, {"entity": None}, "entity='None'"),

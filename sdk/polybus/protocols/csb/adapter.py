@@ -58,7 +58,7 @@ class CsbCodec:
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         if len(messages) != 1:
-            raise Unsupported(f"a CSB frame holds one message, not {len(messages)}")
+            raise Unsupported(f"a CSB frame carries one message, not {len(messages)}")
         message = messages[0]
         frame = self.writer.write(message, message.id)
         if not self.wrapped:

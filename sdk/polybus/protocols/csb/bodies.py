@@ -138,7 +138,7 @@ def _field(value: Any, path: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise EncodeError(f"a field of a form is text, a number or a list of those, not {type(value).__name__}", path)
+    raise EncodeError(f"a form field is a string, a number or a list of these, not {type(value).__name__}", path)
 
 
 def _read_form(data: bytes) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class CsbReader:
             if kind == wire.REQUEST:
                 if result:
                     answer_id = None if action in wire.UNANSWERED else action << 16 | number
-                    raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", answer_id)
+                    raise refuse(f"result {result:#04x} on a request: it must be 0", "result", answer_id)
                 id = action << 16 | number
                 if action >= _RESERVED:
                     if action == _OF_OURS:  # the request action of polybus peers

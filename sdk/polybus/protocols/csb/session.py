@@ -78,8 +78,8 @@ class CsbParty:
             if len(pending) >= IDS:
                 resting = len(self.resting)
                 raise QueueFull(
-                    f"all {IDS} message ids of CSB are taken: {IDS - resting} requests wait for their answer and {resting} ids "
-                    f"rest after a timeout or cancel (for {REST:g} s): wait for answers, or open another connection"
+                    f"all {IDS} message ids of CSB are in use: {IDS - resting} requests wait for an answer and {resting} ids "
+                    f"are reserved after a timeout or cancel (for {REST:g} s): wait for answers, or open another connection"
                 )
             while serial & _MASK in pending:
                 serial += 1

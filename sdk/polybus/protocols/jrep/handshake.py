@@ -235,7 +235,7 @@ def learn(federation: Federation, message: Message, now: float) -> None:
         # In the handshake a client lists all its subjects, including its own bus.
         for subject in subjects:
             if is_reserved(subject):
-                text = f"{subject[:60]!r} is reserved for the buses: nothing of this RemoteSubscribe was done"
+                text = f"{subject[:60]!r} is reserved for the buses: the whole RemoteSubscribe was ignored"
                 raise refuse(text, "reserved_subject")
     for subject in subjects:
         add(federation, subject)
@@ -376,7 +376,7 @@ def _violate(federation: Federation, message: Message, now: float) -> None:
 def _expired(federation: Federation, message: Message, now: float) -> None:
     """Refuse the message: the peer must associate again (document, "SessionExpired")."""
     federation.say("SessionExpired")
-    raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
+    raise refuse("no federation: send Associate or ConnectToQueue first", "session_expired")
 
 
 # -- a server's handshake ------------------------------------------------------------------------------------------------

@@ -144,12 +144,12 @@ class RemoteInterface:
             ValueError: If `name` is not a Java name.
         """
         if not hasattr(router, "handle"):
-            raise TypeError(f"handle({shown(router)}): a Bus or a Router comes first, as in @interface.handle(bus)")
+            raise TypeError(f"handle({shown(router)}): pass a Bus or a Router, as in @interface.handle(bus)")
 
         def register(function: F) -> F:
             types = _types(function, named=not parameters)
             if parameters and len(parameters) != len(types):
-                raise TypeError(f"{function.__qualname__} takes {len(types)} arguments, and {len(parameters)} types are named")
+                raise TypeError(f"{function.__qualname__} takes {len(types)} arguments, but {len(parameters)} types are given")
             java = tuple(self._java_type(kind) for kind in (parameters or types.values()))
             handler = _with_list(function, list(types.values()))
             router.handle(self._method(name or function.__name__, java, Any))(handler)
@@ -201,10 +201,12 @@ class RemoteInterface:
 
 def _check_name(name: Any, what: str, example: str) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"name={shown(name)}: that of {what} in Java, not {type(name).__name__}; for example {example!r}")
+        raise TypeError(
+            f"name={shown(name)} must be the Java name of {what}, for example {example!r}, not {type(name).__name__}"
+        )
     parts = name.split(".") if "." in example else [name]
     if not all(part.replace("$", "_").isidentifier() for part in parts):
-        raise ValueError(f"name={shown(name)}: that of {what} in Java, for example {example!r}")
+        raise ValueError(f"name={shown(name)} must be the Java name of {what}, for example {example!r}")
 
 
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
@@ -217,10 +219,10 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
         if one.kind is one.KEYWORD_ONLY and one.default is not one.empty:
             continue
         if one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
-            text = f"{str(one)!r} cannot be filled: a Java method has only positional parameters"
+            text = f"{str(one)!r} cannot be passed: a Java method has only positional parameters"
             raise TypeError(f"{function.__qualname__}: {text}")
         if named and one.name not in hints:
-            text = f"parameter {one.name!r} has no annotation, and a Java method is found by its types"
+            text = f"parameter {one.name!r} has no annotation, but a Java method is found by its types"
             raise TypeError(f"{function.__qualname__}: {text}")
         types[one.name] = hints.get(one.name, Any)
         if (problem := unreadable(types[one.name])) is not None:

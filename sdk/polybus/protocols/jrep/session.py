@@ -188,7 +188,7 @@ class JrepSession:
     def _opening(self, message: Message) -> None:
         if str(message.id).startswith(self._prefix):
             # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
-            raise refuse("an open under an id of this side", "invalid_id")
+            raise refuse("an open with one of this side's ids", "invalid_id")
         if is_unusable(str(message.subject)):
             raise refuse(f"{str(message.subject)[:60]!r} belongs to the buses", "reserved_subject")
         self.federation.events.append(message)

@@ -290,7 +290,7 @@ class ValueReading:
         try:
             made = array("b", content).tobytes()
         except (TypeError, OverflowError) as error:
-            raise BadRequest("[B holds whole numbers from -128 to 127") from error
+            raise BadRequest("[B contains whole numbers from -128 to 127") from error
         if id is not None:
             self._known[id] = made
         return made
@@ -311,7 +311,7 @@ class ValueReading:
             if self._strict:
                 raise BadRequest(f"a reference to {id!r}, which is not in this message")
         elif id in self._known:
-            raise BadRequest(f"^ObjectID {id!r} is given to two objects")
+            raise BadRequest(f"two objects have the ^ObjectID {id!r}")
         return id, None
 
     def _content(self, node: dict[str, Any], kind: type) -> tuple[str | None, Any, Any]:

@@ -97,7 +97,7 @@ def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
 def write_date(value: datetime.datetime, ids: object) -> bytes:
     """Write whole milliseconds, the precision of java.util.Date."""
     if value.tzinfo is None:
-        raise EncodeError("a datetime without a time zone: java.util.Date is a moment; give it one, for example datetime.UTC")
+        raise EncodeError("a datetime needs a time zone, for example datetime.UTC, because java.util.Date is a moment")
     return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
 
 
@@ -428,7 +428,7 @@ class ValueWriter:
             return quoted(str.__str__(key))
         written = self._value(key, ids)
         if written.startswith(_UNHASHABLE):
-            text = f"a key of type {type(key).__name__} is read as a list, set or dict, which cannot be a key: use text"
+            text = f"a key of type {type(key).__name__} is read as a list, set or dict, which cannot be a key: use a string"
             raise EncodeError(text)
         return quoted(KEY_PREFIX + written.decode())
 

@@ -109,9 +109,9 @@ class Nats(UrlOptions):
     def __attrs_post_init__(self) -> None:
         kinds = [name for name in ("user", "token", "nkey", "creds") if getattr(self, name)]
         if len(kinds) > 1:
-            raise ValueError(f"nats: one kind of credentials, not {' and '.join(kinds)}")
+            raise ValueError(f"nats: use one kind of credentials, not {' and '.join(kinds)}")
         if self.password and not self.user:
-            raise ValueError("nats: password= goes with user=")
+            raise ValueError("nats: password= needs user=")
         object.__setattr__(self, "_credentials", self._given_credentials())
 
     def _given_credentials(self) -> Credentials:

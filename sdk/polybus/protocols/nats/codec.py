@@ -150,7 +150,7 @@ class NatsCodec:
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         if len(messages) != 1:
-            raise Unsupported(f"a NATS operation holds one message, not {len(messages)}")
+            raise Unsupported(f"a NATS operation carries one message, not {len(messages)}")
         (message,) = messages
         if message.kind is Kind.REQUEST:
             return self.request(message, self._inbox(message.id))
@@ -202,7 +202,7 @@ class NatsCodec:
     def _inbox(self, id: Any) -> str:
         fault = fault_in_name(id, self.limits.subject)
         if fault is not None:
-            raise LocalProtocolError(f"the id of a question is the subject of its answers here: {fault}", protocol="nats")
+            raise LocalProtocolError(f"the id of a request is the subject of its answers: {fault}", protocol="nats")
         return str(id)
 
 

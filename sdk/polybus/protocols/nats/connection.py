@@ -203,7 +203,7 @@ class NatsConnection:
         if len(frame) > most and (size := len(frame) - frame.find(b"\r\n") - 4) > most:
             raise TooLarge(f"a payload of {size} bytes, with its headers: the NATS server accepts {most} (its max_payload)")
         if frame[:1] == b"H" and not self.info.headers:
-            raise Unsupported("this NATS server carries no headers")
+            raise Unsupported("this NATS server does not support headers")
 
     def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
         sid = self.subscriptions.add(subject, queue, tag, name)
@@ -326,7 +326,7 @@ class KeyPair:
             raise ValueError("nats: the seed of an nkey is base32, 58 characters that begin with SU") from None
         body, check = raw[:-2], raw[-2:]
         if len(body) != 34 or binascii.crc_hqx(body, 0) != int.from_bytes(check, "little"):
-            raise ValueError("nats: the seed of an nkey is damaged: its check sum does not fit")
+            raise ValueError("nats: the seed of an nkey is corrupt: its checksum does not match")
         if body[0] & 0xF8 != _SEED_PREFIX or (body[0] & 7) << 5 | body[1] >> 3 != _USER_PREFIX:
             raise ValueError("nats: a user's seed begins with SU; this is the seed of something else")
         key = private_keys().from_private_bytes(body[2:])
@@ -351,7 +351,7 @@ class Credentials:
             raise LocalProtocolError("the file of nkey= or creds= has not been read: call with_files first", protocol="nats")
         if self.key is not None:
             if nonce is None:
-                text = "an nkey or credentials file needs a nonce, and this server sent none: it does not support keys"
+                text = "this server sent no nonce, which an nkey or credentials file needs: it does not support keys"
                 raise LocalProtocolError(text, protocol="nats")
             signature = _without_padding(base64.urlsafe_b64encode(self.key.sign(nonce.encode())))
             return {"jwt": self.jwt, "sig": signature} if self.jwt else {"nkey": self.key.public, "sig": signature}
@@ -367,7 +367,7 @@ def is_seed(nkey: str) -> bool:
 def key_in(text: str) -> KeyPair:
     found = _SEED.search(text)
     if found is None:
-        raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")
+        raise ValueError("nats: nkey= must be a seed (58 characters that begin with SU) or the path of a file with one")
     return KeyPair.of_seed(found[0])
 
 

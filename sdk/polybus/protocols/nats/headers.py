@@ -190,11 +190,11 @@ def check_fields(fields: Mapping[str, str], limit: int) -> None:
     if fault is None:
         for name, value in fields.items():
             if not _NAME.fullmatch(name):
-                fault = f"the header {name[:40]!r}: a name is of visible ASCII characters without a colon"
+                fault = f"the header {name[:40]!r}: a name consists of visible ASCII characters without a colon"
             elif name.lower() in _OWN:
                 fault = f"the header {name!r} is a field of this wire"
             elif value.strip(_BLANKS) != value:
-                fault = f"the header {name[:40]!r} begins or ends with a blank, which readers on this wire leave out: strip it"
+                fault = f"the header {name[:40]!r} begins or ends with a blank, which NATS clients remove: strip it"
             elif not _is_utf8(value):
                 fault = f"lone surrogate in the header {name!r}"
     if fault is not None:

@@ -128,7 +128,9 @@ class NativeDialect(NatsDialect):
             if reply is None:
                 message = self._message(_NOTIFY, subject, None, headers, payload)
             elif reply[0] == "$":  # as in `is_answerable`, without a call
-                self._connection.events.append(Refused(refuse(f"an answer is asked for at {reply[:60]!r}", "malformed")))
+                self._connection.events.append(
+                    Refused(refuse(f"the reply subject {reply[:60]!r} is a command to the server", "malformed"))
+                )
                 return
             else:
                 self._serial = serial = self._serial + 1
@@ -299,7 +301,7 @@ class NativeDialect(NatsDialect):
         if extras.get(_HANDLER):
             queue, tag = connection.options.queue, _HANDLER
         elif queue == connection.options.queue:
-            text = f"the group {queue!r} is that of this bus's handlers: give it another name, or connect with queue="
+            text = f"this bus's handlers use the group {queue!r}: choose another name, or connect with queue="
             raise LocalProtocolError(text, protocol="nats")
         if message.kind is Kind.SUBSCRIBE:
             connection.subscribe(pattern, queue, tag=tag)

@@ -71,7 +71,7 @@ def local_pattern(name: Any, limit: int) -> str:
         raise LocalProtocolError(fault, protocol="nats")
     made = str(wire_pattern(name))
     if has_wildcard(made) != is_pattern(made):
-        raise Unsupported(f"nats: {name!r} means one thing here and another to a NATS server: it has no URI patterns")
+        raise Unsupported(f"nats: {name!r} cannot be a NATS subscription: NATS has no URI patterns")
     return made
 
 
@@ -107,7 +107,7 @@ def announced(line: bytes) -> int | None:
         return None
     size = line[max(line.rfind(b" "), line.rfind(b"\t")) + 1 :]
     if not size.isdigit() or len(size) > _DIGITS:
-        raise ValueError(f"{line[:60]!r} ends with no length")
+        raise ValueError(f"{line[:60]!r} does not end with a length")
     return int(size)
 
 

@@ -78,7 +78,7 @@ _HANDSHAKE: Final = 0  # Key of the PING that completes the handshake
 _RETIRED: Final = -1  # Key of the PING after the last UNSUB: its PONG confirms that no more messages come
 _QUIET: Final = 2.0
 """Seconds of silence before the engine of a cluster gets a PING, so that nodes detect its failure soon."""
-_NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"
+_NO_HEADERS: Final = "this NATS server does not support headers, which a cluster needs: use nats-server 2.2 or later"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
     "slow consumer": 1013,
@@ -213,7 +213,8 @@ class NatsSession:
 
     def _leave_if_idle(self) -> None:
         if self._retired and self._dialect.idle:
-            self._end(NatsEvent.CLOSED, CloseWanted(1012, "the NATS server is about to end (lame duck): going on at another"))
+            text = "the NATS server is about to shut down (lame duck): switching to another"
+            self._end(NatsEvent.CLOSED, CloseWanted(1012, text))
 
     # -- plugins.SessionMoves --------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class UbreCodec:
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         if len(messages) != 1:
-            raise Unsupported(f"a UBRE frame holds one message, not {len(messages)}")
+            raise Unsupported(f"a UBRE frame carries one message, not {len(messages)}")
         return self.write(messages[0], messages[0].id)
 
 

@@ -301,7 +301,7 @@ class BinaryWriter:
 
     def _frame(self, letter: bytes, name: bytes, body: bytes | None) -> bytes:
         if len(name) > _MAX_NAME:
-            raise EncodeError(f"subject, headers and detail are {len(name)} bytes, and a binary name holds {_MAX_NAME}")
+            raise EncodeError(f"subject, headers and detail are {len(name)} bytes, but a binary name has room for {_MAX_NAME}")
         if body is None:
             return b"".join((HEADER.pack(letter[0], len(name), 0), name))
         length = REST_OF_FRAME if self._to_the_end or not body else len(body)

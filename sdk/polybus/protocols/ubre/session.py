@@ -56,7 +56,7 @@ class UbreSession(QuietSession):
                     raise refuse("an answer to an id that was never sent", "unknown_id")
             elif kind is _OPEN and str(message.id).startswith(self._prefix):
                 # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
-                raise refuse("an open under an id of this side", "invalid_id")
+                raise refuse("an open with one of this side's ids", "invalid_id")
         except RemoteProtocolError as error:
             return self._refuse(error)
         except ValueError:  # from int()

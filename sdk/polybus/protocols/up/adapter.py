@@ -33,7 +33,7 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
     except ValueError as error:
         raise ValueError(f"up: {attribute.name}={str(value)[:100]!r}: {error}") from error
     if not entity.authority:
-        text = "an authority is needed, as in //device1/10AB/3: answers to a source without one go to the answerer's own host"
+        text = "add an authority, as in //device1/10AB/3: answers to an address without one go to the responder's own host"
         raise ValueError(f"up: {attribute.name}={value!r}: {text}")
 
 
@@ -150,7 +150,7 @@ class UpFabric:
         except ForeignDialect:
             return None
         except ValueError as error:
-            raise refuse(f"no sample of a UMessage: {error}", "bad_protobuf") from error
+            raise refuse(f"not a sample of a UMessage: {error}", "bad_protobuf") from error
 
 
 @lru_cache(maxsize=64)

@@ -308,7 +308,7 @@ class UpReader:
                 raise _told(error, message) from error.__cause__
             message.checked = payload
         elif shape.given.payload_format and shape.kind is not _ERROR:
-            raise _told(refuse("a format, and no payload (rule payload_format)", "invalid_attribute"), message)
+            raise _told(refuse("a payload format without a payload (rule payload_format)", "invalid_attribute"), message)
         return _failure(message, payload) if shape.kind is _ERROR else message
 
 
@@ -440,7 +440,7 @@ class UpCodec:
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         if len(messages) != 1:
-            raise Unsupported(f"a frame of up is one message, not {len(messages)}")
+            raise Unsupported(f"an up frame carries one message, not {len(messages)}")
         (message,) = messages
         type = TYPES.get(message.kind)
         if type is None:
@@ -460,7 +460,7 @@ class UpCodec:
                 traceparent=said.get("traceparent"),
             )
         except (ValueError, KeyError) as error:
-            raise LocalProtocolError(f"no attributes of a UMessage: {error}", protocol=NAME) from error
+            raise LocalProtocolError(f"invalid attributes of a UMessage: {error}", protocol=NAME) from error
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:

@@ -42,9 +42,9 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except ValueError as error:  # also for a number with thousands of digits
-        raise ValueError(f"up: {file}: no TOML: {error}") from error
+        raise ValueError(f"up: {file}: not TOML: {error}") from error
     except RecursionError:
-        raise ValueError(f"up: {file}: no table of names: lists nested too deeply") from None
+        raise ValueError(f"up: {file}: not a table of names: lists are nested too deeply") from None
     taken: dict[Place, str] = {}
     for name, given in table.items():
         try:
@@ -217,7 +217,7 @@ def _place_of(name: str, kind: str, places: Mapping[str, Place], others: Mapping
     if name in others:
         text = f"{name!r} is not a {kind}: names= has only {_shown(others[name])} for it"
     else:
-        text = f"{name!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
+        text = f"{name!r} has no number: add it to Up(names=...), or use an address such as //device1/10AB/3/80CD"
     raise Unsupported(f"up: {text}")
 
 

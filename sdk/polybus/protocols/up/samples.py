@@ -65,7 +65,7 @@ MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16  # Maximum bytes of its attributes, 
 def check_attributes(frame: bytes) -> None:
     size = len(split_message(frame)[0] or b"")
     if size > MAX_ATTRIBUTES:
-        text = f"attributes of {size} bytes: on a fabric there is room for {MAX_ATTRIBUTES}"
+        text = f"attributes of {size} bytes: the limit on a fabric is {MAX_ATTRIBUTES}"
         raise TooLarge(f"{text}; token= and the header traceparent count, and bodies do not")
 
 

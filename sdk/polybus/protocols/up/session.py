@@ -108,9 +108,8 @@ class UpSession(EntitySession):
         self._texts = codec.texts
         self._names = UpNames(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
         self._filters = filters
-        self._whose = (
-            "" if filters is None else f": another program is {adapter.entity} too, or it asked before its link was cut"
-        )
+        other = f": another program is also {adapter.entity}, or this one sent the request before its link went down"
+        self._whose = "" if filters is None else other
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority, 0 if filters is None else SETTLED)
         # Constant attributes of requests, in wire order.
@@ -138,7 +137,7 @@ class UpSession(EntitySession):
         if kind is _REQUEST:
             request = message.uuid + shape.sender  # as in `UpReturnAddress.account`
             if self._accounts.is_known(request):
-                raise refuse(f"the id {message.id} has come before: a request is asked once", "duplicate_id")
+                raise refuse(f"the id {message.id} was used before: each request needs an id of its own", "duplicate_id")
             self._in_time(message, wire_ms(message.uuid), shape.ttl_ms)
             return self._accounts.admit(request, shape.authority) or self._too_many(message, shape.authority)
         if shape.ttl is not None:
@@ -154,7 +153,7 @@ class UpSession(EntitySession):
 
     def _too_many(self, message: UpMessage, authority: str) -> bool:
         most = self._options.per_authority
-        text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
+        text = f"{most} requests of {authority or 'this host'!r} are active (per_authority): try again later"
         self._answer(message.id, Code.RESOURCE_EXHAUSTED, text, "too_many")
         self._output.append(Undelivered(message, Code.RESOURCE_EXHAUSTED, "too_many", text))
         return False
@@ -252,7 +251,7 @@ class UpSession(EntitySession):
     def _response(self, message: Message) -> bytes:
         address = message.id
         if not isinstance(address, UpReturnAddress):
-            raise LocalProtocolError("an answer has the id that its request came with", protocol=NAME)
+            raise LocalProtocolError("an answer needs the id of its request", protocol=NAME)
         status = b""
         if message.kind is _ERROR:
             raw: bytes | None = status_of(message)
@@ -273,7 +272,7 @@ def _new_token(make: Callable[[], Any]) -> bytes:
     if found is None:
         return b""
     if type(found) is not str:  # never show the value of a token
-        raise LocalProtocolError(f"token() gave {type(found).__name__}: str is needed, or None", protocol=NAME)
+        raise LocalProtocolError(f"token() returned {type(found).__name__}: it must return a str or None", protocol=NAME)
     return field(_TOKEN, found.encode())
 
 

@@ -57,13 +57,13 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
             attributes["time"] = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
     except (ValueError, OverflowError, TypeError) as error:
         where = "time" if "time" in attributes else "the time of the id"
-        raise LocalProtocolError(f"{where} is not a date that Python can hold: {error}", protocol="uprotocol") from error
+        raise LocalProtocolError(f"{where} is not a date that Python supports: {error}", protocol="uprotocol") from error
     attributes = {name: base64.b64encode(v).decode() if isinstance(v, bytes) else v for name, v in attributes.items()}
     try:
         return CloudEvent(attributes, raw)
     except CloudEventValidationError as error:
         text = "; ".join(f"{name}: {', '.join(map(str, found))}" for name, found in error.errors.items())
-        raise LocalProtocolError(f"the cloudevents package does not take it: {text}", protocol="uprotocol") from error
+        raise LocalProtocolError(f"the cloudevents package rejects it: {text}", protocol="uprotocol") from error
 
 
 def attributes_of(

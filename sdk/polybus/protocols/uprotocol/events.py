@@ -123,7 +123,7 @@ def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
         return value.encode()
     if is_misplaced(value, format) and leniency:
         return from_base64(value, "data")
-    raise refuse("data in the member data: protobuf and binary data stand in data_base64 (document, 3 Formats, Table 6)")
+    raise refuse("protobuf and binary data belong in data_base64, not in data (document, 3 Formats, Table 6)")
 
 
 def is_misplaced(value: Any, format: BodyFormat) -> bool:
@@ -139,7 +139,7 @@ def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
         elif format is TEXT:
             str(data, "utf-8")
     except (BusError, ValueError, RecursionError) as error:
-        raise refuse(f"the data are no {format.content_type}: {error}") from error
+        raise refuse(f"the data is not {format.content_type}: {error}") from error
     return data
 
 

@@ -76,7 +76,7 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
     adapter = adapter if adapter is not None else UProtocol()
     codec = adapter.codec()
     if mode != "batch" and len(messages) != 1:
-        raise ValueError(f"{len(messages)} messages: {mode} mode holds one, batch mode several")
+        raise ValueError(f"{len(messages)} messages: {mode} mode allows one, batch mode several")
     found = [attributes_of(message, codec, adapter.entity) for message in messages]
     if mode == "binary":
         return _binary(*found[0][:2])
@@ -115,7 +115,7 @@ def form_of(headers: Mapping[str, str]) -> Form:
     form = _FORMS.get(media) or (Form("binary") if _PREFIX + "specversion" in headers else None)
     if form is not None:
         return form
-    raise refuse(f"no event: the content type is {media!r}, and there is no ce-specversion", "unknown_format")
+    raise refuse(f"not an event: the content type is {media!r}, and there is no ce-specversion", "unknown_format")
 
 
 def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:

@@ -293,7 +293,7 @@ def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
     except UriError as error:
         raise LocalProtocolError(str(error), protocol="uprotocol") from error
     if uri.is_pattern:
-        raise LocalProtocolError(f"{text[:100]!r} has wildcards: only subscriptions take them", protocol="uprotocol")
+        raise LocalProtocolError(f"{text[:100]!r} has wildcards, which only subscriptions may have", protocol="uprotocol")
     if not fits(uri) or not uri.is_versioned:
-        raise LocalProtocolError(f"{text[:100]!r} is no {wanted}", protocol="uprotocol")
+        raise LocalProtocolError(f"{text[:100]!r} is not a {wanted}", protocol="uprotocol")
     return text

@@ -125,7 +125,7 @@ class UProtocolSession(EntitySession):
                     return False
         elif kind is _OPEN:
             if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
-                raise refuse("an open under an id of this side", "invalid_id")
+                raise refuse("an open with one of this side's ids", "invalid_id")
             message.subject = self._subjects[str(message.subject)]
         return True
 
@@ -244,7 +244,7 @@ class UProtocolSession(EntitySession):
     def _response(self, message: Message) -> bytes:
         asked = message.id
         if not isinstance(asked, ReturnAddress):
-            raise LocalProtocolError("an answer has the id that its request came with", protocol="uprotocol")
+            raise LocalProtocolError("an answer needs the id of its request", protocol="uprotocol")
         event = asked.event
         ttl = event.ttl
         head = self._head("res.v1", event.sink or "", event.source, event.priority)
@@ -286,7 +286,7 @@ class UProtocolSession(EntitySession):
             if token is not None:
                 extra["token"] = given = _given("token", token, str)
                 if not is_text(given):
-                    raise LocalProtocolError("token() gave control characters", protocol="uprotocol")
+                    raise LocalProtocolError("token() returned control characters", protocol="uprotocol")
         if options.sign is not None and raw is not None:
             extra["hash"] = _given("sign", options.sign(raw), bytes)
         if message.headers:
@@ -296,6 +296,6 @@ class UProtocolSession(EntitySession):
 
 def _given(option: str, value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: it may be a token
+        text = f"{option}() returned {type(value).__name__}: it must return {kind.__name__}"  # not the value: it may be a token
         raise LocalProtocolError(text, protocol="uprotocol")
     return value

@@ -122,7 +122,7 @@ def test_the_id_of_a_request_that_timed_out_rests_until_its_answer_comes(session
     assert session.next_tick() == 5.0 + REST
     for _ in range(65_535):
         session.send(REQUEST, 5.0)
-    with pytest.raises(QueueFull, match="1 ids rest after a timeout"):
+    with pytest.raises(QueueFull, match="1 ids are reserved after a timeout"):
         session.send(REQUEST, 5.0)
     [message] = answer(session, 1)
     assert message.id == late  # the bus counts it as late: nobody waits under this key

@@ -213,12 +213,16 @@ async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() ->
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: RemoteInterface(""), ValueError, r"^name='': that of an interface in Java, .* 'com\.acme\.Calculator'"),
-        (lambda: RemoteInterface("com acme"), ValueError, r"^name='com acme': that of an interface"),
-        (lambda: RemoteInterface(5), TypeError, r"^name=5: that of an interface in Java, not int"),  # type: ignore[arg-type]
+        (
+            lambda: RemoteInterface(""),
+            ValueError,
+            r"^name='' must be the Java name of an interface, .* 'com\.acme\.Calculator'",
+        ),
+        (lambda: RemoteInterface("com acme"), ValueError, r"^name='com acme' must be the Java name of an interface"),
+        (lambda: RemoteInterface(5), TypeError, r"^name=5 must be the Java name of an interface, .*, not int"),  # type: ignore[arg-type]
         (lambda: RemoteInterface("a.B", {}), TypeError, r"^java={}: JavaTypes, not dict"),  # type: ignore[arg-type]
-        (lambda: RemoteInterface("a.B").method("add:int:"), ValueError, r"^name='add:int:': that of a method in Java"),
-        (lambda: RemoteInterface("a.B").method(int, int), TypeError, r"^name=<class 'int'>: that of a method"),  # type: ignore[arg-type]
+        (lambda: RemoteInterface("a.B").method("add:int:"), ValueError, r"^name='add:int:' must be the Java name of a method"),
+        (lambda: RemoteInterface("a.B").method(int, int), TypeError, r"^name=<class 'int'> must be the Java name of a method"),  # type: ignore[arg-type]
     ],
 )
 def test_a_name_that_java_cannot_have_is_refused_where_it_is_said(make: Any, error: type[Exception], says: str) -> None:
@@ -239,16 +243,16 @@ def test_a_function_that_cannot_be_a_method_is_refused_when_it_is_registered() -
 
     wrong: list[tuple[Any, str]] = [
         (bare, "parameter 'number' has no annotation"),
-        (named, "'number: int' cannot be filled"),
-        (several, r"'\*numbers: int' cannot be filled"),
-        (keywords, r"'\*\*numbers: int' cannot be filled"),
+        (named, "'number: int' cannot be passed"),
+        (several, r"'\*numbers: int' cannot be passed"),
+        (keywords, r"'\*\*numbers: int' cannot be passed"),
         (items, "items is a generator: a Java method has one result"),
     ]
     for function, says in wrong:
         with pytest.raises(TypeError, match=says):
             interface.handle(bus)(function)
     interface.handle(bus, "bare", "int", "long")(bare)  # Java's types are said
-    with pytest.raises(TypeError, match="bare takes 2 arguments, and 1 types are named"):
+    with pytest.raises(TypeError, match="bare takes 2 arguments, but 1 types are given"):
         interface.handle(bus, "bare", "int")(bare)
-    with pytest.raises(TypeError, match=r"a Bus or a Router comes first, as in @interface\.handle\(bus\)"):
+    with pytest.raises(TypeError, match=r"pass a Bus or a Router, as in @interface\.handle\(bus\)"):
         interface.handle(bare)  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def test_only_the_seed_of_a_user_will_do_and_no_damaged_one(kind: str) -> None:
     with pytest.raises(ValueError, match="something else"):
         Nats(nkey=Key.of(kind, 9).seed)
     seed = Key.of("U", 9).seed
-    with pytest.raises(ValueError, match="check sum"):
+    with pytest.raises(ValueError, match="checksum"):
         Nats(nkey=seed[:-1] + ("A" if seed[-1] != "A" else "B"))
 
 

@@ -223,8 +223,8 @@ def test_an_odd_header_costs_itself_and_never_the_message(block: bytes, headers:
         (Message(Kind.PUBLISH, "\ud800"), LocalProtocolError, "surrogate"),
         (Message(Kind.PUBLISH, "x" * 1025), LocalProtocolError, "limit: subject"),
         (Message(Kind.PUBLISH, 7), Unsupported, "number"),
-        (Message(Kind.REQUEST, "a", "no inbox"), LocalProtocolError, "id of a question"),
-        (Message(Kind.RESPONSE, "", None), LocalProtocolError, "id of a question"),
+        (Message(Kind.REQUEST, "a", "no inbox"), LocalProtocolError, "id of a request"),
+        (Message(Kind.RESPONSE, "", None), LocalProtocolError, "id of a request"),
         (Message(Kind.SUBSCRIBE, "a"), Unsupported, "subscribe"),
         *((Message(Kind.PUBLISH, "a", headers={name: "c"}), LocalProtocolError, "header") for name in ("a b", "a:")),
         (Message(Kind.PUBLISH, "a", headers={"a": "c\r\nb: d"}), LocalProtocolError, "CR"),
@@ -327,7 +327,7 @@ def test_a_payload_over_the_limit_is_left_out_and_the_rest_comes(size: int) -> N
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        *((b"MSG%b\r\n" % rest, "ends with no length") for rest in (b" a 2 x", b"", b" a 2 99999999999", b" a 2 -1")),
+        *((b"MSG%b\r\n" % rest, "does not end with a length") for rest in (b" a 2 x", b"", b" a 2 99999999999", b" a 2 -1")),
         *((b"x" * (LINE + 1) + end, "a line of more than") for end in (b"", b"\r\n")),
     ],
 )

@@ -334,7 +334,7 @@ def test_a_subject_whose_last_handler_went_lately_is_unavailable_and_later_unkno
         node.receive(b"PING\r\n", 3.0)
         node.connection_lost("gone")
         node = Node(known)
-    more = " now, and its last handler went 2 s ago: ask again, for example with retry=Retry()"
+    more = " now, and its last handler left 2 s ago: retry, for example with retry=Retry()"
     text = "no node of the cluster handles this" + (more if code is Code.UNAVAILABLE else "")
     assert nobody(5.0) == (code, text)
     assert nobody(62.9)[0] is code

@@ -26,10 +26,10 @@ def test_a_table_of_a_file_is_that_of_code() -> None:
 
 
 def test_a_file_that_is_no_table_is_refused_with_the_place_and_a_name_that_is_written_otherwise_without_its_line() -> None:
-    with pytest.raises(ValueError, match=r"up: doors\.toml: no TOML: .*line 1"):
+    with pytest.raises(ValueError, match=r"up: doors\.toml: not TOML: .*line 1"):
         names_in("door opened = 1", file="doors.toml")
     for hostile in ("a = " + "[" * 100_000, "a = " + "{b = " * 100_000, "a = " + "1" * 5000):
-        with pytest.raises(ValueError, match=r"^up: doors\.toml: no "):
+        with pytest.raises(ValueError, match=r"^up: doors\.toml: not "):
             names_in(hostile, file="doors.toml")
     with pytest.raises(ValueError, match=r"Path\('names\.toml'\)\.read_text\(\)"):
         names_in("names.toml")

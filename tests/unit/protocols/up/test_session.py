@@ -258,7 +258,7 @@ def test_a_value_is_written_in_its_form(body: Any, strings: str, payload: bytes,
 @pytest.mark.parametrize(
     ("subject", "error", "text"),
     [
-        ("door.closed", Unsupported, "names=.* lacks it"),
+        ("door.closed", Unsupported, "add it to Up\\(names="),
         ("door.opened", Unsupported, "not a method: names= has only 80CD"),
         (7, Unsupported, "is a number"),
         ("//a/1/1/8000", LocalProtocolError, "not a method"),
@@ -285,7 +285,7 @@ KINDS = (Kind.SUBSCRIBE, Kind.OPEN, Kind.ITEM, Kind.CANCEL)
         (Message(Kind.PUBLISH, "door.opened", headers={"x-user": "1"}), Unsupported, "'x-user'"),
         (request(ttl=None), LocalProtocolError, "timeout="),
         (request(body="x" * 1000), TooLarge, "a message of .* bytes"),
-        (Message(Kind.RESPONSE, "", "x"), LocalProtocolError, "its request came with"),
+        (Message(Kind.RESPONSE, "", "x"), LocalProtocolError, "needs the id of its request"),
     ],
 )
 def test_what_cannot_be_sent_is_said(message: Message, error: type[Exception], text: str) -> None:
@@ -327,7 +327,7 @@ def test_a_token_is_asked_for_each_time_and_never_shown() -> None:
     ours.send(request(), 0.0)
     ours.send(request(), 0.0)
     assert [given.token for given, _ in sent(ours)] == ["a", None]
-    with pytest.raises(LocalProtocolError, match=r"token\(\) gave bytes") as caught:
+    with pytest.raises(LocalProtocolError, match=r"token\(\) returned bytes") as caught:
         ours.send(request(), 0.0)
     assert "secret" not in str(caught.value)
     assert "secret" not in repr(Up(token="secret"))
@@ -471,8 +471,8 @@ def test_a_handlers_error_comes_back_as_it_was() -> None:
         (b"\xff\xff", 2, 7, Code.PERMISSION_DENIED, ""),
         (pack("uprotocol.v1.UStatus", status_of(GONE)), 1, 5, Code.NOT_FOUND, "gone"),
         (b"anything", 6, 13, Code.INTERNAL, ""),
-        (None, 0, 99, Code.UNKNOWN, "UNKNOWN(99): no google.rpc.Code"),
-        (None, 0, -1, Code.UNKNOWN, "UNKNOWN(-1): no google.rpc.Code"),
+        (None, 0, 99, Code.UNKNOWN, "UNKNOWN(99): not a google.rpc.Code"),
+        (None, 0, -1, Code.UNKNOWN, "UNKNOWN(-1): not a google.rpc.Code"),
     ],
 )
 def test_a_failed_answer_is_an_error_whatever_its_payload(

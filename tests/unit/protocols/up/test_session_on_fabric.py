@@ -240,12 +240,12 @@ def test_an_answer_to_another_program_with_this_entity_is_refused_and_says_so(fa
     frame = frame_of(reqid=bytes.fromhex("018bcfe5687b70008010101010101a1f"), **answer)
     error = refused(receive(fabric.session, frame))
     assert error.reason == "unknown_id"
-    assert f"another program is {CAR} too, or it asked before its link was cut" in error.text
+    assert f"another program is also {CAR}, or this one sent the request before its link went down" in error.text
 
 
 def test_attributes_for_which_a_sample_has_no_room_are_too_large_and_bodies_do_not_count() -> None:
     fabric = Fabric(token="t" * MAX_ATTRIBUTES, peer=PHONE)
-    with pytest.raises(TooLarge, match=f"attributes of 655.. bytes: on a fabric there is room for {MAX_ATTRIBUTES}"):
+    with pytest.raises(TooLarge, match=f"attributes of 655.. bytes: the limit on a fabric is {MAX_ATTRIBUTES}"):
         fabric.session.send(Message(Kind.REQUEST, "UpdateDoor", ttl=1.0, body=MISSING), 0.0)
     assert fabric.session.frames_to_send() == []
     trace = {"traceparent": f"cc-{'1' * 32}-{'1' * 16}-01-{'0' * MAX_ATTRIBUTES}"}  # of a later version, which may be longer

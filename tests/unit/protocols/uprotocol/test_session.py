@@ -311,7 +311,7 @@ def test_a_hash_is_made_and_verified_and_a_wrong_or_missing_one_refused(format: 
 )
 def test_what_a_function_of_the_application_gives_is_looked_at(format: Any, option: str, value: Any) -> None:
     options: Any = {option: lambda *_: value}
-    with pytest.raises(LocalProtocolError, match=rf"{option}\(\) gave {type(value).__name__}") as caught:
+    with pytest.raises(LocalProtocolError, match=rf"{option}\(\) returned {type(value).__name__}") as caught:
         session(format=format, **options).send(request("x"), 0.0)
     assert "s3cret" not in str(caught.value)
 

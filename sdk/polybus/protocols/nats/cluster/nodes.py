@@ -321,9 +321,9 @@ class ClusterNodes:
         last = self._known.last_seen(subject, now)
         code, text = Code.UNIMPLEMENTED, "no node of the cluster handles this"
         if last is not None:
-            ago = f"its last handler went {now - last:.3g} s ago" if last < now else "its handlers are just coming or going"
+            ago = f"its last handler left {now - last:.3g} s ago" if last < now else "its handlers are just joining or leaving"
             code = Code.UNAVAILABLE
-            text = f"{text} now, and {ago}: ask again, for example with retry=Retry()"
+            text = f"{text} now, and {ago}: retry, for example with retry=Retry()"
             self.doubted |= self._known.nodes_with(subject) & self._nodes.keys()
         return Message(Kind.ERROR, "", token, code=code, attributes={"text": text, "reason": None, "detail": None})
 
