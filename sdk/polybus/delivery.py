@@ -24,12 +24,15 @@ async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies:
     """Publish each message that could not be delivered, until the bus is left. Run this in a task group.
 
     The body of a dead letter has the fields ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601)
-    and ``attributes``, which are those of the protocol without tokens and hashes.
+    and ``attributes``, which contains the attributes of the protocol without tokens and hashes.
 
     Args:
-        bus: Bus whose messages to watch, and on which to publish.
+        bus: Bus to watch, and to publish on.
         topic: Subject of the dead letters.
         bodies: Include the body if the bus still has it.
+
+    Raises:
+        LocalProtocolError: If the bus runs in another event loop.
     """
     warnings = Warnings()
     async for event in bus.events():

@@ -1,4 +1,4 @@
-"""Tunnels: connections inside another connection. A tunnel is a channel whose items are frames.
+"""Tunnels: connections inside another connection. A tunnel is a channel of frames.
 
 `TunnelConnector` is the result of `Bus.tunnel` and `Peer.tunnel`; `TunnelTransport` is one connection, at either end. A frame
 requires no task or queue, unless the other side has granted no credit or the outer connection is slow. Frames travel as bytes;

@@ -186,11 +186,11 @@ def attach(
         bus: Bus to serve.
         path: Path, without the prefix of the router.
         protocol: Name of the protocol, or an object with options such as ``Ubre(format="binary")``.
-        origins: Web origins whose pages may connect, in addition to pages from the same host and port.
+        origins: Web origins of pages that may connect, in addition to the same host and port.
         hosts: Additional ``Host`` values for a server that listens on a loopback address behind a proxy.
-        when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
+        when_full: Policy for publications when the outbox of a peer is full: ``drop_oldest``, ``drop_newest``, ``disconnect``.
         insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
-        retry: Pauses before polybus clients reconnect. `initial` and `maximum` replace those of the clients.
+        retry: Pauses before polybus clients reconnect. `initial` and `maximum` override their own settings.
         script: Path for the browser client, such as ``/polybus.js``, without the prefix of the router. ``polybus-frames.js`` is
             served beside it. Browsers cache them permanently if ``?v=`` is the version of polybus.
         docs: Path for a page about the subjects of the bus, such as ``/bus/docs``. Its AsyncAPI document is at the same path

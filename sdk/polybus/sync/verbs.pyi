@@ -819,7 +819,7 @@ class BlockingBus(Twin):
         """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
-        bus opened, or over the opened link whose ``serves=`` matches.
+        bus opened, or over the opened link with a matching ``serves=``.
 
         Args:
             subject: Subject of the handler.
@@ -872,8 +872,8 @@ class BlockingBus(Twin):
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox is full.
             Disconnected: If the peer has left.
-            BadRequest: If a handler of this bus is registered for the subject, but for streams or channels.
-            Unsupported: As for `request`, or if `to` is an address and the protocol has none.
+            BadRequest: If this bus answers the subject with a stream or channel.
+            Unsupported: As for `request`, or if `to` is an address and the protocol does not support addresses.
             LocalProtocolError: As for `request`, or if `to` is a string but not an address.
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
@@ -911,7 +911,8 @@ class BlockingBus(Twin):
             headers: Headers to send, as a mapping of strings to strings.
             to: One or more peers to send the message to, and to no one else. It is then not stored in the cluster. An empty
                 list is allowed.
-            timeout: Seconds to wait for the store, and for space in the outbox of a link that is down.
+            timeout: Seconds to wait for the store and for space in a full outbox. A message that is still in an outbox then
+                expires.
             id: Identifier for a `Store` or an external stream, which stores messages with the same id only once.
 
         Raises:
@@ -943,6 +944,9 @@ class BlockingBus(Twin):
         timeout: float = ...,
     ) -> None:
         """Publish a message without waiting. See `publish`.
+
+        Args:
+            timeout: Seconds after which a message that is still in an outbox expires.
 
         Raises:
             QueueFull: If a queue or outbox is full. The other receivers get the message.
@@ -1145,13 +1149,13 @@ class BlockingBus(Twin):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
             protocol: Protocol of a transport object, by name or as an adapter.
-            origins: Web origins whose pages may connect, in addition to pages from the same host and port.
+            origins: Web origins of pages that may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
             tls: Server-side context for ``tls`` and ``wss``.
-            when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or
+            when_full: Policy for publications when the outbox of a peer is full: ``drop_oldest``, ``drop_newest`` or
                 ``disconnect``.
             insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
-            retry: Pauses before polybus clients reconnect. `initial` and `maximum` replace those of the clients.
+            retry: Pauses before polybus clients reconnect. `initial` and `maximum` override their own settings.
 
         Raises:
             ValueError: If the URL or an option is invalid.

@@ -238,13 +238,13 @@ class Bus(BusVerbs):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
             protocol: Protocol of a transport object, by name or as an adapter.
-            origins: Web origins whose pages may connect, in addition to pages from the same host and port.
+            origins: Web origins of pages that may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
             tls: Server-side context for ``tls`` and ``wss``.
-            when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or
+            when_full: Policy for publications when the outbox of a peer is full: ``drop_oldest``, ``drop_newest`` or
                 ``disconnect``.
             insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
-            retry: Pauses before polybus clients reconnect. `initial` and `maximum` replace those of the clients.
+            retry: Pauses before polybus clients reconnect. `initial` and `maximum` override their own settings.
 
         Raises:
             ValueError: If the URL or an option is invalid.

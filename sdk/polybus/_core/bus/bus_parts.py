@@ -41,7 +41,7 @@ _LONGEST = 30.0
 
 
 class ToldReply(InternalReply, eq=False, kw_only=True):
-    """A reply with a callback that runs in the turn in which it ends."""
+    """A reply with a callback, which runs in the same turn as the end of the request."""
 
     ended: Callable[[], None] | None = None
 

@@ -65,7 +65,7 @@ class Directory(Struct, eq=False):
         """Find the handler of this bus for `Bus.as_`.
 
         Raises:
-            NoHandler: If there is none.
+            NoHandler: If the subject has no handler.
         """
         own = self._lookup.find(subject)
         if own is None:

@@ -134,7 +134,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
 
 
 class UserParty(RemoteParty, frozen=True, eq=False):
-    """Sends to the newest connection of the user on this bus, or through the cluster if there is none."""
+    """Sends to the newest connection of the user on this bus, or otherwise through the cluster."""
 
     to: ToUser
 

@@ -119,7 +119,7 @@ class BusVerbs(Router):
         """Queue a request and return its `Reply`, which you await for the answer.
 
         If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
-        bus opened, or over the opened link whose ``serves=`` matches.
+        bus opened, or over the opened link with a matching ``serves=``.
 
         Args:
             subject: Subject of the handler.
@@ -203,8 +203,8 @@ class BusVerbs(Router):
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox is full.
             Disconnected: If the peer has left.
-            BadRequest: If a handler of this bus is registered for the subject, but for streams or channels.
-            Unsupported: As for `request`, or if `to` is an address and the protocol has none.
+            BadRequest: If this bus answers the subject with a stream or channel.
+            Unsupported: As for `request`, or if `to` is an address and the protocol does not support addresses.
             LocalProtocolError: As for `request`, or if `to` is a string but not an address.
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
@@ -393,7 +393,8 @@ class BusVerbs(Router):
             headers: Headers to send, as a mapping of strings to strings.
             to: One or more peers to send the message to, and to no one else. It is then not stored in the cluster. An empty
                 list is allowed.
-            timeout: Seconds to wait for the store, and for space in the outbox of a link that is down.
+            timeout: Seconds to wait for the store and for space in a full outbox. A message that is still in an outbox then
+                expires.
             id: Identifier for a `Store` or an external stream, which stores messages with the same id only once.
 
         Raises:
@@ -479,6 +480,9 @@ class BusVerbs(Router):
         timeout: float = 30.0,
     ) -> None:
         """Publish a message without waiting. See `publish`.
+
+        Args:
+            timeout: Seconds after which a message that is still in an outbox expires.
 
         Raises:
             QueueFull: If a queue or outbox is full. The other receivers get the message.
