@@ -1,4 +1,4 @@
-"""Outgoing messages of a link: sent at once while it flows, otherwise queued until the connection takes them."""
+"""The sending side of a link: writes messages to the connection, or queues them while it is slow or down."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(init=False, eq=False, repr=False, weakref_slot=False)
 class LinkFlow(ABC):
-    """A session on its transport, and the messages that wait for it."""
+    """A session and its transport, and the queue for messages that cannot be written yet."""
 
     owner: LinkOwner
     services: Services
@@ -41,56 +41,54 @@ class LinkFlow(ABC):
     url: str
     runtime: Runtime = field(init=False)
     opened: bool = field(init=False)
-    """True if this bus dialled."""
+    """True if this bus opened the link."""
     state: State = field(default=State.CONNECTING, init=False)
     session: Session | None = field(default=None, init=False)
     transport: Transport | None = field(default=None, init=False)
     peer: Any = field(default=None, init=False)
-    """The peer of a point-to-point link: a `PeerPort`, in higher layers a `Peer`."""
+    """The peer of a point-to-point link, a `PeerPort`."""
     multiplexed: MultiplexedPeers | None = field(default=None, init=False)
     carries_headers: bool = field(default=True, init=False)
-    """True if the wire carries headers; known from the first session on."""
+    """`Capabilities.headers`, once there has been a session."""
     bare_headers: bool = field(default=False, init=False)
-    """True if bare peers read them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
-    """Headers that a wire without general headers carries."""
     destinations: bool = field(default=False, init=False)
-    """True if a notification may go to an address behind the peer."""
     has_groups: bool = field(default=False, init=False)
-    """True if queue groups on this wire get their own copies; known from the first session on."""
+    """`Capabilities.groups`, once there has been a session."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
     """True if `format_for` always returns `format`."""
     urgency: Callable[[Message], int] | None = field(init=False)
-    """Priority of a message, on wires with priorities."""
+    """Returns the priority of a message, in protocols with priorities."""
     shared: Codec | None = field(default=None, init=False)
-    """Set if a publication has the same frame on all the codec's sessions."""
+    """The codec, if a publication has the same frame on all its sessions."""
     framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
-    """Cache key for a publication's bytes, shared by links with the same key."""
+    """Cache key for the bytes of a publication. They are the same on all links with this key."""
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
-    """Writes bytes made by `framed`."""
+    """Writes the result of `framed`."""
     send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = field(default=None, init=False)
-    """Sends a request without a `Message`, if the session can; `tell` does so for an answer."""
+    """`SessionFeatures.ask`, if it can be used."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
+    """`SessionFeatures.tell`, if it can be used."""
     flowing: bool = field(default=False, init=False)
-    """Up, not paused, nothing waits: messages go straight to the session."""
+    """True if messages can be passed to the session immediately, because the link is up and nothing waits."""
     initiates: bool = field(default=True, init=False)
     """True if this side may send requests and publications."""
     when_full: str = field(default="drop_oldest", kw_only=True)
     outbox: SendQueue | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
     share: Share | None = field(default=None, init=False)
-    """Its share of `Limits.total_bytes`; None for a single dialled peer, which needs no sharing."""
+    """Quota of `Limits.total_bytes`; None for the link to a server, which doesn't have a quota."""
     slow: int = field(default=0, init=False)
     unwritten: MemoryBudget = field(init=False)
-    """Bytes in the connection at its last pause."""
+    """Number of bytes that the connection had not written at its last pause."""
     bodies: MemoryBudget = field(init=False)
     stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
-    """Requests that wait until this connection takes answers again."""
+    """Requests that wait until the peer has read earlier answers."""
     holds: bool = field(default=False, init=False)
-    """True while all but answers wait for other links to return."""
+    """True while everything except answers is queued, until other links have reconnected."""
     _ending: Ending | None = field(default=None, init=False)
     _arriving: MemoryBudget | None = field(default=None, init=False)
 
@@ -100,18 +98,18 @@ class LinkFlow(ABC):
 
     @property
     def stands(self) -> bool:
-        """True while messages are exchanged, even while closing."""
+        """True while messages can be exchanged, including while the link is closing."""
         state = self.state
         return state is State.UP or state is State.CLOSING
 
     @property
     def upstream(self) -> bool:
-        """True for a dialled link with one peer: a server, not clients behind a broker."""
+        """True if the link leads to a server, and not to clients behind a broker."""
         return self.opened and self.multiplexed is None
 
     @property
     def crowded(self) -> bool:
-        """True if several programs send over this link, behind a broker or on a fabric: what one says must concern only it."""
+        """True if several programs send over this link, behind a broker or on a fabric, so that one must not affect others."""
         return self.multiplexed is not None or (self.session is not None and self.session.capabilities.many_senders)
 
     def log_fields(self, message: Message | None = None) -> dict[str, object]:
@@ -123,13 +121,13 @@ class LinkFlow(ABC):
         return fields
 
     def set_shared(self) -> None:
-        """Update the sharing of publications with other links: for a new session, or a known peer."""
+        """Update attributes that depend on the session, the transport, or the identity of the peer."""
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
         self.destinations, self.has_groups = can.destinations, can.groups
-        # If publications are an extension, bare subscribers get a form of their own: see the session.
+        # If publications are an extension, sessions send them to bare subscribers in another form.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)
@@ -148,7 +146,7 @@ class LinkFlow(ABC):
         """Encode a publication for all links with the same `framing`.
 
         Raises:
-            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+            EncodeError, Unsupported, TooLarge: If the protocol cannot carry it.
         """
         framing, transport = self.framing, self.transport
         assert framing is not None and transport is not None
@@ -176,12 +174,12 @@ class LinkFlow(ABC):
             self.send_frames(self.session.forget(key, self.runtime.time()))
 
     def write(self, message: Message, peer: PeerPort) -> Any:
-        """Pass a message to the session now, in any state of the connection.
+        """Write a message, bypassing the queue.
 
-        On a multiplexed link, nothing is written to a peer that has left, or after goodbye: its key may be reused.
+        On multiplexed links, messages to peers that have left are dropped, because their keys may be reused.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
+            EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As for `Session.send`.
         """
         session = self.session
         assert session is not None
@@ -199,13 +197,13 @@ class LinkFlow(ABC):
         """Check that this side may send requests and publications.
 
         Raises:
-            Unsupported: This side may only answer (a plain HTTP server).
+            Unsupported: If this side can only answer, like a plain HTTP server.
         """
         if not self.initiates:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server cannot send first")
 
     def publish_alone(self, message: Message, peer: PeerPort) -> None:
-        """`publish` on a flowing link for a single receiver: no frame is cached."""
+        """Write a publication without caching its frame, because there is a single receiver. The link must be flowing."""
         codec = self.shared
         if codec is None:
             self.write(message, peer)
@@ -219,10 +217,10 @@ class LinkFlow(ABC):
     def send_request(
         self, message: Message | None, reply: Reply[Any], peer: PeerPort, now: float, raw: bytes | None = None
     ) -> None:
-        """Write a request ahead of the queue; without a message, through `ask`.
+        """Write a request, bypassing the queue. Without a message, it is encoded by `ask`.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: Misuse; other errors fail the reply.
+            EncodeError, Unsupported, LocalProtocolError: If the request is invalid. Other errors fail the reply.
         """
         pending = peer.pending
         if len(pending) >= self.runtime.limits.pending:
@@ -247,14 +245,14 @@ class LinkFlow(ABC):
                 ((len(pending) == 1 and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]
             else:
                 self.send_frames(frames)
-        except TooLarge as error:  # the connection, a tunnel, takes less than the session
+        except TooLarge as error:  # the limit of a tunnel may be lower than that of the session
             pending.pop(key, None)
             reply.fail(error)
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
-        """Send or queue a publication. False, without effect, if there is no room."""
+        """Send or queue a publication. Returns False if there is no room."""
         session = self.session
         if self.multiplexed is not None and peer.gone:
             return True  # no peer will read it
@@ -277,7 +275,7 @@ class LinkFlow(ABC):
         """Send or queue a request.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: Misuse; other errors fail the reply.
+            EncodeError, Unsupported, LocalProtocolError: If the request is invalid. Other errors fail the reply.
         """
         if self.multiplexed is not None and peer.gone:
             reply.fail(Disconnected("the peer has gone", peer.address, False))
@@ -294,10 +292,10 @@ class LinkFlow(ABC):
         self.send_request(message, reply, peer, reply.started)
 
     def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
-        """Send a message that must not be dropped: an answer, item or control message. A peer that does not read them loses its
-        link.
+        """Send or queue an answer, item or control message. If the queue is full, close the link, because these cannot be
+        dropped.
 
-        `alone` marks an answer without a successor in this turn.
+        `alone` is True if no other message follows in this event loop iteration.
         """
         if self.flowing and self.multiplexed is None:
             self.services.counters.sent += 1
@@ -315,16 +313,16 @@ class LinkFlow(ABC):
 
     @property
     def takes_answers(self) -> bool:
-        """True while its peers' requests may begin: few answers are unread."""
+        """True if requests of its peers may start, because few answers are unread."""
         return self.outbox is None or self.outbox.takes_answers
 
     @property
     def unread(self) -> int:
-        """Bytes of answers and control messages known to be unread."""
+        """Number of bytes in answers and control messages that haven't been written."""
         return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     def too_slow(self, peer: Any, text: str) -> None:
-        """End the link of a peer that does not read; on a multiplexed link disconnect only that peer."""
+        """Close the link of a peer that doesn't read, or disconnect only the peer if the link is multiplexed."""
         if self.multiplexed is not None and peer.gone:
             return
         self.services.emit(PeerSlow(peer=peer.public, policy="disconnect", dropped=self.slow))
@@ -337,7 +335,7 @@ class LinkFlow(ABC):
         self.abort(slow, comes_back=True)
 
     def tell_end(self, why: Closed) -> None:
-        """Log why an accepted connection ends; the dialer logs for dialled ones."""
+        """Log why a client's connection ends. For other connections, the dialer does."""
         if not self.opened:
             template = "the connection of %s has ended: %.200s"
             self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self.log_fields())
@@ -352,20 +350,20 @@ class LinkFlow(ABC):
 
     def _wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         if not self._comes:
-            return True  # no peer will read it; the caller learns of that when the link ends
+            return True  # there is no one to read it, and the caller fails when the link ends
         if self.outbox is None:
             self.outbox = SendQueue(self)
         return self.outbox.wait(message, peer, reply, deadline, droppable=droppable)
 
     @property
     def _comes(self) -> bool:
-        """True while a connection for queued messages exists, or will."""
+        """True while there is, or will be, a connection to write queued messages to."""
         ending = self._ending
         return self.state is not State.CLOSED and (ending is None or (self.opened and ending.returns))
 
     @property
     def takes_more(self) -> bool:
-        """True while the connection takes queued messages and is not being replaced."""
+        """True while queued messages can be written."""
         return not self.paused and self.stands and not (self.opened and self._ending is not None and self._ending.returns)
 
     def update_flow(self) -> None:
@@ -388,21 +386,22 @@ class LinkFlow(ABC):
                 calls.resume()
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there may be room. False if the deadline passed or the link ended."""
+        """Wait until there may be room. Returns False at the deadline, or if the link is closed."""
         if self.state is State.CLOSED:
             return False
         return self.outbox is None or await self.outbox.room(deadline)
 
     async def room_for_answer(self) -> None:
-        """Delay a handler's answer while too many wait; it keeps the handler's slot.
+        """Delay a handler's answer while too many are unread.
 
-        So a reading peer gets all its answers, however large. One that does not read ends at `write_timeout`.
+        The answer keeps the handler's slot, so a peer that reads receives all its answers, no matter how large they are. If the
+        peer doesn't read, the connection ends after `Limits.write_timeout`.
         """
         while self.stands and self.outbox is not None and not self.outbox.takes_answers:
             await self.room(math.inf)
 
     def hold(self) -> None:
-        """Queue everything but answers, until `release`."""
+        """Queue everything except answers until `release`."""
         self.holds = True
         self.update_flow()
 
@@ -424,7 +423,7 @@ class LinkFlow(ABC):
         self.drain_outbox()
 
     def _charge(self, size: int) -> None:
-        """Charge a stalled connection's bytes like queued messages."""
+        """Charge the unwritten bytes of the connection like queued messages."""
         self.unwritten.charge(size - self.unwritten.held)
 
     # -- memory ----------------------------------------------------------------------------------------------------------
@@ -435,14 +434,14 @@ class LinkFlow(ABC):
         self.bodies = MemoryBudget(self.runtime, share=share)
 
     def hold_back(self) -> None:
-        """Share memory and slots although this bus dialled: the peer relays other clients' requests."""
+        """Set a quota for a link that this bus opened, because its peers are the clients of a broker."""
         self._charge(0)
         self.share_with(Share())
         self.share.join(self.runtime.addresses, f"broker {self.address}")  # type: ignore[union-attr]  # not an address of a client
 
     def charge_arrival(self, transport: Transport) -> None:
-        """Charge a partly received, slow frame to `Limits.total_bytes`."""
-        slow_arrival = getattr(transport, "slow_arrival", None)  # read alone: this runs every second on every connection
+        """Charge frames that arrive slowly to `Limits.total_bytes`."""
+        slow_arrival = getattr(transport, "slow_arrival", None)  # faster than `TransportFeatures.of`, since this runs often
         size: int = slow_arrival() if slow_arrival is not None else 0
         budget = self._arriving
         if budget is None:
@@ -468,4 +467,4 @@ class LinkFlow(ABC):
 
     @abstractmethod
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Cut the connection, and end the link."""
+        """Abort the connection, and end the link."""

@@ -1,7 +1,7 @@
-"""A link: a session joined to a transport, its peers, and its successive connections.
+"""Links: a session, a transport and their peers, across reconnects.
 
-Messages pass between transport, session and peers without a queue or task in between. Only while the connection is slow or down
-do they wait in a `SendQueue`.
+Messages pass between transport, session and peers without a queue or task in between, except for a `SendQueue` that is used
+while the connection is slow or down.
 """
 
 from __future__ import annotations
@@ -45,37 +45,39 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _SILENT: Final = 3.0
-"""Seconds until an inner link counts as silent; its session pings earlier."""
+"""Seconds without input until an inner link counts as silent. Its session sends pings more often."""
 _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
-"""Close codes after a violation of the transport's rules, by either end."""
+"""Close codes for violations of the transport protocol, by either side."""
 
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Link(LinkFlow):
-    """A connection that this bus dialled (it may reconnect) or accepted (it ends once)."""
+    """A connection that this bus opened, which may reconnect, or accepted."""
 
     dialer: LinkDialer | None = field(default=None, kw_only=True)
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     admission: Admission | None = field(default=None, kw_only=True)
     retry: Backoff | None = field(default=None, kw_only=True)
-    """Pauses of the other end before it reconnects, if the listener sets them."""
+    """Back-off for the client to use, if the listener sets one."""
     deferred: list[Callable[[], None]] = field(factory=list, init=False)
     """Functions to call after the current batch of frames."""
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
-    """True if every attempt asks for new credentials."""
+    """True if every attempt to connect requests new credentials."""
     greets: bool = field(default=False, init=False)
-    """True if a hello comes first on every connection, because the server's answer may differ from the one before."""
+    """True if every connection must start with a hello, because the server's answer may change."""
     insists: bool = field(default=False, init=False)
+    """True to reconnect even after a rejection, once the link has been up."""
     reader: LinkReader | None = field(default=None, kw_only=True)
-    """Handles messages with an addressee in `Message.peer`."""
+    """Handles messages with an address in `Message.peer`."""
     inner: bool = field(default=False, kw_only=True)
-    """True if the link leads back to this bus: its messages are the bus's own."""
+    """True if the link connects the nodes of this bus in a cluster, so that its messages are the bus's own."""
     beyond: str = field(default="", kw_only=True)
-    """Other end of an inner link, for texts."""
+    """Name of the remote end of an inner link, for error messages."""
     most_running: int | None = field(default=None, init=False)
+    """Overrides `Limits.running` on this link."""
     most_waiting: int | None = field(default=None, init=False)
-    """Replace `Limits.running` and `Limits.waiting` on this link."""
+    """Overrides `Limits.waiting` on this link."""
     recorder: Recorder | None = field(default=None, init=False)
     expires: float | None = field(init=False)
     offences: ViolationCounter = field(factory=ViolationCounter, init=False)
@@ -84,10 +86,10 @@ class Link(LinkFlow):
     confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
     _lost_at: float | None = field(default=None, init=False)
-    """Time of the loss of the last usable connection; None while one is usable, and before the first."""
+    """Time at which the last usable connection was lost; None while the link is up, and before it was."""
     _lost_why: str = field(default="", init=False)
     due: float = field(default=math.inf, init=False)
-    """Time of the session's next requested call."""
+    """Time at which the session asked to be called."""
 
     def __attrs_post_init__(self) -> None:
         runtime = self.services.running
@@ -104,7 +106,7 @@ class Link(LinkFlow):
         runtime.links[self] = None
 
     def renew(self, admission: Admission) -> None:
-        """Adopt the renewed identity of the other end."""
+        """Adopt the renewed identity of a client."""
         self.admission, self.expires = admission, admission.identity.ends(self.runtime.time())
         if self.peer is not None:
             self.peer.renew(admission.identity)
@@ -119,7 +121,7 @@ class Link(LinkFlow):
 
     @property
     def ends(self) -> Closed | None:
-        """Reason for the final end, past or imminent."""
+        """The reason if the link has ended, or is about to end, for good; otherwise None."""
         ending = self._ending
         return ending.why if ending is not None and (self.state is State.CLOSED or not ending.returns) else None
 
@@ -128,12 +130,12 @@ class Link(LinkFlow):
     def attach(self, transport: Transport) -> None:
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
-        hear: Hear | None = getattr(transport, "hear", None)  # one of its `TransportFeatures`, read directly for speed
+        hear: Hear | None = getattr(transport, "hear", None)  # faster than `TransportFeatures.of`
         if hear is None:
             self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
         else:
             self.session = self._session_on_fabric(role, hear)
-        self.due = math.inf  # a due time of the last session would hide an earlier one of this session
+        self.due = math.inf  # forget the time that the last session asked for
         self.transport: Transport | None = transport
         if not self.opened and self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)
@@ -161,7 +163,7 @@ class Link(LinkFlow):
         return fabric.session(role, self.runtime.limits, sources.get().rng, hear)
 
     def record(self, recorder: Recorder) -> None:
-        """Record every frame of this connection from now on; not while handling a frame."""
+        """Start recording the frames of this connection. Don't call this while a frame is being handled."""
         if self.session is not None and self.transport is not None:
             taps = self.taps = self.taps or Taps(self.session, self.transport)
             who = None if self.admission is None else self.admission.identity.key
@@ -169,7 +171,7 @@ class Link(LinkFlow):
                 self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:
-        """Stop recording; not while handling a frame."""
+        """Stop recording. Don't call this while a frame is being handled."""
         if self.session is not None and self.taps is not None and self.taps.remove(recorder):
             self._wrap(self.taps)
 
@@ -185,7 +187,7 @@ class Link(LinkFlow):
     def ready(self, bare: bool) -> None:
         self._move(Change.READY)
         if self.state is not State.UP:
-            return  # it is closing, or was cut
+            return
         assert self.session is not None
         capabilities = self.session.capabilities
         if capabilities.many_peers:
@@ -207,7 +209,7 @@ class Link(LinkFlow):
         self.services.emit(LinkUp(peer=None if self.peer is None else self.peer.public, url=self.url, again=again))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Say goodbye and close, after writing the outbox if possible."""
+        """Close the link, after writing the outbox if possible."""
         if self.state is State.CLOSED:
             return
         self._ending = ending_after(self._ending, Closed(code, reason))
@@ -220,33 +222,32 @@ class Link(LinkFlow):
         transport.close(code, reason)
 
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Cut the connection; with `comes_back` a dialled link reconnects."""
+        """Abort the connection. With `comes_back`, a link that this bus opened reconnects."""
         if comes_back and self.state is State.DOWN:
-            return  # it is reconnecting already, and must not do so twice
+            return  # already reconnecting
         self._ending = ending_after(self._ending, why, returns=comes_back)
         if self.transport is not None and self.state is not State.DOWN and self.state is not State.CLOSED:
-            # The rest of the input is dropped, and nothing more is written.
             self._move(Change.CUT)
             if self.session is not None:
                 self.session.connection_lost(why.reason)
                 self.session = None
             try:
                 self.transport.abort(why)
-            except Exception:  # a faulty plugin must not keep the caller from cutting other links
+            except Exception:  # an error of a plugin must not affect other links
                 logger.exception("the connection of %s could not be cut; it is given up", self.address, extra=self.log_fields())
                 self._ended(why)
         else:
             self._ended(why)
 
     def turn_away(self, error: Forbidden | Unauthorized, text: str) -> None:
-        """End the link because the other end is not, or no longer, admitted."""
+        """Close the link of a client that isn't admitted, or not any more."""
         self.expires = None
         code = 4403 if isinstance(error, Forbidden) else 4401
         self._ending = Ending(Closed(code, error.text, error))
         self.close(code, text)
 
     def tick(self, now: float) -> None:
-        """Handle what is due. Called about once a second."""
+        """Check timeouts, and do what is due. Called about once a second."""
         transport, session = self.transport, self.session
         if self.expires is not None and self.expires <= now:
             self.turn_away(Unauthorized("the identity has expired"), "the identity has expired: authenticate again")
@@ -268,14 +269,14 @@ class Link(LinkFlow):
             self.take(self.session.tick(self.runtime.time()))
 
     def call_when_due(self, due: float, now: float) -> None:
-        if due <= now:  # after the handlers, whose turn begins behind this one
+        if due <= now:  # in two iterations, after the handlers that start in the next one
             self.runtime.call_soon(self.runtime.call_soon, self._tick_session)
         elif due < self.due:
             self.due = due
             self.runtime.watch(self, due)
 
     def _expire(self, now: float) -> float:
-        """Call the session if due, and return the next time."""
+        """Call the session if it asked for that, and return the next time."""
         if self.due <= now:
             self.due = math.inf
             self._tick_session()
@@ -300,7 +301,7 @@ class Link(LinkFlow):
                         output.peer = peer.public
                         peer.receive(output, now)
                 elif not self._take(output, session, now):
-                    break  # input after a violation is dropped
+                    break  # after a violation, drop the rest
                 if self.session is not session:
                     break
             if self.deferred:
@@ -308,10 +309,10 @@ class Link(LinkFlow):
         except BaseException as error:
             self.broken()
             if not isinstance(error, Exception):
-                raise  # Ctrl-C, in a hook
+                raise  # for example KeyboardInterrupt in a hook
 
     def take(self, output: SessionOutput) -> None:
-        """Handle output that no frame caused."""
+        """Handle output of the session that no frame caused."""
         try:
             if self.session is not None:
                 self._take(output, self.session, self.runtime.time())
@@ -323,7 +324,7 @@ class Link(LinkFlow):
                 raise
 
     def _take(self, output: SessionOutput, session: Session, now: float) -> bool:
-        """Handle output item by item. False if the rest must be dropped."""
+        """Handle the items of the session's output. Returns False if the rest must be dropped."""
         for one in each(output):
             if isinstance(one, Message):
                 self._deliver(one, now)
@@ -345,12 +346,12 @@ class Link(LinkFlow):
         if peer is not None:
             message.peer = peer.public
             peer.receive(message, now)
-        elif self.multiplexed is not None:  # a peer that was disconnected, never opened, or waits for authentication
+        elif self.multiplexed is not None:  # a peer that is unknown or being authenticated
             self.multiplexed.hold(message)
 
     @property
     def ending(self) -> bool:
-        """True once further input is dropped."""
+        """True if further input is dropped."""
         return self._ending is not None or self.session is None
 
     def _do_deferred(self) -> None:
@@ -359,7 +360,7 @@ class Link(LinkFlow):
             act()
 
     def broken(self) -> None:
-        """Cut the link after a bug here or in a plugin, to protect the event loop and other links."""
+        """Abort the link after a bug in polybus or a plugin, without affecting other links."""
         logger.exception("what came from %s could not be handled; its link is cut", self.address, extra=self.log_fields())
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
@@ -368,7 +369,7 @@ class Link(LinkFlow):
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
-        """Handle messages that a peer sent before it was authenticated."""
+        """Handle messages that a peer sent while it was being authenticated."""
         now = self.runtime.time()
         for message in messages:
             peer = self.peer_of(message.peer)
@@ -379,7 +380,7 @@ class Link(LinkFlow):
             self._do_deferred()
 
     def break_off(self, why: Closed) -> None:
-        """Close the connection for the protocol: a dialled link reconnects."""
+        """Close the connection because the session requires it. A link that this bus opened reconnects."""
         self._ending = ending_after(self._ending, why, returns=True)
         self._move(Change.CLOSE)
         if self.transport is not None:
@@ -398,7 +399,7 @@ class Link(LinkFlow):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     async def written(self) -> None:
-        """Wait until everything written has left, or the connection is gone: only on HTTP, where writing takes a while."""
+        """Wait until everything has been written, on transports with slow writes such as HTTP, or the connection is lost."""
         written = TransportFeatures.of(self.transport).written
         if written is None:
             return
@@ -411,13 +412,13 @@ class Link(LinkFlow):
             await self.room(math.inf)
 
     async def confirmed(self) -> Collection[str | int]:
-        """Wait until the other end has handled everything sent, on wires with confirmations.
+        """Wait until the peer has handled all earlier messages, in protocols with confirmations.
 
         Returns:
-            Refused patterns of subscriptions.
+            The patterns that the peer refused to subscribe to.
 
         Raises:
-            Disconnected: The connection ended first.
+            Disconnected: If the connection ends first.
         """
         if SessionFeatures.of(self.session).confirm is None:
             return ()
@@ -432,7 +433,7 @@ class Link(LinkFlow):
         return await asked.answer(self.address)
 
     def absence(self, longest: float = 0.0) -> str:
-        """Text on the link's outage; empty if up, or down for less than `longest` seconds."""
+        """Describe how long the link has been down, or return an empty string if less than `longest` seconds."""
         if self._lost_at is None or self.runtime.time() - self._lost_at < longest:
             return ""
         which = f"the link to {self.beyond} is down " if self.inner else ""
@@ -440,7 +441,7 @@ class Link(LinkFlow):
         return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
 
     def silence(self, longest: float = 0.0) -> str:
-        """Text on an inner link's silence; empty within `longest` seconds and `_SILENT`."""
+        """Describe how long an inner link has been silent, or return an empty string if less than `longest` seconds."""
         heard: float | None = getattr(self.session, "heard", None) if self.inner else None
         silent = 0.0 if heard is None else self.runtime.time() - heard
         return (
@@ -448,7 +449,7 @@ class Link(LinkFlow):
         )
 
     def still_down(self, address: str) -> Disconnected:
-        """Make the error of a request that timed out while the link was down."""
+        """Return the error for a request that timed out while the link was down."""
         if self.inner and self._lost_at is not None:
             return Disconnected(self.absence(), "", False)
         absence = f"{self.absence()}; it did not come back within the timeout"
@@ -457,10 +458,10 @@ class Link(LinkFlow):
     # -- closing ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
-        """Fail everything that waits for answers: none can come."""
+        """Fail all pending requests, because nothing more is received."""
         comes_back = self._comes_back(why)
         if not comes_back and self._ending is None:
-            self._ending = Ending(why)  # so that no further request waits
+            self._ending = Ending(why)  # so that new requests fail
         self._move(Change.CUT)
         for peer in self.peers:
             peer.cut_off(why.reason, None if comes_back else why.error)
@@ -474,7 +475,7 @@ class Link(LinkFlow):
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
-        """End the lost connection. A dialled link may reconnect, an accepted one ends."""
+        """Handle the end of the connection: the link reconnects or ends."""
         if self.state is State.CLOSED:
             return
         before = self.state
@@ -513,7 +514,7 @@ class Link(LinkFlow):
         self.runtime.notifier.signal()
 
     def _comes_back(self, why: Closed) -> bool:
-        # An expired identity is not a refusal if the next attempt uses new credentials.
+        # If every attempt uses new credentials, an expired identity isn't a reason to give up.
         renewed = self.was_up and (self.insists or (self.renews and isinstance(why.error, Unauthorized)))
         refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
         final = refused or (self._ending is not None and not self._ending.returns)

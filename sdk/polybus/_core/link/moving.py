@@ -1,8 +1,8 @@
-"""Moves a link to a new connection before it leaves the old one, when its server announces its end.
+"""Moves a link to another server before the current one stops.
 
-For a while both are up. New messages use the new connection; requests end where they began. The server delivers a queue group's
-messages once, and others on both connections, so that none is lost; the link drops the second copy. Foreign publishers mark
-nothing, so copies are recognised by their contents.
+For a while both connections are up. New messages use the new connection, and requests are answered on the one that they used.
+Publications arrive on both connections, except those for queue groups, and the link drops the second copy. Copies are
+recognised by their contents, because third-party publishers don't mark them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from .receiver import Taps
 
 _COPIES: Final = 65_536
-"""Limit of publications with an outstanding second copy."""
+"""Maximum number of publications whose second copy is outstanding."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
-"""Events of the old connection that no longer matter."""
+"""Events of the old connection to ignore."""
 
 
 def next_connection(link: Link, transport: Transport) -> NextConnection | None:
-    """Start a session on a second connection; None if the protocol cannot move."""
+    """Create a session on a second connection, or return None if the protocol doesn't support that."""
     moves = SessionFeatures.of(link.session).moves
     if moves is None or link.state is not State.UP:
         return None
@@ -46,7 +46,7 @@ def next_connection(link: Link, transport: Transport) -> NextConnection | None:
 
 
 class NextConnection:
-    """A second connection, the link's once its session is admitted."""
+    """A second connection, to which the link moves when its handshake is complete."""
 
     def __init__(self, link: Link, transport: Transport, session: Session) -> None:
         self.link = link
@@ -57,7 +57,7 @@ class NextConnection:
         self.moving: Moving | None = None
         self.why: str = ""
         self._early: list[Message | SessionEvent] = []
-        """Output since the session's admission, which comes first."""
+        """Output from `Ready` on."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class NextConnection:
             self.decided.set()
 
     def _go_on(self) -> Moving | None:
-        """Move the link here; None if it is no longer up."""
+        """Move the link to this connection, or return None if the link is down."""
         link = self.link
         old, transport, receiver = link.session, link.transport, link.receiver
         if link.state is not State.UP or old is None or transport is None or receiver is None:
@@ -132,21 +132,21 @@ class NextConnection:
         self.give_up(text)
 
     def lost(self, count: int, why: str) -> None:
-        """Nothing is dropped before admission."""
+        """Do nothing, because no messages have arrived yet."""
 
     def pause_writing(self) -> None:
-        """A handshake is short."""
+        """Do nothing, because handshakes are short."""
 
     def resume_writing(self) -> None:
-        """Nothing waits."""
+        """Do nothing."""
 
 
 class Moving:
-    """The session of a link with two connections; the old one also reports here. Implements `plugins.Session`."""
+    """The session of a link with two connections, and the receiver of the old one. Implements `plugins.Session`."""
 
     ask: None = None
+    """Not available, because it would bypass `send`."""
     tell: None = None
-    """Unused: they would bypass `send`."""
 
     def __init__(
         self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
@@ -160,9 +160,9 @@ class Moving:
         self.left: anyio.Event = anyio.Event()
         self.runtime: Runtime = link.runtime
         self._missing: dict[int, int] = {}
-        """Outstanding copies by content: positive from the new connection, negative from the old one."""
+        """Number of outstanding copies by content, positive if they are missing on the new connection, else negative."""
         self._early_copies: dict[int, int] = {}
-        """Copies in `_missing` that the old connection delivered first."""
+        """Copies in `_missing` that the old connection delivered before the new one was subscribed."""
         self._moves: SessionMoves = SessionFeatures.of(old).moves  # type: ignore[assignment]  # else `next_connection` gives None
         receiver.hand_over(self)
 
@@ -170,16 +170,16 @@ class Moving:
         return getattr(self.new, name)
 
     def began(self) -> Iterator[Message | SessionEvent | bytes]:
-        """The new connection's early output, without its admission: the link is up."""
+        """Return the early output of the new connection, except `Ready`."""
         return self._once([event for event in self._early if not isinstance(event, Ready)], 1)
 
     def subscribed(self) -> None:
-        """Note that the new connection delivers everything: missing copies may be older."""
+        """Called when all subscriptions are active on the new connection. Copies missing now may never arrive."""
         self._early_copies = {content: count for content, count in self._missing.items() if count > 0}
 
     def retire(self) -> None:
-        """Unsubscribe on the old connection; it ends after its last answer."""
-        for content, early in self._early_copies.items():  # their copies will not come: the next equal publication is a new one
+        """Unsubscribe on the old connection, which ends after its last answer."""
+        for content, early in self._early_copies.items():  # don't expect these copies any more
             count = self._missing.get(content, 0)
             if count > 0:
                 self._missing[content] = max(0, count - early)
@@ -187,7 +187,7 @@ class Moving:
             self._write(self._moves.retire())
 
     def settle(self) -> None:
-        """Remove this object from the link after the old connection's end."""
+        """Remove this object from the link when the old connection has ended."""
         if self._link.session is self:
             self._link.session = self.new
             self._link.set_shared()
@@ -203,7 +203,7 @@ class Moving:
         return self.new.capabilities
 
     def start(self, now: float) -> SessionOutput:
-        """The handshake is already over."""
+        """Do nothing, because the handshake is complete."""
         return ()
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
@@ -222,7 +222,7 @@ class Moving:
                 yield one
 
     def _is_second(self, event: Any, side: int) -> bool:
-        """Check whether the other connection has delivered a publication."""
+        """Return True if the other connection has already delivered a publication."""
         if not isinstance(event, Message) or event.kind is not Kind.PUBLISH or not _has_copies(event):
             return False
         headers = None if event.headers is None else tuple(event.headers.items())
@@ -260,7 +260,7 @@ class Moving:
             self._transport.send(frame)
 
     def next_tick(self) -> float | None:
-        """At once, so that the old connection ends as soon as it is idle."""
+        """Return a time in the past, so that the old connection ends as soon as it is idle."""
         return -1.0 if self._old is not None else self.new.next_tick()
 
     def tick(self, now: float) -> SessionOutput:
@@ -274,7 +274,7 @@ class Moving:
         return self.new.close(code, reason, now, peer_key)
 
     def connection_lost(self, reason: str) -> None:
-        """Abort the old connection too: the link is lost."""
+        """Abort the old connection as well."""
         self.new.connection_lost(reason)
         if self._old is not None:
             self._transport.abort(Closed(1006, reason))
@@ -292,7 +292,7 @@ class Moving:
                 self._link.take(self._of_old(self._old.receive(frame, self.runtime.time())))
 
     def closing(self, why: Closed) -> None:
-        """`closed` follows."""
+        """Do nothing until `closed`."""
 
     def closed(self, why: Closed) -> None:
         old, self._old = self._old, None
@@ -314,14 +314,14 @@ class Moving:
         self._link.lost(count, why)
 
     def pause_writing(self) -> None:
-        """Only answers are written there."""
+        """Do nothing, because only answers are written to the old connection."""
 
     def resume_writing(self) -> None:
-        """Nothing waits."""
+        """Do nothing."""
 
 
 def _has_copies(message: Message) -> bool:
-    """Check whether both connections deliver a publication: not to a group member, a reader or one client."""
+    """Return True if a publication arrives on both connections, unlike those for a single group member, node or client."""
     if message.peer is not None:
         return isinstance(message.peer, (ToAll, ToUser))
     return message.extras is None or "group" not in message.extras

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .ports import PeerPort
 
 _PARTS = 16
-"""Fraction (1/n) of the memory for pending peers that one of them may take."""
+"""Each pending peer may use 1/n of the memory for pending peers."""
 
 
 class PendingPeer(Struct, eq=False):
-    """A peer that waits for `authenticate`, and its messages."""
+    """A peer that is being authenticated, and its messages."""
 
     event: PeerOpened
     budget: MemoryBudget
@@ -38,7 +38,7 @@ class PendingPeer(Struct, eq=False):
 
 
 class MultiplexedPeers:
-    """The peers of one link by the session's keys, including those being authenticated."""
+    """The peers of a link, including those being authenticated."""
 
     __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_offences", "_pending", "_unasked", "peers")
 
@@ -47,7 +47,7 @@ class MultiplexedPeers:
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
-        """Pending peers before their call of `authenticate`."""
+        """Pending peers for which `authenticate` hasn't been called yet."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._offences: dict[Any, ViolationCounter] = {}
@@ -55,7 +55,7 @@ class MultiplexedPeers:
         self.peers: dict[Any, Any] = {}
 
     def opened(self, event: PeerOpened) -> None:
-        """Admit a new peer, or call `authenticate` first. Its messages wait for the outcome."""
+        """Authenticate and admit a new peer. Its messages wait in the meantime."""
         link, key = self._link, event.key
         limits = link.runtime.limits
         self.closed(key, "its key was given to another")
@@ -87,7 +87,7 @@ class MultiplexedPeers:
         )
         try:
             outcome = await link.services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program ends, and the peer need not wait for that
+        except KeyboardInterrupt:  # tell the peer before the program ends
             self._refuse(event.key, 1013, "authentication is unavailable: try again later")
             self.closed(event.key, "not let in")
             raise
@@ -117,7 +117,7 @@ class MultiplexedPeers:
             link.send_frames(link.session.close(code, reason, link.runtime.time(), key))
 
     def hold(self, message: Message) -> None:
-        """Keep a pending peer's message until `authenticate` returns; drop one of an unknown peer."""
+        """Queue a message of a peer that is being authenticated, or drop one of an unknown peer."""
         link, pending = self._link, self._pending.get(message.peer)
         if pending is None:
             link.services.counters.dropped += 1
@@ -135,7 +135,7 @@ class MultiplexedPeers:
                     link.send_frames(link.session.send(answer, link.runtime.time(), message.peer)[1])
 
     def tick(self, now: float) -> None:
-        """Disconnect peers with an expired identity; iterates only if one has expired."""
+        """Disconnect peers whose identity has expired."""
         if now < self._due:
             return
         error = Unauthorized("the identity has expired")
@@ -148,18 +148,18 @@ class MultiplexedPeers:
             self.expel(peer.key, code, reason, error)
 
     def expel(self, key: Any, code: int, reason: str, error: BusError | None = None) -> None:
-        """Disconnect the peer with this key, pending or not."""
+        """Disconnect the peer with a key, even if it is being authenticated."""
         self._refuse(key, code, reason)
         self.closed(key, reason, code, error)
 
     def offences_of(self, key: Any) -> ViolationCounter | None:
-        """Count of malformed messages; None if no peer has this key."""
+        """Return the counter of a peer's malformed messages, or None if the key is unknown."""
         if key not in self.peers and key not in self._pending:
             return None
         return self._offences.setdefault(key, ViolationCounter())
 
     def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
-        """End a peer that has left, and its messages in flight."""
+        """Remove a peer that has left, and end everything in flight."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
         self._offences.pop(key, None)
@@ -174,7 +174,7 @@ class MultiplexedPeers:
             self._link.services.emit(LinkDown(peer=peer.public, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
-        """End all peers with the connection. A peer that returns is a new one."""
+        """Remove all peers, because the connection is lost. A peer that returns is a new one."""
         for pending in self._pending.values():
             pending.forget()
         self._pending.clear()

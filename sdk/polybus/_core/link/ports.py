@@ -1,4 +1,4 @@
-"""Ports of a link: interfaces of higher layers. Peers have the type `Any`, since only those know their class."""
+"""Interfaces of higher layers, as links use them. Peers have the type `Any`, because their class is in a higher layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LinkOwner(Protocol):
     """The registry of a bus's links."""
 
     def open_peer(self, link: Link, key: Any, identity: Identity, address: str, /) -> Any:
-        """Make a peer of a connection: a `PeerPort`."""
+        """Create a peer of a connection, a `PeerPort`."""
         ...
 
     def link_up(self, link: Link) -> None: ...
@@ -27,19 +27,19 @@ class LinkOwner(Protocol):
 
 
 class LinkDialer(Protocol):
-    """The dialer of a link, which also redials it."""
+    """The dialer of a link, which reconnects it."""
 
     def link_up(self) -> None: ...
     def link_down(self, why: Closed) -> None: ...
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None: ...
     def told_retry(self, retry: Any) -> None: ...
     async def renewal(self) -> dict[str, Any] | None:
-        """Members of a hello that renew the identity; None if this link has no token."""
+        """Return the members of a hello that renew the identity, or None if this link has no token."""
         ...
 
 
 class PeerPort(Protocol):
-    """A peer, as its link sees it."""
+    """The interface of a peer for its link."""
 
     key: Any
     pending: dict[Any, Reply[Any]]
@@ -59,44 +59,44 @@ class PeerPort(Protocol):
     def speaks_extensions(self) -> bool | None: ...
 
     def mark_bare(self) -> None:
-        """Record that the peer is not a polybus peer."""
+        """Record that the peer doesn't run polybus."""
 
     def receive(self, message: Message, now: float) -> None:
         """Handle a message from the peer."""
 
     def in_flight(self, id: Any) -> bool:
-        """Check whether a request or channel of the peer has this id."""
+        """Return True if a request or channel of the peer has this id."""
         ...
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
-        """Fail a request with a malformed answer."""
+        """Fail a request whose answer is malformed."""
 
     def answered_in_vain(self, key: Any, text: str) -> None:
-        """Record an unusable answer: the request fails with this text unless another comes."""
+        """Record an unusable answer, so that a timeout of the request reports this text."""
 
     def watch_reply(self, reply: Reply[Any]) -> None:
-        """End a request soon after its deadline."""
+        """Fail a request soon after its deadline."""
 
     def request_waits(self, reply: Reply[Any]) -> None:
-        """Record that a request entered the outbox."""
+        """Record that a request was added to the outbox."""
 
     def request_leaves(self, reply: Reply[Any]) -> None:
-        """Record that a request left the outbox, to be sent."""
+        """Record that a request was taken from the outbox, to be sent."""
 
     def abandoned(self, reply: Reply[Any]) -> None:
-        """Forget a request: no task waits for its answer."""
+        """Forget and cancel a request."""
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
-        """Fail requests and channels to the peer, and stop its own, by id."""
+        """Fail requests and channels to the peer, and stop those of the peer, by id."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
-        """Fail pending requests: the peer will send nothing more."""
+        """Fail pending requests, because the peer won't send anything more."""
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End everything in flight; with `going_on` the link will reconnect."""
+        """End everything in flight. `going_on` is True if the link will reconnect."""
 
 
 class StalledCalls(Protocol):
-    """A peer's requests that wait until it has read other answers."""
+    """Requests of a peer that wait until it has read earlier answers."""
 
     def resume(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The receiver of one connection. It spreads long frames and large batches over several turns of the event loop."""
+"""The receiver of a connection, which spreads long frames and large batches over several event loop iterations."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from .link import Link
 
 _AT_ONCE: Final = 16 * 1024
-"""Bytes of frames per turn: 4 KiB may end and enter a thousand subscriptions, and 256 KiB of these took a second."""
+"""Bytes of frames to handle per iteration. 4 KiB may change a thousand subscriptions, and 256 KiB of those took a second."""
 _LONG: Final = 32 * 1024
-"""Bytes of a frame that is handled whole."""
+"""Maximum size of a frame that is not split, in bytes."""
 _EACH: Final = 32
-"""Bytes added per frame, since even an empty one costs time."""
+"""Bytes added per frame, because even empty ones take time."""
 _STILL_COME: Final = 1024 * 1024
-"""Bytes that may queue up on a transport that cannot pause; beyond, all are handled at once."""
+"""Bytes to queue on a transport that cannot pause. Beyond that, everything is handled at once."""
 
 
 class ConnectionReceiver:
-    """Receives the reports of one connection; implements `plugins.Receiver`. Once detached it reports nothing: a transport may
-    be late, when the link has its next connection.
+    """Receives the callbacks of a connection. Implements `plugins.Receiver`.
+
+    After `over`, callbacks are ignored, because the transport may be late and the link may have another connection.
     """
 
     __slots__ = ("_link", "_pieces", "frames_received")
@@ -39,7 +40,7 @@ class ConnectionReceiver:
     def __init__(self, link: Any, transport: Transport, session: Session) -> None:
         self._link: Link | Any | None = link
         self._pieces: _FramePieces | None = None
-        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # without a call in between, for speed
+        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # the link's own method, for speed
         if (cut := SessionFeatures.of(session).pieces) is not None:
             self._pieces = _FramePieces(link, transport, cut)
             self.frames_received = self._pieces.frames_received
@@ -84,7 +85,7 @@ class ConnectionReceiver:
 
 
 class _FramePieces(Struct, eq=False):
-    """Unhandled frames of one connection, in order. Reading is paused until they are done."""
+    """Frames of a connection that are still to be handled. Reading is paused until they are."""
 
     _link: Link
     _transport: Transport
@@ -93,7 +94,7 @@ class _FramePieces(Struct, eq=False):
     _bytes: int = 0
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Handle frames at once, unless one is long or others wait."""
+        """Handle frames now, unless there are too many or others are waiting."""
         if self._waiting:
             self._waiting.extend(frames)
             self._bytes += sum(map(len, frames))
@@ -124,7 +125,7 @@ class _FramePieces(Struct, eq=False):
     def _handle_one(self) -> bool:
         waiting = self._waiting
         if waiting and self._link.ending:
-            waiting.clear()  # like a closing transport, which delivers nothing more
+            waiting.clear()
         if not waiting:
             return False
         frame = waiting.popleft()
@@ -143,7 +144,7 @@ def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
 
 
 def _drop_frames(frames: Sequence[bytes]) -> None:
-    """Drop the frames of a connection that is over."""
+    """Ignore frames after the end."""
 
 
 class Confirmations(Struct, eq=False):
@@ -167,17 +168,17 @@ class Confirmations(Struct, eq=False):
 
 
 class _Asked(Struct, eq=False):
-    """One confirmation request. Its wait ends with the connection: the heartbeat is answered after it."""
+    """A confirmation request. It needs no timeout, because heartbeats are answered after it."""
 
     over: anyio.Event = field(default_factory=anyio.Event)
     refused: Collection[str | int] = ()
     lost: bool = False
 
     async def answer(self, address: str) -> Collection[str | int]:
-        """Wait for the confirmation: the refused patterns.
+        """Wait for the confirmation, and return the refused patterns.
 
         Raises:
-            Disconnected: The connection is gone.
+            Disconnected: If the connection ends first.
         """
         await self.over.wait()
         if self.lost:
@@ -186,27 +187,27 @@ class _Asked(Struct, eq=False):
 
 
 class Taps(Struct, eq=False):
-    """The taps that record one connection."""
+    """The taps that record a connection."""
 
     _session: Session
     _transport: Transport
     _taps: list[Tap] = []
 
     def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None) -> bool:
-        """Start recording; False if this recorder already does."""
+        """Add a recorder. Returns False if it is already recording."""
         if any(tap.recorder is recorder for tap in self._taps):
             return False
         self._taps.append(recorder.tap(adapter, transport, opened=opened, who=who))
         return True
 
     def remove(self, recorder: Recorder) -> bool:
-        """Stop recording; False if this recorder did not."""
+        """Remove a recorder. Returns False if it is not recording."""
         before = len(self._taps)
         self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
         return len(self._taps) < before
 
     def around(self) -> tuple[Session, Transport]:
-        """Session and transport, wrapped in all taps."""
+        """Return the session and the transport, wrapped in all taps."""
         session: Any = self._session
         transport: Any = self._transport
         for tap in self._taps:

@@ -1,4 +1,4 @@
-"""The send queue of a slow or disconnected link: bounded in messages and bytes, in order or by the wire's priorities."""
+"""The send queue of a slow or disconnected link."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(eq=False, repr=False)
 class WaitingMessage:
-    """A message in a send queue, None once it was dropped.
+    """A message in a send queue.
 
     Attributes:
-        level: The priority: the highest goes first.
+        message: None if the message was dropped.
+        level: Priority; higher ones are sent first.
+        waits: False once the message has left the queue.
     """
 
     message: Message | None
@@ -45,10 +47,10 @@ class WaitingMessage:
 
 @define(eq=False, repr=False)
 class _PeerEntries:
-    """Messages that wait for one peer of a link.
+    """The messages in a queue for one peer.
 
     Attributes:
-        droppable: In order; stale entries leave at the front.
+        droppable: Droppable messages in order, some of which may have left the queue.
     """
 
     count: int = 0
@@ -57,10 +59,10 @@ class _PeerEntries:
 
 
 class SendQueue:
-    """Messages that wait for a link, with their own limits and a share of `Limits.total_bytes`.
+    """Messages that wait for a link, bounded in messages and bytes, and sent in order or by priority.
 
-    A link has a queue only while its connection takes nothing. All peers of a multiplexed link share one queue, in order; when
-    full, the peer with the most entries makes room.
+    A link has a queue only while its connection is slow or down. The peers of a multiplexed link share a queue. When it is
+    full, the peer that uses most of it loses messages.
     """
 
     __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
@@ -73,10 +75,10 @@ class SendQueue:
         self._earliest = math.inf
         self._count = 0
         self._kept = 0
-        """Undroppable messages: requests, answers, items, control."""
+        """Number of messages that cannot be dropped: requests, answers, items and control messages."""
         self.kept_bytes: int = 0
         self.last: WaitingMessage | None = None
-        """The last entry added, even after it has left."""
+        """The last message added, even after it has left the queue."""
         self._room = Notifier(link.runtime.loop)
 
     def __len__(self) -> int:
@@ -90,12 +92,12 @@ class SendQueue:
         return self._budget.held
 
     def has_room(self, size: int) -> bool:
-        """Check that a message fits. An empty outbox takes any message."""
+        """Return True if a message fits. An empty queue accepts any message."""
         return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
-        """True if an answer may be added at once: half of the queue is for messages that cannot wait."""
+        """True if answers may be added. Half of the queue is reserved for messages that cannot wait."""
         if self._count == 0:
             return True
         limits = self._link.runtime.limits
@@ -113,7 +115,7 @@ class SendQueue:
         self._count_in(entry, share, 1)
 
     def pop(self) -> WaitingMessage | None:
-        """Take the oldest entry of the highest priority, or None."""
+        """Remove and return the oldest message of the highest priority, or None."""
         while self._entries:
             entry = self._entries.popleft()
             if entry.waits:
@@ -122,16 +124,16 @@ class SendQueue:
         return None
 
     def drop(self, entry: WaitingMessage) -> None:
-        """Drop an entry. It stays in the queue until its turn."""
+        """Drop a message. Its entry stays in the queue until its turn."""
         if entry.waits:
             self._release(entry)
             entry.message = None
-            # Dropped entries must not pile up behind an undroppable one.
+            # Dropped entries must not pile up behind one that cannot be dropped.
             if len(self._entries) > 2 * self._count + 64:
                 self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> PeerPort:
-        """Find the peer with the largest part of the queue, in messages or bytes, relative to the limits."""
+        """Return the peer that uses most of the queue, in messages or bytes relative to the limits."""
         limits = self._link.runtime.limits
 
         def part(peer: PeerPort) -> float:
@@ -141,7 +143,7 @@ class SendQueue:
         return max(self._shares, key=part)
 
     def drop_oldest(self, peer: PeerPort) -> bool:
-        """Drop the peer's oldest droppable message, if any."""
+        """Drop the oldest droppable message of a peer. Returns False if there is none."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False
@@ -149,7 +151,7 @@ class SendQueue:
         return True
 
     def drop_expired(self, now: float) -> int:
-        """Drop and count expired publications; iterates only if one may have expired."""
+        """Drop expired publications, and return their number."""
         if now < self._earliest:
             return 0
         droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
@@ -160,13 +162,13 @@ class SendQueue:
         return len(expired)
 
     def drop_bound(self) -> None:
-        """Drop answers and control messages of a lost connection; the rest waits for the next one."""
+        """Drop answers and control messages, which belong to the lost connection."""
         for entry in list(self._entries):
             if entry.reply is None and not entry.droppable:
                 self.drop(entry)
 
     def drop_all(self, peer: PeerPort) -> None:
-        """Drop the queue of a peer that has left: its key may be reused."""
+        """Drop all messages to a peer that has left, because its key may be reused."""
         if peer in self._shares:
             for entry in list(self._entries):
                 if entry.peer is peer:
@@ -195,7 +197,7 @@ class SendQueue:
         heads = share.droppable
         while heads and not heads[0].waits:
             heads.popleft()
-        if len(heads) > 2 * share.count + 64:  # urgent entries have left from behind a waiting one
+        if len(heads) > 2 * share.count + 64:  # many urgent entries have left from behind one that waits
             share.droppable = deque(e for e in heads if e.waits)
         if not share.count:
             del self._shares[entry.peer]
@@ -205,10 +207,10 @@ class SendQueue:
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
     ) -> WaitingMessage:
-        """Make the entry of a message, encoded to know its size.
+        """Create the entry for a message, which is encoded to determine its size.
 
         Raises:
-            EncodeError: The body does not fit the wire.
+            EncodeError: If the body cannot be encoded.
         """
         link = self._link
         if message.raw is None and message.has_body:
@@ -217,8 +219,8 @@ class SendQueue:
         return WaitingMessage(message, peer, reply, deadline, droppable, cost(message), level)
 
     def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        """Queue a message. False if there is no room for it."""
-        if not droppable:  # a publication shares one body among all its peers
+        """Queue a message. Returns False if there is no room."""
+        if not droppable:  # the body of a publication is shared with other peers
             trim(message)
         entry = self.entry(message, peer, deadline, reply, droppable)
         if not self.make_room(entry):
@@ -236,7 +238,7 @@ class SendQueue:
         return True
 
     def make_room(self, entry: WaitingMessage) -> bool:
-        """Make room for one more message by the policy. False if that fails."""
+        """Make room for a message according to the policy. Returns False if that fails."""
         link, size = self._link, entry.size
         if self.has_room(size):
             return True
@@ -264,7 +266,7 @@ class SendQueue:
     # -- room ------------------------------------------------------------------------------------------------------------
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there may be room. False if the deadline has passed."""
+        """Wait until there may be room. Returns False at the deadline."""
         runtime = self._link.runtime
         with anyio.move_on_at(deadline) as scope:
             if self._earliest < deadline:
@@ -273,7 +275,7 @@ class SendQueue:
         return not scope.cancelled_caught
 
     def wake(self) -> None:
-        """Resume publishers that wait for room, and requests that wait for answers to leave."""
+        """Wake publishers that wait for room, and start requests that wait for answers to be written."""
         self._room.signal()
         self._link.let_begin()
 

@@ -1,4 +1,4 @@
-"""Actions on the events of a session, one per type."""
+"""Handles the events of sessions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 
 
 def act_on(link: Link, event: Any, now: float) -> None:
-    """Act on an event of the session.
+    """Handle an event of the session.
 
     Raises:
-        TypeError: Not an event.
+        TypeError: If it is not an event.
     """
     action = _ACTIONS.get(type(event))
     if action is None:
@@ -51,9 +51,9 @@ def act_on(link: Link, event: Any, now: float) -> None:
 
 
 def refuse(link: Link, reason: str, text: str, now: float, key: Any = None) -> None:
-    """Count a malformed message. Too many in a minute end the link; on a multiplexed link only that peer.
+    """Count a malformed message, and close the link, or disconnect only the peer on a multiplexed link, after too many.
 
-    A connection with several unidentified senders stays: any of them may be the source.
+    Connections with many unidentified senders stay open, because the sender isn't known.
     """
     link.services.counters.malformed += 1
     multiplexed = link.multiplexed
@@ -80,7 +80,8 @@ def _ready(link: Link, event: Ready, now: float) -> None:
 
 
 def _refused(link: Link, event: Refused, now: float) -> None:
-    """Count a malformed message, and answer it unless its id is in flight: that answer would be taken for the request's."""
+    """Count a malformed message, and answer it unless its id is in flight, since the peer would take that for another
+    answer."""
     key, answer = event.peer_key, event.answer
     refuse(link, event.error.reason, str(event.error), now, key)
     peer = link.peer_of(key)

@@ -1,4 +1,4 @@
-"""The states of a link, as a table."""
+"""The states of a link and their transitions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ...plugins import Closed
 
 class State(enum.Enum):
     CONNECTING = "connecting"
-    """The first connection or a handshake is outstanding."""
+    """There is no connection yet, or its handshake isn't complete."""
     UP = "up"
     CLOSING = "closing"
-    """Goodbye is sent; the outbox is still written if possible."""
+    """The connection is being closed, and the outbox is written if possible."""
     FAILING = "failing"
-    """The connection is unusable but not gone: nothing is written."""
+    """The connection is unusable but hasn't ended yet."""
     DOWN = "down"
-    """The connection is gone, and the link will reconnect."""
+    """The connection is lost, and the link will reconnect."""
     CLOSED = "closed"
 
 
 class Change(enum.Enum):
     ATTACHED = "attached"
     READY = "ready"
-    """The handshake of the protocol is over."""
+    """The handshake of the protocol is complete."""
     CLOSE = "close"
-    """This side says goodbye, or the protocol requires it."""
+    """This side or the session closes the connection."""
     CUT = "cut"
     LOST = "lost"
-    """The connection is gone, and the link will reconnect."""
+    """The connection is lost, and the link will reconnect."""
     ENDED = "ended"
 
 
@@ -51,10 +51,10 @@ TRANSITIONS: Final[Mapping[State, Mapping[Change, State]]] = {
 
 
 class Ending(Struct, frozen=True):
-    """The current or final end of a link.
+    """The end of a connection or a link.
 
     Attributes:
-        returns: True if the application did not ask for the end: a link that this bus opened reconnects.
+        returns: True if the link may reconnect, because the application didn't close it.
     """
 
     why: Closed
@@ -62,5 +62,5 @@ class Ending(Struct, frozen=True):
 
 
 def ending_after(before: Ending | None, why: Closed, *, returns: bool = False) -> Ending:
-    """Merge another end: the first gives the reason, and the link reconnects only if all allow it."""
+    """Combine two ends. The first one provides the reason, and the link reconnects only if both allow it."""
     return Ending(why, returns) if before is None else Ending(before.why, returns and before.returns)
