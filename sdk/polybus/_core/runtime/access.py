@@ -1,4 +1,5 @@
-"""Access control by connection limits and by the hooks `authenticate` and `authorize`. A hook that raises an error refuses."""
+"""Access control: connection limits, and the hooks `authenticate` and `authorize`. A hook that raises an error denies
+access."""
 
 from __future__ import annotations
 
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
-"""``authenticate(handshake)`` returns any value as the identity, or an `Identity`. None or another empty value refuses the
-client. True admits an anonymous client."""
+"""``authenticate(handshake)`` returns the identity, which can be any value or an `Identity`. It returns None or another empty
+value to reject the client, and True for an anonymous client."""
 Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
-"""``authorize(peer, verb, subject)`` returns False to refuse. A parameter named ``message`` receives the message or None."""
+"""``authorize(peer, verb, subject)`` returns True to allow an action. The hook can have a ``message`` parameter, which receives
+the message or None."""
 
 _REMEMBERED = 1024
 _CREDENTIALS: Final = ("authorization", "cookie")
 _SECRET: Final = 6
-"""The log hides words of at least this length in a header with credentials. Shorter words are names such as `Bearer`."""
+"""Minimum length of words in credentials that the log hides. Shorter ones are names such as `Bearer`."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
-"""The verbs for which the subject is spelled as the handler was registered."""
+"""Verbs with subjects as registered with the handler, which aren't normalised."""
 
 
 class AccessControl:
@@ -45,7 +47,7 @@ class AccessControl:
         """Check the hooks.
 
         Raises:
-            TypeError: A hook cannot be called with its arguments.
+            TypeError: If a hook cannot be called with its arguments.
         """
         check_callable(authenticate, "authenticate", "authenticate(handshake)", 1)
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
@@ -53,20 +55,20 @@ class AccessControl:
         check_callable(authorize, "authorize", "authorize(peer, verb, subject) -> bool", 3, **named)
         if isinstance(authorize, type):
             raise TypeError(f"authorize={shown(authorize)}: a class, whose objects would allow everything; pass one of them")
-        self._seconds = seconds  # limit for `authenticate`
+        self._seconds = seconds  # timeout of `authenticate`
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
         self.warnings: Warnings = Warnings()
         self._told: set[str] = set()
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection. If the hook fails or takes too long, returns `Unavailable`, and the client retries."""
+        """Authenticate a new connection. Returns `Unavailable` if the hook fails or times out, so that the client retries."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         return self._told_refusal(await self._asked(self.authenticate, handshake), handshake)
 
     async def renew(self, admission: Admission, token: str) -> Admission | BusError:
-        """Authenticate the other end of a link again, with a new token for the same user."""
+        """Authenticate a client again with a new token, which must belong to the same user."""
         assert self.authenticate is not None
         handshake = evolve(admission.handshake, headers={**admission.handshake.headers, "authorization": f"Bearer {token}"})
         outcome = await self._asked(self.authenticate, handshake)
@@ -75,7 +77,6 @@ class AccessControl:
         return self._told_refusal(outcome, handshake)
 
     def _told_refusal(self, outcome: Admission | BusError, handshake: Handshake) -> Admission | BusError:
-        """Log an outcome that refuses a client."""
         if isinstance(outcome, (Unauthorized, Forbidden)):
             client = f"{handshake.address or 'a client'} ({handshake.protocol}+{handshake.transport})"
             why, fields = _refusal(outcome, handshake), _of_handshake(handshake)
@@ -83,24 +84,24 @@ class AccessControl:
         return outcome
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log that a client was refused. After a few of each kind, only their number is logged."""
+        """Log that a client was rejected, with a rate limit for each kind."""
         self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
 
     def denied(self, peer: CallingPeer, verb: str, subject: str | int) -> None:
-        """Log that an action of a peer was refused. After a few of each verb, only their number is logged."""
+        """Log that an action of a peer was denied, with a rate limit for each verb."""
         text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
         self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
 
     @property
     def trusting(self) -> bool:
-        """True if clients have identities, there is no `authorize`, and no warning about their publications has been logged."""
+        """True if `authorize` is missing although clients have identities, and that hasn't been logged for publications yet."""
         return self._trusts("publish")
 
     def _trusts(self, what: str) -> bool:
         return self.authenticate is not None and self.authorize is None and what not in self._told
 
     def reached(self, peer: CallingPeer, subject: str | int, handler: str) -> None:
-        """Warn once that an unauthorized publication reaches a handler of this bus."""
+        """Warn once that a publication reaches a handler without authorization."""
         text = (
             "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
             "in may do that; pass it, or register what only this bus publishes with peers=False"
@@ -118,7 +119,7 @@ class AccessControl:
             logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
 
     def _is_first(self, what: str, peer: CallingPeer) -> bool:
-        # A link that this bus opened may also lead to clients, behind a broker.
+        # A link that this bus opened may lead to clients behind a broker.
         first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
         if first:
             self._told.add(what)
@@ -136,14 +137,14 @@ class AccessControl:
                     return Unavailable("authentication took too long")
         except (Unauthorized, Forbidden) as error:
             return error
-        except (NotFound, BadRequest):  # raised by the service that the hook asks
+        except (NotFound, BadRequest):  # raised by a service that the hook calls
             return Unauthorized("not authenticated")
         except BaseException as error:  # a new connection must not end the server
             _raise_unless_foreign(error)
             text = "authenticate failed, which refuses the connection"
             self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
             return Unavailable("this server cannot authenticate you now: try again later")
-        if identity is True:  # must not be a name, because it equals 1
+        if identity is True:  # don't use it as a value, because True equals 1
             return Admission(Identity(), handshake)
         if _is_empty(identity):
             if identity is not None and identity is not False:
@@ -162,9 +163,9 @@ class AccessControl:
         return Admission(identity, handshake)
 
     def asks(self, peer: CallingPeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
-        """Call `authorize`, and return its answer or an awaitable for it."""
+        """Call `authorize`, and return its result, which may be an awaitable."""
         assert self.authorize is not None
-        if peer.link.inner:  # the peer is this bus itself
+        if peer.link.inner:  # messages of the bus itself
             return True
         if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
             subject = canonical(subject)
@@ -183,8 +184,8 @@ class AccessControl:
         return allowed
 
     def _check_given(self, allowed: Any) -> None:
-        """Warn if `authorize` returned None, like a function without a return statement."""
         if allowed is None:
+            # probably a missing return statement
             text = "authorize=%s returned None, which refuses: return True or False in each case"
             self.warnings.warn(logger, text, shown(self.authorize), about="no answer")
 
@@ -204,7 +205,7 @@ class AccessControl:
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: CallingPeer, subject: str | int) -> bool | Awaitable[bool]:
-        """Ask whether a peer may receive publications to a subject. Answers are cached for each peer."""
+        """Return whether a peer may receive publications to a subject, or an awaitable for that. Results are cached by peer."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
         known = peer.grants
@@ -223,7 +224,7 @@ class AccessControl:
 
 
 def _refusal(error: RequestError, handshake: Handshake) -> str:
-    """Return the reason for refusing a client, for the log. It names the credentials, but does not contain their values."""
+    """Return the reason for rejecting a client, for the log. It names the kinds of credentials but hides their values."""
     text = str(error)
     for name in _CREDENTIALS:
         for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
@@ -246,7 +247,8 @@ def _is_same(one: Identity, other: Identity) -> bool:
 
 
 def _is_empty(identity: Any) -> bool:
-    """True for values that identify no client: None, False, ``""``, 0, an empty container, an `Identity` of these."""
+    """Return True for values that cannot identify a client: None, False, ``""``, 0, empty containers, or an `Identity` of
+    these."""
     if isinstance(identity, Identity):
         return _is_empty(identity.value) and not identity.key
     try:
@@ -265,7 +267,7 @@ def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # some C functions have no signature
         return False
 
 
@@ -274,13 +276,13 @@ def _of_handshake(handshake: Handshake) -> dict[str, object]:
 
 
 def _raise_unless_foreign(error: BaseException) -> None:
-    """Re-raise a cancellation of the task. Only exceptions of the hook itself are logged."""
+    """Raise cancellations again. Exceptions of the hook itself are logged instead."""
     if not is_foreign_exception(error):
         raise error
 
 
 class Admissions:
-    """Counts the connections of one gate, from their handshakes until they end."""
+    """Counts the connections of a gate, including those in their handshake."""
 
     __slots__ = ("_limits", "handshakes", "hosts")
 
@@ -290,7 +292,7 @@ class Admissions:
         self.hosts: Counter[str] = Counter()
 
     def knock(self, address: str, connections: int) -> TooManyRequests | None:
-        """Count a new connection, or refuse it. `connections` is the number of those that are already open."""
+        """Count a new connection, or return the error to reject it with. `connections` is the number of open connections."""
         limits, host = self._limits, _host(address)
         if self.handshakes >= limits.handshakes:
             return TooManyRequests(f"{self.handshakes} handshakes are under way (Limits.handshakes)", reason="handshakes")
@@ -303,16 +305,16 @@ class Admissions:
         return None
 
     def left(self, address: str) -> None:
-        """Stop counting a connection that ended before it was accepted."""
+        """Stop counting a connection that ended during its handshake."""
         self.handshakes -= 1
         self.gone(address)
 
     def opened(self) -> None:
-        """Stop counting a handshake, because it is complete."""
+        """Stop counting a handshake that is complete."""
         self.handshakes -= 1
 
     def gone(self, address: str) -> None:
-        """Stop counting an accepted connection, because it has ended."""
+        """Stop counting a connection that has ended."""
         host = _host(address)
         self.hosts[host] -= 1
         if self.hosts[host] <= 0:

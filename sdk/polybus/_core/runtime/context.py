@@ -1,4 +1,4 @@
-"""The context of a handler, which gives it everything except the body."""
+"""The context that handlers receive in addition to the body."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 
 class Context(Generic[State_co]):
-    """The context of a call. A handler receives it if a parameter is annotated with `Context`, or ``Context[Store]`` if `state`
-    is a Store.
+    """The context of a call, for handlers with a parameter annotated as `Context`, or as ``Context[Store]`` if `state` is a
+    Store.
 
     Attributes:
-        message: The message that is being handled.
-        deadline: The monotonic time of the event loop at which the caller gives up, or None.
+        message: The message being handled.
+        deadline: Time at which the caller gives up, on the event loop's monotonic clock, or None.
     """
 
     __slots__ = ("_bus", "_pattern", "deadline", "message")
@@ -46,25 +46,25 @@ class Context(Generic[State_co]):
 
     @property
     def bus(self) -> Any:
-        """The bus that runs the handler. A `def` handler gets the blocking twin of the bus."""
+        """The bus that runs the handler. In `def` handlers it is the bus's blocking twin."""
         return self._bus
 
     @property
     def pattern(self) -> str | int:
-        """The subject or pattern of the handler. Unlike `Message.subject`, it has few different values."""
+        """Subject or pattern of the handler, for example as a label of metrics."""
         return self.message.subject if self._pattern is None else self._pattern
 
     @property
     def peer(self) -> Peer | None:
-        """The sender of the message; None if this bus itself sent it."""
+        """Sender of the message; None if this bus sent it itself."""
         peer: Peer | None = self.message.peer
         return peer
 
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` returned for the peer, or None. Under `Bus.as_` it is the identity passed there.
+        """Value that `authenticate` returned for the peer, or that was passed to `Bus.as_`; otherwise None.
 
-        For a message that another node of the cluster passes on (`Bus.forward`), it is an `Identity` with the client's key.
+        For requests that another node of a cluster forwards (`Bus.forward`), it is an `Identity` with the key of the client.
         """
         peer, extras = self.message.peer, self.message.extras
         if peer is None and extras is not None:  # sent by this process
@@ -75,16 +75,16 @@ class Context(Generic[State_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of deliveries of this publication to a durable handler, including this one; otherwise 1."""
+        """Number of times that this publication has been delivered to a durable handler; 1 for other handlers."""
         return self.message.attempt
 
     @property
     def answer_headers(self) -> dict[str, str]:
-        """Headers for the answer, which a handler or a middleware sets: ``ctx.answer_headers["etag"] = "7"``.
+        """Headers for the answer, as in ``ctx.answer_headers["etag"] = "7"``. Names and values are strings.
 
-        Names and values are strings. The headers are sent with the return value of the handler if the wire supports headers of
-        answers (CSB does not). Errors, streams and channels have no such headers. The caller reads them from `Reply.message`,
-        or passes ``returns=Message``.
+        Handlers and middleware can set them. They are sent with the return value of the handler if the protocol supports that
+        (CSB doesn't), but not with errors, streams or channels. The caller finds them in `Reply.message`, or passes
+        ``returns=Message``.
         """
         headers = self.message.answer_headers
         if headers is None:
@@ -93,23 +93,23 @@ class Context(Generic[State_co]):
 
     @property
     def state(self) -> State_co:
-        """The value that the lifespan of the bus yielded."""
+        """Value yielded by the lifespan of the bus."""
         return self._bus.state  # type: ignore[no-any-return]  # the annotation ``Context[Store]`` vouches for the type
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that adds fields of the message to each record: subject, peer, address, protocol and request_id."""
+        """Logger that adds the fields subject, peer, address, protocol and request_id of the message to each record."""
         return HandlerLog(logger, {"peer": None, **log_fields(message=self.message)})
 
 
 class HandlerLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds fields of the message to the ``extra`` that a handler passes."""
+    """Adds fields of the message to ``extra``."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge the fields, because the standard adapter would drop those that the handler passes."""
+        """Merge the fields. The standard adapter would drop those passed by the handler."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
 current_call: contextvars.ContextVar[RunningCall | None] = contextvars.ContextVar("polybus_call", default=None)
-"""The request that is being handled. Nested requests inherit its deadline. Tasks that outlive the handler ignore it."""
+"""The request being handled. Nested requests inherit its deadline, unless the handler has ended."""

@@ -1,4 +1,4 @@
-"""Runs handlers with their middleware, runs plain functions in threads, and reports failures."""
+"""Runs handlers with their middleware, in threads if necessary, and reports failures."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from .services import Services
 
 CallNext: TypeAlias = Callable[[Message], Awaitable[Any]]
-"""The next step that a middleware calls: another middleware or the handler."""
+"""Function that a middleware calls to run the next middleware or the handler."""
 Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
-"""``async def middleware(message, ctx, call_next)``, in which ``await call_next(message)`` returns the result."""
+"""``async def middleware(message, ctx, call_next)``, which returns the result of ``await call_next(message)``."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 _LONGEST: Final = 4000
-"""Maximum number of characters of an error text in the log, because a peer may have written it."""
+"""Maximum length of an error message in the log, because it may come from a peer."""
 _NO_THREADS = sys.platform == "emscripten"
 
 
@@ -54,7 +54,7 @@ _OF_HTTP: Final = {
 
 
 def _advice(error: BaseException | None) -> str:
-    """Return the advice to raise a polybus error if the error is one of a web framework; otherwise empty."""
+    """Return the advice to raise a polybus error instead of an ``HTTPException``, or an empty string."""
     status = getattr(error, "status_code", None)
     if type(error).__name__ != "HTTPException" or type(status) is not int:
         return ""
@@ -62,8 +62,8 @@ def _advice(error: BaseException | None) -> str:
 
 
 async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
-    """Call the handler. In a traceback, this frame separates errors of the handler from those of a middleware."""
-    if message is not original:  # headers set on a replaced message belong to the same answer
+    """Call the handler. In tracebacks, this frame separates errors of the handler from those of middleware."""
+    if message is not original:  # if a middleware replaced the message, answer headers are still shared
         message.answer_headers = Context(None, original).answer_headers
     return await call(message)
 
@@ -76,20 +76,20 @@ def _code_of(function: Any) -> Any:
 
 
 def _party_of(peer: Any) -> tuple[object, object]:
-    """Return the owner of a message: its network address (or dialled link) and its peer; (None, None) for this bus."""
+    """Return the address (or link) and the peer of a message, or (None, None) for this bus."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
 
 class HandlerExecutor:
     context_in_a_thread: Callable[[Any, Message, float | None, str | int, CallThreads | None], Context]
-    """Creates the blocking `Context` of a `def` handler. A higher layer sets this."""
+    """Creates the `Context` for a `def` handler. Set by a higher layer."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self.middleware: list[Middleware] = []
         self._proven: set[int] = set()
-        """The ids of middleware that have passed an answer on."""
+        """Ids of middleware functions that have returned an answer."""
         self._threads: Threads | None = None
 
     def start(self, runtime: Runtime) -> None:
@@ -97,21 +97,21 @@ class HandlerExecutor:
         self._threads = Threads(runtime, self._services.limits.threads, abandoned)
 
     def leave(self, deadline: float) -> None:
-        """Abandon threads whose functions have not returned by the deadline."""
+        """Abandon threads that don't return before the deadline."""
         if self._threads is not None:
             self._threads.leave(deadline)
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Return the handlers of an earlier run with unfinished threads, each with True if the interpreter waits for it."""
+        """Handlers whose threads are still running after the bus has exited, each with True if the interpreter waits for it."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler inside all middleware, and check its answer if checks are on.
+        """Run a handler with all middleware, and check its answer if checks are on.
 
         Raises:
-            Exception: (here or on awaiting) The handler or a middleware raised it.
+            Exception: (immediately or on awaiting) If the handler or a middleware raises it.
         """
         if self._services.check_answers and message.kind is Kind.REQUEST:
             return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
@@ -125,10 +125,10 @@ class HandlerExecutor:
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
     ) -> Awaitable[Any]:
-        """Run a call inside all middleware. For a stream or channel, the call is the whole conversation.
+        """Run a call with all middleware. For streams and channels, it includes sending all items.
 
         Raises:
-            Exception: (here or on awaiting) The call or a middleware raised it.
+            Exception: (immediately or on awaiting) If the call or a middleware raises it.
         """
         middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
         if not middleware:
@@ -148,7 +148,7 @@ class HandlerExecutor:
         return step(0, message)
 
     async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
-        """Run a middleware that has not yet returned an answer, and warn if it discards the answer of the handler."""
+        """Run a middleware that hasn't returned an answer yet, and warn if it forgets to return the handler's."""
         below: Any = None
 
         async def watched_next(message: Message) -> Any:
@@ -172,7 +172,7 @@ class HandlerExecutor:
         return given
 
     def _blamed(self, error: BaseException) -> Middleware | None:
-        """Return the middleware that raised an error, or None."""
+        """Return the middleware that raised an error, or None if the handler did."""
         codes = {_code_of(one): one for one in self.middleware}
         blamed = None
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -183,7 +183,7 @@ class HandlerExecutor:
         return blamed
 
     async def _checked(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
-        """Check the answer of the handler itself, because a middleware may replace it afterwards."""
+        """Check the answer of the handler itself, which middleware may replace."""
         return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
@@ -210,17 +210,17 @@ class HandlerExecutor:
                 threads.over = True
 
     def threads_of(self, handler: str, message: Message) -> CallThreads | None:
-        """Return the threads for one call of the named handler; None if the platform does not support threads."""
+        """Return the threads for a call of a handler, or None if the platform doesn't support threads."""
         if _NO_THREADS:
             return None
         assert self._threads is not None
         return CallThreads(self._threads, handler, _party_of(message.peer), holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread of the bus, or directly if `threads` is None.
+        """Call a function in a thread, or directly if `threads` is None.
 
         Raises:
-            Exception: The function raised it.
+            Exception: If the function raises it.
         """
         if threads is None:
             return function()
@@ -228,18 +228,18 @@ class HandlerExecutor:
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check whether this bus itself stopped the handler. Clients then receive no error."""
+        """Return True if this bus stopped the handler, so that the client must not receive an error."""
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
-            # trio cancels only through a scope around the handler, or through one that a dependency left open.
+            # trio cancels tasks only through scopes: one around the handler, or one that a dependency left open.
             around = runtime.backend == "trio" and anyio.current_effective_deadline() == -math.inf  # type: ignore[union-attr]
             return stopped or (around and not isinstance(error, BaseExceptionGroup))
-        # Python closes the coroutines of a finished event loop. If the loop is still running, the application raised it.
+        # Python closes coroutines after the end of the event loop. Earlier, the application raised GeneratorExit.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
     def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check whether an exception that is not an `Exception` must end the worker."""
+        """Return True if an exception that is not an `Exception` must end the worker."""
         if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
         runtime = self._services.runtime
@@ -249,7 +249,7 @@ class HandlerExecutor:
         return task is not None and task.cancelling() > 0
 
     def publication_failed(self, message: Message, error: BaseException) -> str:
-        """Log and count the failure of an `on` handler. Returns the id of the error."""
+        """Log and count the failure of an `on` handler. Returns the error id."""
         error_id = sources.get().urandom(4).hex()
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
         return error_id
@@ -265,6 +265,6 @@ class HandlerExecutor:
         else:
             failed = "handler of %.200r failed [%s]: %s"
             logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
-        if self._services.events.late and len(message.raw or b"") > KEPT:  # its frames hold the body
+        if self._services.events.late and len(message.raw or b"") > KEPT:  # the traceback refers to the body
             event = replace(event, error=None)
         self._services.emit(event)

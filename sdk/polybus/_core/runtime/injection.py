@@ -1,4 +1,4 @@
-"""Values for `Depends` parameters: made before the call, once per call, and cleaned up before the answer leaves."""
+"""Values for `Depends` parameters, which are created before a call and cleaned up before its answer is sent."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 ProviderStyle: TypeAlias = Literal["async", "plain", "async generator", "generator"]
-"""Awaited, called in a thread, or one of the generators, cleaned up after its `yield`."""
+"""Kind of a dependency function. ``plain`` functions and generators run in threads."""
 Maker: TypeAlias = "Callable[[Callable[[], Context], Message, None], Any]"
 
 _CLEAN_UP: Final = 5.0
-"""Seconds for the clean-up of a cancelled call or stream."""
+"""Maximum seconds for the clean-up of a cancelled call or stream."""
 
 
 class Provider(Struct, eq=False):
-    """A dependency: its function, and the makers of its arguments."""
+    """A dependency function, and how to create its arguments."""
 
     function: Callable[..., Any]
     name: str
@@ -46,7 +46,7 @@ class Provider(Struct, eq=False):
     makers: list[tuple[str, Maker]] = []
     needs: list[tuple[str, Provider]] = []
     cached: bool = True
-    """True if a call makes the value only once."""
+    """True if each call creates the value only once."""
 
 
 class Injection(Struct, eq=False):
@@ -62,15 +62,15 @@ class Injection(Struct, eq=False):
         pattern: str | int,
         threads: CallThreads | None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Make the values for one call; the exit cleans them up, the last one first.
+        """Create the values for a call, and clean them up in reverse order on exit.
 
-        An exception of the block is raised in each of them, as in a ``with``. Swallowing it does not change the answer; raising
-        another error does. After a cancellation they have `_CLEAN_UP` seconds.
+        An exception in the block is raised in each dependency, as in nested ``with`` statements. A dependency cannot suppress
+        the exception but can replace it by another. After a cancellation, the clean-up may take `_CLEAN_UP` seconds.
 
         Raises:
-            Exception: Raised by a dependency, or by its clean-up.
+            Exception: If a dependency or its clean-up raises it.
         """
-        scope = anyio.CancelScope()  # around everything: dependencies may open scopes of their own
+        scope = anyio.CancelScope()  # outside of any scope that dependencies open
         call = _Call(self.handler, services, message, deadline, pattern, scope, threads)
         with scope:
             try:
@@ -79,7 +79,7 @@ class Injection(Struct, eq=False):
                 await call.leave(error)
             else:
                 await call.leave(None)
-        if scope.cancelled_caught:  # the clean-up took too long; the call stays cancelled
+        if scope.cancelled_caught:  # the clean-up took too long, but the call is still cancelled
             if call.cancelled is not None:
                 raise call.cancelled
             await anyio.lowlevel.checkpoint()
@@ -94,11 +94,11 @@ class Injection(Struct, eq=False):
         *,
         in_thread: bool,
     ) -> Any:
-        """Call the function from `bound` with the values.
+        """Call the function returned by `bound` with the values.
 
         Raises:
-            Misfit: An argument does not fit; no value was made.
-            Exception: Raised by the function, or as `values`.
+            Misfit: If an argument is invalid. In this case no values are created.
+            Exception: If the function raises it, or as for `values`.
         """
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
@@ -116,11 +116,11 @@ class Injection(Struct, eq=False):
         deadline: float | None,
         pattern: str | int,
     ) -> AsyncIterator[Any]:
-        """Call the function from `bound` with the values, which live until its items are read.
+        """Call the generator function returned by `bound` with the values, which exist until the block is left.
 
         Raises:
-            Misfit: An argument does not fit; no value was made.
-            Exception: As `values`.
+            Misfit: If an argument is invalid. In this case no values are created.
+            Exception: As for `values`.
         """
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
@@ -170,7 +170,7 @@ class _Call:
         return value
 
     def _holds(self) -> None:
-        """Mark this call as holding something: from now on it gets threads without waiting."""
+        """Mark this call as one that may hold a resource, so that it doesn't wait for threads any more."""
         if self._threads is not None and self._held is None:
             self._threads.holds, self._held = True, holding.set(self._threads)
 
@@ -188,7 +188,7 @@ class _Call:
         try:
             value = await held.__aenter__()
         except BaseException:
-            if isinstance(held, _HeldInThread) and held.entered:  # cancelled while the thread was entering it
+            if isinstance(held, _HeldInThread) and held.entered:  # cancelled while the thread entered it
                 self._entered.append(held)
                 self._holds()
             raise
@@ -196,10 +196,10 @@ class _Call:
         return value
 
     async def leave(self, error: BaseException | None) -> None:
-        """Clean up, the last one first, and raise the call's final error.
+        """Clean up in reverse order, and raise the final error, if any.
 
         Raises:
-            BaseException: `error`, or the one that a clean-up raised in its place.
+            BaseException: `error`, or another exception that a clean-up raises.
         """
         while self._entered:
             if not self._scope.shield and _is_cancelled(error):
@@ -218,20 +218,20 @@ class _Call:
         if self._threads is not None:
             self._threads.over = True
         if self._held is not None:
-            with suppress(ValueError):  # another task closed the stream
+            with suppress(ValueError):  # if another task closes the stream
                 holding.reset(self._held)
         if error is not None:
             raise error
 
 
 def _is_cancelled(error: BaseException | None) -> bool:
-    """Check that a call was cancelled, even if it swallowed that, or that its task ends."""
+    """Return True if a call was cancelled, even if it suppressed that, or if its task is ending."""
     return isinstance(error, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -math.inf
 
 
 @define(eq=False, repr=False)
 class _HeldInThread(AbstractAsyncContextManager[Any]):
-    """Runs a plain generator's context manager in threads, within one context: it can reset its context variables."""
+    """Runs the context manager of a plain generator in threads but in one context, so that it can reset context variables."""
 
     _services: Services
     _threads: CallThreads | None
@@ -259,7 +259,7 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
 
 @define(eq=False, repr=False)
 class InjectedStream(AbstractAsyncContextManager[Any]):
-    """A stream's items together with its handler's dependencies, which live while it is entered."""
+    """The items of a stream, whose handler has dependencies."""
 
     _held: AbstractAsyncContextManager[Any]
 

@@ -1,17 +1,18 @@
-"""Loop prevention: each bus accepts each publication once, in order, and no route over buses is endless.
+"""Loop prevention: each bus accepts a publication only once and in order, and messages cannot circulate between buses.
 
 The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` records the route of a message:
 
-* ``id``: random text, the same on all routes of one publication; ``-`` for a request, which has one route.
-* ``hops``: bridges and tunnels passed, at most `Limits.hops`.
-* ``origin``, ``number``: a stream of publications and the place in it, set by the first bus that sends over several routes:
-  receivers detect a copy that arrives after a later publication.
-* The buses passed since, at most `_BUSES`: the first and the latest. A bus drops a message that names the bus itself.
+* ``id``: A random string, which is the same on all routes of a publication, or ``-`` for requests.
+* ``hops``: Number of bridges and tunnels on the way, at most `Limits.hops`.
+* ``origin``, ``number``: A stream of publications and the position in it, set by the first bus that sends over several routes.
+  They reveal copies that arrive after a later publication.
+* The buses on the way. Beyond `_BUSES`, only the first and the latest are listed. A bus drops messages that list it.
 
-Handlers never see the header. Invalid text harms only its own message: it counts as zero hops and as no copy.
+The header is removed before handlers run. An invalid header counts as zero hops and affects no other message.
 
-A bus could send a known header ahead of its publication, or with a higher number. So ids and numbers count per subject: only a
-peer that may publish to that subject can displace its publications. Numbers also count per identity: see `vouched`.
+A malicious bus could send the header of a publication before the publication itself, or with a higher number. Therefore ids and
+numbers are stored by subject, so that only peers that may publish to the subject can suppress its publications. Numbers are
+also stored by identity; see `vouched`.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
     from .ports import CallingPeer
 
 _REMEMBERED: Final = 16_384
-"""Ids, and streams."""
+"""Maximum number of ids and streams to remember."""
 _LONGEST: Final = 64
 _BUSES: Final = 32
-"""Bus names kept. A longer loop ends where it began, or at a bus that knows the id or number."""
+"""Maximum number of buses in the header. In longer loops, the first bus or one that knows the id drops the message."""
 _NUMBER: Final = 18
 
 
 TRACE: Final = "traceparent"
 OF_BRIDGES: Final = (VIA, TRACE)
-"""Headers that cross every bridge, to peers that can read them."""
+"""Headers that bridges add for peers that can read them."""
 
 
 class ViaHeader(NamedTuple):
@@ -63,12 +64,12 @@ class ViaHeader(NamedTuple):
 
     @classmethod
     def start(cls, origin: str = "", number: int = 0) -> ViaHeader:
-        """Start the route of a publication, optionally in a stream. Its random id cannot be guessed and taken by a peer."""
+        """Create the header of a publication, with an id that peers cannot guess."""
         return cls(sources.get().urandom(8).hex(), 0, origin, number)
 
     @classmethod
     def read(cls, text: str) -> ViaHeader:
-        """Parse a header; a peer may have written anything."""
+        """Parse a header, which may contain anything."""
         head, *buses = text.split(",")
         id, _, rest = head.partition(".")
         hops, _, rest = rest.partition(".")
@@ -88,7 +89,7 @@ class ViaHeader(NamedTuple):
 
     @staticmethod
     def strip(message: Message) -> None:
-        """Remove the header at the destination: handlers may forward headers."""
+        """Remove the header at the destination, because handlers may copy headers."""
         message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
 
     def extend(self, bus: str) -> ViaHeader:
@@ -115,20 +116,20 @@ def depth_of(peer: CallingPeer) -> int:
 
 
 def depth_of_sender(message: Message) -> int:
-    """Number of tunnels between the sender of a message and this bus."""
+    """Return the number of tunnels between the sender of a message and this bus."""
     return 0 if message.peer is None else depth_of(party_of(message.peer))
 
 
 def too_far(subject: str | int, hops: int, limit: int) -> str:
-    """Error text for a message that exceeds the limit."""
+    """Return the error text for a message with too many hops."""
     return f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
 
 
 def vouched(origin: str, peer: CallingPeer | None) -> str:
-    """Name a stream by the identity of its sender.
+    """Return the name of a stream with the identity of its sender, so that clients cannot affect streams of others.
 
-    A peer must not be able to affect another's streams. So a stream is renamed for each identity that this bus authenticated,
-    the same on all its links. Names stay without `authenticate`, and over dialled links.
+    The name is the same on all links of that identity. Without `authenticate`, and on links that this bus opened, streams keep
+    their names.
     """
     voice = None if peer is None or not origin else _voice(peer)
     if voice is None:
@@ -140,7 +141,7 @@ def vouched(origin: str, peer: CallingPeer | None) -> str:
 
 
 def speaker(peer: CallingPeer) -> str:
-    """Source of a statement, to limit the memory: an identity, a network address, or "" for a dialled link."""
+    """Return an identity or a network address by which to limit memory, or "" on links that this bus opened."""
     share = peer.link.share
     return _voice(peer) or ("" if share is None else share.address.network)
 
@@ -150,28 +151,28 @@ def _short(text: str) -> str:
 
 
 def _voice(peer: CallingPeer) -> str | None:
-    """Mark for an identity: its key, its text or number, or else this one peer."""
+    """Return a digest of an identity's key or value, or of the peer's id if the value is not a string or number."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and (key is None or peer.link.services.access.authenticate is None):
-        return None  # behind a broker there is a key in any case: the client's number
+        return None  # without `authenticate`, the key is only the number of a client behind a broker
     if key is not None:
         return _short(key)
     return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)
 
 
 class _Memory(Struct, eq=False):
-    """Numbers by keys. When full, the speaker with the most keys loses the older half: no peer can displace others' numbers."""
+    """Numbers by key. When it is full, the speaker with the most keys loses the older half, so that others aren't affected."""
 
     _numbers: dict[tuple[str, int], tuple[int, str]] = {}
-    """Each with its first speaker."""
+    """Numbers with their first speaker."""
     _said: dict[str, dict[tuple[str, int], None]] = {}
-    """Keys of each speaker, the least recently raised first."""
+    """Keys of each speaker, from the least to the most recently updated."""
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def raise_to(self, key: tuple[str, int], number: int, speaker: str) -> bool:
-        """Keep the higher number. True if that is `number`."""
+        """Store a number if it is higher than the stored one. Returns True if it is."""
         last, first = self._numbers.get(key, (0, speaker))
         if number <= last:
             return False
@@ -192,7 +193,7 @@ class _Memory(Struct, eq=False):
 
 
 class Deduplicator(Struct, eq=False):
-    """Remembers publications that have passed other buses, or leave over several routes."""
+    """Detects publications that arrive twice or late, and numbers outgoing ones."""
 
     _bus: str
     _counters: Counters
@@ -203,9 +204,9 @@ class Deduplicator(Struct, eq=False):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def via_of(self, message: Message) -> ViaHeader:
-        """Make the header of a publication, the same for all routes.
+        """Return the header of a publication, which is the same for all routes.
 
-        Its stream is that of its local subject, because bridges may merge subjects, and of its priority, because a wire may
+        There is a stream for each local subject, because bridges may merge subjects, and each priority, because protocols may
         reorder priorities.
         """
         known = message.shared.get(VIA)
@@ -213,7 +214,7 @@ class Deduplicator(Struct, eq=False):
             return ViaHeader.read(known.decode())
         sort = message.attributes.get("priority")
         if message.peer is not None:
-            sort = f"{sort} relayed"  # this bus's own publications may wait for room while relayed ones pass
+            sort = f"{sort} relayed"  # relayed publications may overtake this bus's own ones that wait for room
         self._number += 1
         stream = crc32(f"{message.subject} {sort}".encode("utf-8", "surrogatepass"))
         via = ViaHeader.start(f"{self._bus}-{stream:x}", self._number).add_hops(depth_of_sender(message))
@@ -221,7 +222,7 @@ class Deduplicator(Struct, eq=False):
         return via
 
     def onward(self, message: Message, via: ViaHeader | None = None) -> Message:
-        """Copy a publication for other buses, with its header."""
+        """Return a copy of a publication with the header, for other buses."""
         return message.with_headers({**(message.headers or {}), VIA: str((via or self.via_of(message)).extend(self._bus))})
 
     # -- incoming --------------------------------------------------------------------------------------------------------
@@ -229,14 +230,14 @@ class Deduplicator(Struct, eq=False):
     def is_news(
         self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None, *, speaker: str = ""
     ) -> bool:
-        """Check that a publication is new and in order; a late one counts as dropped.
+        """Return True if a publication is new and in order. Late ones count as dropped.
 
-        Each `group`, with its pattern, gets its own copy, in no order, even of this bus's own last publication: an engine
-        distributes it among all members.
+        An engine sends separate copies for each `group` and its pattern. They aren't in order and include publications of this
+        bus.
         """
         if self.is_own(via) and (group is None or via.buses[-1] != self._bus):
             return False
-        # Python salts text hashes per process: no peer can find a colliding subject.
+        # Peers cannot find colliding subjects, because Python salts the hashes of strings.
         of_subject = canonical(subject) if isinstance(subject, str) else subject
         name = hash(of_subject if group is None else (of_subject, group))
         if not self._ids.raise_to((via.id, name), 1, speaker):
@@ -255,24 +256,27 @@ P = TypeVar("P", bound=Hashable)
 
 
 class BusIdentities(Struct, eq=False):
-    """The buses at the other ends of links, and the proof of this bus's own identity."""
+    """Finds out which links lead to the same bus.
+
+    Clients send their bus's secret in a hello, and servers prove that they know the secret of theirs.
+    """
 
     _secret: str = field(default_factory=lambda: sources.get().urandom(16).hex())
     changed: Callable[[], None] = lambda: None
-    """Called when `same` may change, or a peer is held out."""
+    """Called when results of `same` or `held_out` may change."""
     _names: dict[Hashable, str] = {}
-    """Secrets of peers: sent by dialling peers, proved by dialled ones."""
+    """Secrets of peers, sent by clients or proved by servers."""
     _voices: dict[Hashable, object] = {}
-    """Comparable identities of peers that dialled."""
+    """Identities of clients, for comparison."""
     _asked: dict[Hashable, str] = {}
-    """Nonces sent to dialled peers."""
+    """Nonces sent to servers."""
     _proofs: dict[Hashable, str] = {}
     _told: set[Hashable] = set()
-    """Peers that have received our hello on the current connection."""
+    """Peers to which a hello was sent on the current connection."""
     pending: dict[Hashable, None] = {}
-    """Dialled peers without a first answer."""
+    """Servers that haven't answered their first hello yet."""
     held_out: dict[Hashable, None] = {}
-    """Peers excluded from publications until nothing is pending: another link may lead to the same bus."""
+    """Peers that receive no publications until nothing is pending, because another link may lead to the same bus."""
     _answered: anyio.Event | None = None
 
     def introduction(self, peer: Hashable) -> dict[str, str]:
@@ -283,7 +287,7 @@ class BusIdentities(Struct, eq=False):
         return {"secret": self._secret, "nonce": nonce}
 
     def expect_answer(self, peer: Hashable) -> None:
-        """Expect an answer to the next hello on a new link."""
+        """Expect the answer to the first hello on a new link."""
         if peer not in self._asked:
             self.pending[peer] = None
             if self._names:
@@ -291,20 +295,22 @@ class BusIdentities(Struct, eq=False):
                 self.changed()
 
     def has_told(self, peer: Hashable) -> bool:
-        """Check whether a peer has received the identity of this bus."""
         return peer in self._told
 
     def answer(self, nonce: Any) -> dict[str, str]:
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
     def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
-        """Record the secret of a peer that dialled. True if it is comparable with all others now.
+        """Record the secret of a client. Returns True unless the client is held out.
 
-        `voice` is the mark of its identity, or None.
+        Args:
+            peer: The client.
+            name: The secret.
+            voice: Identity of the client, or None.
         """
         if not _is_token(name):
             self.release(peer)
-        elif peer not in self._names:  # only the first secret counts, so that changing it costs this bus nothing
+        elif peer not in self._names:  # later secrets are ignored, so that clients cannot cause work by changing them
             self._names[peer] = name
             if voice is not None:
                 self._voices[peer] = voice
@@ -319,7 +325,7 @@ class BusIdentities(Struct, eq=False):
         return peer not in self.held_out
 
     def take_proof(self, peer: Hashable, proof: Any) -> None:
-        """Record the proof of a dialled peer; None if it sent none."""
+        """Record the proof of a server, or None if its answer contains no proof."""
         nonce = self._asked.get(peer)
         if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
             self._proofs[peer] = proof
@@ -335,9 +341,7 @@ class BusIdentities(Struct, eq=False):
                 self.settle()
 
     def wait_for(self, peer: Hashable) -> bool:
-        """Hold out a peer that dialled and would get all publications, until it identifies itself. True if held out: this bus
-        has dialled a polybus peer that may be the same bus.
-        """
+        """Hold out a client that would receive all publications, if it may be the same bus as a server. Returns True if so."""
         if self._proofs:
             self.held_out[peer] = None
             self.changed()
@@ -357,7 +361,7 @@ class BusIdentities(Struct, eq=False):
             self._answered = None
 
     async def settled(self, patience: float) -> None:
-        """Wait at most `patience` seconds for all outstanding answers."""
+        """Wait for all outstanding answers, at most `patience` seconds."""
         if self.pending:
             if self._answered is None:
                 self._answered = anyio.Event()
@@ -366,7 +370,7 @@ class BusIdentities(Struct, eq=False):
         self.settle()
 
     def lost(self, peer: Hashable) -> None:
-        """Note a lost connection; its link may return."""
+        """Called when a connection is lost but its link may reconnect."""
         self._told.discard(peer)
 
     def forget(self, peer: Hashable) -> None:
@@ -377,7 +381,7 @@ class BusIdentities(Struct, eq=False):
         self.held_out.pop(peer, None)
 
     def same(self, peers: Iterable[P]) -> tuple[tuple[P, ...], ...]:
-        """Group the peers that are the same bus."""
+        """Return the groups of peers that are the same bus."""
         names = self._names
         by_name: dict[str, list[P]] = {}
         for peer in peers if len(names) > 1 else ():
@@ -387,7 +391,7 @@ class BusIdentities(Struct, eq=False):
         return tuple(tuple(group) for group in found if len(group) > 1)
 
     def _of_one_identity(self, peers: list[P]) -> list[list[P]]:
-        """Split peers of one name by identity: different identities mean different buses."""
+        """Split peers with the same secret by identity, because different identities mean different buses."""
         voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
         several = set(voices.values())
         return [peers] if len(several) < 2 else [[peer for peer in peers if voices.get(peer) == one] for one in several]

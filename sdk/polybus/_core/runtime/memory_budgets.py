@@ -1,11 +1,10 @@
-"""Memory budgets: bytes that the bus buffers for its peers, per owner and in total.
+"""Memory budgets: the bytes that the bus buffers for its peers, by owner and in total.
 
-Everything that waits (requests, items, publications, messages before authentication) is charged here and released when it
-leaves; no other code counts bytes.
+Everything that waits (requests, items, publications, messages before authentication) is charged here until it is released.
 
-No peer may take the whole total. The share of a network address, and of a link within it, falls with the square of the free
-part. So nothing has to be reserved or reclaimed, even from peers that never release: n of them leave 1/n free. (A share
-proportional to the free part would halve it each time, and use it up after twenty peers.)
+The quota of a network address, and of each of its links, is proportional to the square of the free fraction of the total. That
+way nothing needs to be reserved or reclaimed: n peers that never release anything leave about 1/n of the total free. With a
+quota proportional to the free fraction itself, twenty such peers would use up everything.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
     from ...message import Message
 
 LARGE: Final = 16 * 1024
-"""Bytes: smaller bodies are not charged while their request runs, since `Limits.total_running` bounds them."""
+"""Size in bytes up to which bodies of running requests aren't charged, because `Limits.total_running` limits them."""
 
 _MEMORY: Final = 60.0
-"""Seconds before a large answer is forgotten."""
+"""Seconds after which the size of a large answer is forgotten."""
 _FEW: Final = 8
-"""Concurrent requests of a peer before the handler's first answer, unless they wait."""
+"""Maximum number of a peer's requests that run, and don't wait for something, before the handler's first answer."""
 
 
 class AnswerSizes:
@@ -34,17 +33,17 @@ class AnswerSizes:
 
     def __init__(self) -> None:
         self.weight: int = -1
-        """Bytes of its largest recent answer, if large; 0 if none was; -1 before the first."""
+        """Size of the handler's largest recent answer, 0 if there was no large one, or -1 before the first answer."""
         self._until = math.inf
 
     def expect(self, most: int, now: float) -> tuple[int, float]:
-        """Bytes to reserve for the next answer, if a peer may use `most`, and until when that holds."""
+        """Return the bytes to reserve for the next answer, given that a peer may use `most`, and until when that is valid."""
         if now >= self._until:
             self.weight = 0
         return (most // _FEW if self.weight < 0 else self.weight), self._until
 
     def learn(self, size: int, now: float) -> None:
-        """Record the size of an answer; needed if it is large or `weight` is not 0."""
+        """Record the size of an answer. Only necessary if it is large or `weight` is not 0."""
         if size <= LARGE:
             self.weight = max(self.weight, 0)
         elif 2 * size >= self.weight:
@@ -53,21 +52,22 @@ class AnswerSizes:
 
 
 OVERHEAD = 200
-"""Bytes that a waiting message costs on top of its body and headers."""
+"""Bytes charged for a waiting message in addition to its body and headers."""
 
 _LINKS: Final = 4
-"""Share of an address, in shares of a link: at most three fifths of the total, and a third for a link."""
+"""Ratio of the quotas of an address and a link, which are at most three fifths and a third of the total."""
 
 
 def cost(message: Message) -> int:
-    """Bytes that a message costs while it waits."""
+    """Return the bytes to charge for a waiting message."""
     headers = message.headers
     size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
     return size + sum(map(len, headers.values())) if headers else size
 
 
 def trim(message: Message) -> None:
-    """Free an encoder's spare capacity behind a large body (up to 1.5 times as much) before the message waits."""
+    """Free the spare capacity that an encoder leaves behind a large body, up to 1.5 times its size, before the message
+    waits."""
     if message.raw is not None and len(message.raw) > LARGE:
         trimmed = bytes(memoryview(message.raw))
         if message.checked is message.raw:
@@ -76,7 +76,7 @@ def trim(message: Message) -> None:
 
 
 def network_of(address: str) -> str:
-    """Network of an address: without the port; for IPv6 the /64, within which a host may choose freely."""
+    """Return the host of an address or, for IPv6, its /64 network, in which a host can choose any address."""
     host = address.rpartition(":")[0] or address
     if not host.startswith("["):
         return host
@@ -101,13 +101,13 @@ class Share:
     held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """Register the link under its address (with port); once, first."""
+        """Register a link with its address, which may include a port. Call this once, before anything else."""
         network = network_of(address)
         self.address = known.setdefault(network, Address(network))
         self.address.links += 1
 
     def has_room(self, size: int, free: int, total: int) -> bool:
-        """Check that the link may hold `size` more, if `free` bytes of the total remain."""
+        """Return True if the link may use `size` more bytes, after which `free` bytes of the total remain."""
         if not free:
             return False
         # At most 4 * part**2 of the total for an address; for a link the square of what its address leaves of the part.
@@ -116,20 +116,20 @@ class Share:
         return left > 0 and self.held + size <= left * left * total
 
     def leave(self, known: dict[str, Address]) -> None:
-        """Unregister the link. Memory still held, for example for running handlers, stays charged to its address."""
+        """Unregister the link. Memory still in use, for example by running handlers, remains charged to its address."""
         address = self.address
         address.links -= 1
         if address.links:
             return
         if not (address.held or address.running):
             known.pop(address.network, None)
-        else:  # other addresses may have become empty by now, too
+        else:  # remove other addresses that have become empty
             for gone in [other for other in known.values() if not (other.links or other.held or other.running)]:
                 del known[gone.network]
 
 
 class Ledger(Protocol):
-    """The sums of one bus, implemented by its `Runtime`."""
+    """The totals of a bus. Implemented by `Runtime`."""
 
     limits: Limits
     buffered: int
@@ -137,13 +137,13 @@ class Ledger(Protocol):
 
 
 class MemoryBudget:
-    """Bytes held for one owner, within its limit, `Limits.total_bytes` and a parent budget.
+    """The memory of an owner, within its own limit, `Limits.total_bytes` and a parent budget.
 
     Args:
-        ledger: The bus's `Runtime`.
-        limit: In bytes.
-        share: Share of the link; None for bytes of the application itself.
-        part_of: Parent budget, which has the share.
+        ledger: The `Runtime` of the bus.
+        limit: Maximum number of bytes.
+        share: Quota of the link; None for memory of the application itself.
+        part_of: Parent budget, to which the quota belongs in this case.
     """
 
     __slots__ = ("_part_of", "_ledger", "_share", "held", "limit")
@@ -158,7 +158,7 @@ class MemoryBudget:
         self.held: int = 0
 
     def has_room(self, size: int) -> bool:
-        """Check that `size` more fits. An empty owner may always hold one thing, within the total."""
+        """Return True if `size` more bytes fit. The first ones may exceed the owner's own limit."""
         if self.held and self.held + size > self.limit:
             return False
         if self._part_of is not None:
@@ -168,13 +168,13 @@ class MemoryBudget:
         return free >= 0 and (self._share is None or self._share.has_room(size, free, total))
 
     def hold(self, size: int) -> bool:
-        """Hold `size` more. False, holding nothing, if it does not fit."""
+        """Charge `size` bytes. Returns False without charging them if they don't fit."""
         if self._part_of is not None:
             if not self.has_room(size):
                 return False
             self.charge(size)
             return True
-        # The usual case, inlined: it runs for every waiting message.
+        # The fast path, inlined because it runs for every waiting message.
         ledger, held = self._ledger, self.held + size
         buffered = ledger.buffered + size
         free = ledger.limits.total_bytes - buffered
@@ -191,7 +191,7 @@ class MemoryBudget:
         return True
 
     def charge(self, size: int) -> None:
-        """Hold `size` more, even if it does not fit."""
+        """Charge `size` bytes, even if they don't fit."""
         self.held += size
         if self._part_of is not None:
             self._part_of.charge(size)
@@ -206,7 +206,7 @@ class MemoryBudget:
 
 
 class AddressBudget:
-    """Bytes held for a client without a link, limited like a link's. Implements `plugins.Reservation`."""
+    """Memory of a client without a link. Implements `plugins.Reservation`."""
 
     __slots__ = ("_budget", "_addresses", "_share")
 
@@ -217,13 +217,11 @@ class AddressBudget:
         self._budget = MemoryBudget(ledger, share=self._share)
 
     def hold(self, size: int) -> bool:
-        """Hold `size` more. False, holding nothing more, if it does not fit."""
         return self._budget.hold(size)
 
     def give_back(self, size: int) -> None:
         self._budget.release(size)
 
     def release(self) -> None:
-        """Release everything; once, at the end."""
         self._budget.release(self._budget.held)
         self._share.leave(self._addresses)

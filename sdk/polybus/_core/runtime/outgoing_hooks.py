@@ -1,4 +1,4 @@
-"""Outgoing hooks: each sees a message before it leaves, may add headers, and may ask for the outcome."""
+"""Outgoing hooks, which see messages before they are sent, can add headers, and can be called with the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANSWERED = Outcome(received=1)
 
 
 class Departure:
-    """An outgoing message, and the hooks to call with its outcome."""
+    """Calls hooks with the outcome of a message."""
 
     __slots__ = ("_tell",)
 
@@ -47,16 +47,16 @@ class Departure:
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
-    """Call the hooks for a message, and drop added headers that the peer cannot read.
+    """Call the hooks for a message, and drop headers that they add if the peer cannot read them.
 
     Args:
-        hooks: In the order of `Bus.use`.
-        message: With the caller's headers.
-        peer: The receiver; None for several.
-        limit: Bytes of all headers.
+        hooks: Hooks in the order of `Bus.use`.
+        message: The message with the caller's headers.
+        peer: The receiver; None if there are several.
+        limit: Maximum size of all headers in bytes.
 
     Raises:
-        ReservedSubject, LocalProtocolError: A hook added an invalid header.
+        ReservedSubject, LocalProtocolError: If a hook adds an invalid header.
     """
     given = message.headers
     headers = message.headers = {} if given is None else dict(given)
@@ -86,7 +86,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
 def read_alone(
     headers: Mapping[str, str] | None, given: Mapping[str, str] | None, own: frozenset[str]
 ) -> dict[str, str] | None:
-    """Headers for a peer that reads a fixed set: the caller's, and added headers in `own`."""
+    """Return the headers for a peer that cannot read all: the caller's, and those of `headers` that are in `own`."""
     kept = dict(given or ())
     if own and headers:
         kept |= {name: value for name, value in headers.items() if name.lower() in own}

@@ -1,4 +1,4 @@
-"""Ports of the core: interfaces that higher layers implement and pass in."""
+"""Interfaces that higher layers implement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunningCall(Protocol):
-    """A request being served, as its handler's own requests see it."""
+    """A request being handled, from which the handler's own requests inherit."""
 
     deadline: float
     ended: bool
@@ -20,7 +20,7 @@ class RunningCall(Protocol):
 
 
 class RequestHandler(Protocol):
-    """A handler, or a forwarder in its place."""
+    """A handler, or an object that forwards requests in its place."""
 
     @property
     def answers(self) -> AnswerSizes: ...
@@ -30,20 +30,20 @@ class RequestHandler(Protocol):
     def style(self) -> str: ...
     @property
     def subject(self) -> str | int:
-        """The subject or pattern of the registration."""
+        """Subject or pattern as registered."""
         ...
 
     def checked(self, value: Any, /) -> Any:
-        """Check and convert an answer or item by the function's annotation.
+        """Validate and convert an answer or item according to the function's annotation.
 
         Raises:
-            TypeError: It does not fit.
+            TypeError: If it doesn't fit.
         """
         ...
 
     @property
     def invoke(self) -> Callable[..., Any]:
-        """Takes the `Services`, the message, the deadline and, for a stream or channel, the conversation."""
+        """Function with the arguments `Services`, message, deadline and, for streams and channels, the `Channel`."""
         ...
 
 
@@ -55,19 +55,19 @@ class UnsentAnswers(Protocol):
 
 
 class PeerLink(UnsentAnswers, Protocol):
-    """The link of a peer, as calls, access control and loop prevention see it."""
+    """The interface of a link for calls, access control and loop prevention."""
 
     services: Services
     share: Share | None
-    """Set on accepted links."""
+    """Set on links of clients."""
     inner: bool
-    """True if the link leads back to this bus."""
+    """True if the link connects the nodes of this bus in a cluster."""
 
     @property
     def transport(self) -> Transport | None: ...
     @property
     def upstream(self) -> bool:
-        """True if this bus opened the link."""
+        """True if the link leads to a server."""
         ...
 
     @property
@@ -77,10 +77,10 @@ class PeerLink(UnsentAnswers, Protocol):
 
 
 class CallingPeer(Protocol):
-    """A peer, as calls, access control and loop prevention see it."""
+    """The interface of a peer for calls, access control and loop prevention."""
 
     grants: dict[str | int, bool] | None
-    """Answers of `authorize`, by subject."""
+    """Cached results of `authorize` by subject."""
 
     @property
     def id(self) -> str: ...

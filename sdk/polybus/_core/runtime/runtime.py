@@ -1,4 +1,4 @@
-"""The runtime of an entered bus: a task group, workers, one timer, one housekeeping task."""
+"""The runtime of a running bus: a task group, workers, a timer and a housekeeping task."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ if TYPE_CHECKING:
     from .memory_budgets import Address
 
 ALL_ANSWERED: Final = "the bus is leaving"
-"""Sent after every request that the bus has read is answered: an unanswered request has not been read."""
+"""Close reason that the bus sends when it has answered all requests that it has read, so that the others weren't handled."""
 
 
 _MAPPED: Final = 128 * 1024
-"""Bytes: glibc maps larger blocks separately, and returns them to the kernel when they are freed."""
+"""Size in bytes from which glibc maps blocks separately, and returns them to the kernel when they are freed."""
 _MOST: Final = 32 * 1024 * 1024 - 64 * 1024
-"""Bytes: largest block that raises the threshold when freed (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
+"""Maximum size in bytes to which that threshold can be raised (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
 _IN_FLIGHT: Final = 4
-"""Copies of a large message in this process: read, assembled, decoded, encoded."""
+"""Number of copies of a large message in this process: read, assembled, decoded, encoded."""
 
 
 def keep_freed_blocks(size: int) -> None:
-    """Make glibc keep freed blocks of up to twice the memory of a message of `size` bytes.
+    """Make glibc keep freed blocks of the size of a few messages with `size` bytes instead of returning them to the kernel.
 
-    Otherwise the kernel clears fresh pages for each large message: more than half of the processor time for a mebibyte. The
-    threshold follows the largest mapped block ever freed (mallopt(3), `M_MMAP_THRESHOLD`), so one is allocated and freed here,
-    untouched, which costs no memory. Other allocators are not affected.
+    Otherwise the kernel clears new pages for each large message, which takes more than half of the CPU time for a message of
+    1 MiB. glibc raises its threshold to the size of the largest mapped block ever freed (mallopt(3), `M_MMAP_THRESHOLD`), so
+    this function allocates and frees such a block without touching its memory. Other allocators aren't affected.
     """
     if size >= _MAPPED:
         BufferedReader(BytesIO(), min(size * _IN_FLIGHT, _MOST))
 
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
-"""Runtimes with tasks that run here, the outermost first: a task cannot wait for its own end."""
+"""Runtimes to which the current task belongs, the outermost first, because a task cannot wait for its own end."""
 
 _here: RunVar[int] = RunVar("polybus_here", 0)
-"""Number of buses that run in an event loop."""
+"""Number of buses running in this event loop."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
 def runs_here() -> bool:
-    """Check that this thread's event loop runs a bus."""
+    """Return True if a bus is running in this thread's event loop."""
     try:
         return _here.get() > 0
     except RuntimeError:  # no event loop at all
@@ -73,27 +73,27 @@ def runs_here() -> bool:
 
 class Timed(Protocol):
     def _expire(self, now: float) -> float:
-        """End overdue work, and return the earliest deadline left."""
+        """End overdue work, and return the next deadline."""
         ...
 
 
 _IN_A_BROWSER = sys.platform == "emscripten"
 
 _AGAIN = 0.1
-"""Seconds until a failed deadline is retried."""
+"""Seconds after which `_expire` is called again if it failed."""
 
 _STALE = 64
-"""Stale entries that the heap of deadlines may hold in addition to as many valid ones."""
+"""Maximum number of stale entries in the heap of deadlines, in addition to as many as there are valid ones."""
 
 _AT_ONCE = 250
-"""Links checked in one turn of the event loop: less than a millisecond."""
+"""Number of links to check in an event loop iteration, which takes less than a millisecond."""
 
 _PRECISION = 0.01
-"""Seconds that a deadline may be late, so that one timer serves many."""
+"""Seconds that a deadline may be late, so that a single timer serves many."""
 
 
 class Runtime:
-    """The running half of a bus, new for each entry. Implements `plugins.Host` for transports."""
+    """The state of a running bus, created anew whenever the bus is entered. Implements `plugins.Host`."""
 
     def __init__(self, limits: Limits) -> None:
         self.loop: Loop = running_loop()
@@ -103,39 +103,39 @@ class Runtime:
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
-        """The loop's thread, for hot paths: asyncio's own check also asks the system for the process id."""
+        """Id of the loop's thread, because asyncio's own check takes longer."""
         self.notifier: Notifier = Notifier(self.loop)
         """Signalled when a request, a publication's handler, an outbox or a link ends."""
         self.links: dict[Any, None] = {}
         self.timed: dict[Timed, float] = {}
-        """Earliest deadline of each owner of requests, handlers or channels."""
+        """Earliest deadline of each object with deadlines."""
         self._owners: dict[int, Timed] = {}
         self._due: list[tuple[float, int]] = []
-        """Heap of deadlines and owner ids, some stale; ids, so that it keeps no owner alive."""
+        """Heap of deadlines and the ids of their owners, so that it doesn't keep these alive. Some entries are stale."""
         self.backlogged: dict[Any, None] = {}
-        """The `InboundCalls` with waiting requests."""
+        """`InboundCalls` objects with waiting requests."""
         self.buffered: int = 0
         self.bus_identities: BusIdentities = BusIdentities()
         self.addresses: dict[str, Address] = {}
         self.warnings: Warnings = Warnings(self.time, self.watch)
         self.gone: BusError | None = None
-        """Reason for the loss of the last dialled link, if it is permanent."""
+        """Error with which the last link to a server ended for good."""
         self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
-        """Applications with this bus, which may replace `Depends` functions."""
+        """Look-ups of replacements for `Depends` functions, in applications with this bus."""
         self.running: int = 0
         self.few: int = limits.total_running // 16
-        """While at most so many requests run, each peer may run half of all."""
+        """While at most this number of requests run, each peer may run half of the total."""
         self.answering: int = 0
-        """Requests with an ended handler and an answer that waits to be read."""
+        """Number of requests whose handler has ended but whose answer waits for the peer to read."""
         self.stopping: int = 0
-        """Cancelled requests among `running`: their handlers have not returned."""
+        """Number of cancelled requests in `running`, whose handlers haven't returned yet."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf
         self._alarm: Any = None
         self._context = contextvars.copy_context()
         if self.backend == "asyncio" and (sniffio := sys.modules.get("sniffio")) is not None:
-            # anyio asks sniffio, if installed, which library runs; in a socket's callback only the context can answer.
+            # anyio uses sniffio, if installed, to find the current library. In callbacks, that requires a context variable.
             self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
         self._context.run(lambda: inside.set((*inside.get(), self)))
         self.workers: Workers = (
@@ -145,7 +145,7 @@ class Runtime:
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
-        """The exception that closed the bus, or of the lifespan's end, until a caller gets it."""
+        """Exception that closed the bus or was raised at the end of the lifespan, until a caller has received it."""
         self.on_failure: Callable[[], Awaitable[None]] | None = None
         self._stop = anyio.Event()
         self._finished = anyio.Event()
@@ -157,22 +157,22 @@ class Runtime:
         """Check that the caller runs in this event loop.
 
         Raises:
-            LocalProtocolError: The caller runs in another event loop, or in a thread without one.
+            LocalProtocolError: If it doesn't.
         """
         if not self.loop.is_here():
             raise wrong_event_loop()
 
     def check_thread(self) -> None:
-        """`check_here` at a tenth of the cost, per message; misses another loop in the same thread.
+        """Check that the caller runs in this thread. This is ten times faster than `check_here`.
 
         Raises:
-            LocalProtocolError: The caller runs in another thread.
+            LocalProtocolError: If it doesn't.
         """
         if get_ident() != self.thread:
             raise wrong_event_loop()
 
     async def open(self) -> None:
-        """Start the task group in its own task, so that a bus may be entered and left in different tasks."""
+        """Start the task group in its own task, so that a bus can be entered and exited in different tasks."""
         started = anyio.Event()
         self._owner = self._start_task("polybus", self._own, started)
         await started.wait()
@@ -193,7 +193,7 @@ class Runtime:
         finally:
             self.closing = True
             self._finished.set()
-            if runs_here():  # false if the garbage collector ends an abandoned loop
+            if runs_here():  # not if the garbage collector closes an abandoned event loop
                 _here.set(_here.get() - 1)
 
     def _failed(self, error: BaseException) -> None:
@@ -208,7 +208,7 @@ class Runtime:
             self.detach(self.on_failure)
 
     async def close(self) -> None:
-        """Cancel and await every task; bounded by their shielded clean-up."""
+        """Cancel all tasks, and wait for them to end."""
         self.closing = True
         self.warnings.tell()
         self._stop.set()
@@ -219,17 +219,17 @@ class Runtime:
         self._owner = None
 
     def reserve(self, address: str) -> AddressBudget:
-        """Make a byte budget for a client without a link, such as during its handshake."""
+        """Create a memory budget for a client without a link, such as during its handshake."""
         return AddressBudget(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a function that drains or closes this runtime, outside of its tasks. Errors are logged."""
+        """Run a function outside of the task group, because it drains or closes the runtime. Errors are logged."""
         if (task := self._start_task("polybus closing", self._guard, function, args)) is not None:
             self._detached.add(task)
             task.add_done_callback(self._detached.discard)
 
     def _start_task(self, name: str, function: Callable[..., Any], *args: Any) -> asyncio.Task[None] | None:
-        """Start a task outside of the task group. None on trio, where the system owns it."""
+        """Start a task outside of the task group. Returns None on trio, where it is a system task."""
         if self.backend == "asyncio":
             return asyncio.get_running_loop().create_task(function(*args), name=name)
         import trio
@@ -238,22 +238,22 @@ class Runtime:
         return None
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus, in the bus's context. Errors are logged.
+        """Run a coroutine function in a task of the bus, with the bus's context. Errors are logged.
 
-        While the bus is being left, the task still starts and is cancelled at its first wait, so that it can close a resource.
+        While the bus is exiting, the task still starts but is cancelled at its first wait, so that it can close a resource.
         """
         if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)
 
     def cancel_scope(self) -> anyio.CancelScope:
-        """Make a cancel scope; also in a socket's callback, where anyio may not know the event loop (see `_context`)."""
+        """Create a cancel scope, even in callbacks of sockets, where anyio may not detect the event loop (see `_context`)."""
         return self._context.run(anyio.CancelScope)
 
     async def _guard(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             await function(*args)
         except BaseException as error:
-            # No failure may end the other tasks, except while the bus itself ends.
+            # Failures must not end the other tasks, except while the bus is exiting.
             if isinstance(error, KeyboardInterrupt) and not self._stop.is_set() and self.loop.interrupt(error):
                 return
             if self._was_cancelled_alone(error):
@@ -264,9 +264,7 @@ class Runtime:
             logger.exception("a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
-        """Check that only this asyncio task was cancelled, by its handler or the application: a task group would end all its
-        tasks. When an event loop shuts down, the owner is cancelled too.
-        """
+        """Return True if the application cancelled this asyncio task only, and not the whole task group or event loop."""
         return (
             isinstance(error, asyncio.CancelledError)
             and not self._group.cancel_scope.cancel_called
@@ -283,10 +281,11 @@ class Runtime:
                 self.loop.wake(self._alarm)
 
     def ttl(self, now: float, deadline: float) -> float | None:
-        """Seconds left for the wire: the minimum of `timeout`, the scope and the current handler; None for no limit.
+        """Return the seconds until a deadline, the end of the caller's cancel scope, or the deadline of the current handler,
+        whichever comes first, or None if there is no limit.
 
         Raises:
-            LocalProtocolError: As `check_here`.
+            LocalProtocolError: As for `check_here`.
         """
         if get_ident() != self.thread:
             raise wrong_event_loop()
@@ -327,7 +326,7 @@ class Runtime:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Expire overdue owners, and arm the timer for the next."""
+        """Expire overdue owners, and set the timer for the next."""
         now, timed, due = self.time(), self.timed, self._due
         self._armed = math.inf
         ready = []
@@ -339,10 +338,10 @@ class Runtime:
                 ready.append(owner)
         for owner in ready:
             if owner not in timed:
-                continue  # removed by another owner of this sweep
+                continue  # removed by an earlier owner
             try:
                 again = owner._expire(now)
-            except Exception:  # a bug in this package or a plugin: other deadlines must still fire
+            except Exception:  # a bug in polybus or a plugin must not affect other deadlines
                 logger.exception("a deadline of %r could not be kept; it is tried again", owner)
                 again = now + _AGAIN
             if timed.get(owner) == math.inf and again == math.inf:
@@ -352,7 +351,7 @@ class Runtime:
         self.arm(due[0][0] if due else math.inf)
 
     def turn(self) -> int:
-        """Number of the current turn of the event loop; costs one callback per turn."""
+        """Return the number of the current event loop iteration."""
         if not self._turn_ends:
             self._turn_ends = True
             self.call_soon(self._end_turn)
@@ -372,7 +371,7 @@ class Runtime:
         while True:
             links = list(self.links)
             turns = -(-len(links) // _AT_ONCE) or 1
-            for turn in range(turns):  # all links at once would pause everything else
+            for turn in range(turns):  # so that many links don't block everything else
                 await anyio.sleep(pace / turns)
                 self._tick_links(links[turn::turns])
 

@@ -1,4 +1,4 @@
-"""Services shared by the parts of a bus."""
+"""Services for the parts of a bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REMEMBERED: Final = 4096
 
 
 class CheckedSubjects:
-    """Valid subjects of the application, cached in `known`."""
+    """Checks the application's subjects, and caches the valid ones."""
 
     __slots__ = ("_limit", "known")
 
@@ -41,12 +41,12 @@ class CheckedSubjects:
         """Check a subject.
 
         Raises:
-            LocalProtocolError: Not a subject, or too long.
-            ReservedSubject: It begins with ``_polybus.``.
+            LocalProtocolError: If it is invalid or too long.
+            ReservedSubject: If it begins with ``_polybus.``.
         """
         try:
             known = subject in self.known
-        except TypeError:  # not hashable, so not a subject
+        except TypeError:  # not hashable
             known = False
         if not known:
             check_subject(subject, self._limit)
@@ -56,19 +56,19 @@ class CheckedSubjects:
 
 
 class Services:
-    """Limits, counters, events, access control, handler executor and runtime: passed to each part of the bus."""
+    """Limits, counters, events, access control, the handler executor and the runtime, for all parts of a bus."""
 
     def __init__(
         self, bus: Any, limits: Limits, authenticate: Authenticate | None, authorize: Authorize | None, *, debug: bool
     ) -> None:
         self.bus: Any = bus
-        """The public bus: for `Context.bus`, the lifespan and some verbs of `Peer`."""
+        """The public bus, for `Context.bus`, the lifespan and some methods of `Peer`."""
         self.id: str = sources.get().urandom(4).hex()
         self.limits: Limits = limits
         self.debug: bool = debug
-        """True if clients receive the text of unexpected exceptions."""
+        """True to send the messages of unexpected exceptions to clients."""
         self.check_answers: bool | Literal["validate"] | None = None
-        """Validation of answers and publications by type; None if the application has not set it."""
+        """Validation of answers and publications; None if the application has not set it."""
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
@@ -83,19 +83,19 @@ class Services:
         self.ready: bool = False
         """True from the lifespan's yield until a drain begins."""
         self.takes_requests: bool = False
-        """True while the bus accepts requests: while ready, and in a drain until it has left its queue groups."""
+        """True while the bus accepts requests, which includes the start of a drain, until it has left its queue groups."""
         self.leaving: bool = False
         self.runtime: Runtime | None = None
-        """Set while the bus is entered."""
+        """Set while the bus is running."""
         self.was_running: bool = False
         self.failed: str = ""
-        """Reason why the bus closed on its own; otherwise empty."""
+        """Error because of which the bus has closed itself, or an empty string."""
 
     def published(self, subject: Subject[Any, Any], body: Any) -> Any:
-        """Validate a publication by the type of its subject, if checks are on.
+        """Validate a publication against the type of its subject, if checks are on.
 
         Raises:
-            EncodeError: The body does not fit, or its type cannot be checked.
+            EncodeError: If the body doesn't fit, or its type cannot be checked.
         """
         if not self.check_answers:
             return body
@@ -108,12 +108,12 @@ class Services:
             raise EncodeError(f"a publication of {subject.name!r} takes {type_name(subject.takes)}: {why}") from error
 
     def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
-        """Check a value, and return the one to send. Raises the check's error."""
+        """Validate a value, and return the value to send. Raises the errors of `checked`."""
         made = checked(value)
         return value if self.check_answers == "validate" else made
 
     def override_of(self, function: Callable[..., Any]) -> Provider | None:
-        """Find the replacement of a `Depends` function, in the bus or its application."""
+        """Return the replacement of a `Depends` function from the bus or its application, or None."""
         finders = () if self.runtime is None else self.runtime.overriding
         return self.overrides.get(function) or next((found for find in finders if (found := find(function))), None)
 
@@ -122,7 +122,7 @@ class Services:
         """The runtime.
 
         Raises:
-            LocalProtocolError: The bus is not entered.
+            LocalProtocolError: If the bus isn't running.
         """
         runtime = self.runtime
         if runtime is None:
@@ -135,10 +135,10 @@ class Services:
         return runtime
 
     def waiter(self) -> Any:
-        """Make an awaitable that `wake` completes.
+        """Return an awaitable that `wake` completes.
 
         Raises:
-            LocalProtocolError: The bus is not entered, or runs in another thread.
+            LocalProtocolError: If the bus isn't running, or runs in another thread.
         """
         runtime = self.running
         runtime.check_thread()
@@ -149,12 +149,12 @@ class Services:
             self.runtime.loop.wake(waiter)
 
     def signal(self) -> None:
-        """Notify a drain that something has ended."""
+        """Let a drain check whether everything has ended."""
         if self.runtime is not None:
             self.runtime.notifier.signal()
 
     def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
-        """Emit an event for a message that could not be delivered."""
+        """Emit an event for a message that cannot be delivered."""
         if self.events.read:
             kept = message if len(message.raw or b"") <= KEPT else None
             self.emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))

@@ -1,10 +1,11 @@
-"""The threads of `def` handlers and `def` dependencies, at most `Limits.threads` at a time.
+"""Threads for `def` handlers and `def` dependencies, usually at most `Limits.threads` at a time.
 
-A call waits only for its first thread. Later its dependency may hold a connection, or another handler may wait for its answer:
-waiting for a thread could deadlock. So further threads, clean-ups included, start at once; they count, and new calls wait
-longer. For the same reason a thread in a blocking verb gives up its slot and takes it back without waiting.
+A call waits only for its first thread. Later it may hold a resource, such as a database connection, or another handler may be
+waiting for its answer, so waiting for a thread could deadlock. Further threads, including those for clean-up, start immediately
+and make new calls wait longer. For the same reason a thread that waits in a blocking verb returns its slot, and takes it back
+without waiting.
 
-A thread cannot be stopped. A cancelled handler is answered for at once, but keeps its slots until its thread returns; so the
+Threads cannot be stopped. A cancelled handler is answered immediately but keeps its slots until its thread returns, so that the
 number of threads stays bounded.
 """
 
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """Round-robin queue over network addresses, then their peers. A peer's calls keep their order."""
+    """A queue that takes turns among network addresses, and among the peers of each. The calls of a peer stay in order."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
@@ -42,13 +43,13 @@ class Line(Generic[T]):
         return self._size
 
     def append(self, one: T, party: tuple[object, object]) -> None:
-        """Queue one for its party: a network address and a peer."""
+        """Add an item for a party, which is a network address and a peer."""
         address, peer = party
         self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
         self._size += 1
 
     def remove(self, one: T, party: tuple[object, object]) -> bool:
-        """Remove one; False if absent."""
+        """Remove an item. Returns False if it is not in the queue."""
         address, peer = party
         peers = self._addresses.get(address)
         queue = None if peers is None else peers.get(peer)
@@ -60,7 +61,7 @@ class Line(Generic[T]):
         return True
 
     def pop(self) -> T:
-        """Take the next one. May raise `StopIteration`: the queue is empty."""
+        """Remove and return the next item. Raises `StopIteration` if the queue is empty."""
         address, peers = next(iter(self._addresses.items()))
         peer, queue = next(iter(peers.items()))
         one = queue.popleft()
@@ -79,32 +80,28 @@ class Line(Generic[T]):
 
 
 _FULL: Final = 1.0
-"""Seconds of uninterrupted waiting before a warning."""
+"""Seconds that calls must wait without interruption before a warning is logged."""
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 holding: contextvars.ContextVar[CallThreads | None] = contextvars.ContextVar("polybus_holding", default=None)
-"""The call that may hold something that others wait for: set in its threads, and after its first dependency."""
+"""The current call if it may hold a resource: in its threads, and after its first dependency was created."""
 _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar("polybus_in_thread", default=None)
 
 
 def holds() -> bool:
-    """Check whether this caller, or a handler waiting for it, may hold something that others wait for: then its calls get
-    threads at once.
-
-    Tasks that outlive a call inherit both variables, but ignore ended calls.
-    """
+    """Return True if the current call, or a handler waiting for it, may hold a resource and must not wait for threads."""
     call, asked = holding.get(), current_call.get()
     return (call is not None and not call.over) or (asked is not None and asked.asked_by_holder and not asked.ended)
 
 
 class Threads:
-    """Thread slots of one bus, new for each entry.
+    """Thread slots of a running bus.
 
     Args:
         runtime: Runtime of the bus.
-        limit: Threads that run at the same time.
-        abandoned: Calls of an earlier run with unfinished threads.
+        limit: Number of slots.
+        abandoned: Calls of an earlier run whose threads haven't returned yet.
     """
 
     def __init__(self, runtime: Runtime, limit: int, abandoned: list[_ThreadCall]) -> None:
@@ -114,14 +111,14 @@ class Threads:
         self._runtime = runtime
         self._limit = limit
         self._free = max(1, limit - len(self.abandoned))
-        """Negative if calls that hold something started regardless."""
+        """Number of free slots, which is negative if calls have taken slots without waiting."""
         self._line: Line[Any] = Line()
         self._full_since = 0.0
         self._waits: set[anyio.CancelScope] = set()
         self._deadline = math.inf
 
     async def take(self, party: tuple[object, object]) -> None:
-        """Wait for a slot; round-robin among the parties, so that a busy party delays only itself."""
+        """Wait for a slot. Parties take turns, so that a busy one delays only itself."""
         if self._free > 0 and not self._line:
             self._free -= 1
             return
@@ -133,7 +130,7 @@ class Threads:
         try:
             await waiter
         except BaseException:
-            if not self._line.remove(waiter, party):  # woken, and cancelled in the same turn
+            if not self._line.remove(waiter, party):  # woken, but cancelled before it ran
                 self.give()
             raise
 
@@ -141,7 +138,7 @@ class Threads:
         self._free -= 1
 
     def give(self) -> None:
-        """Return a slot. The next call gets it a turn later, since this call may start another thread at once."""
+        """Return a slot. It is passed on in the next event loop iteration, because the call may start another thread now."""
         self._free += 1
         if self._line:
             self.loop.call_soon(self._pass_on)
@@ -152,7 +149,6 @@ class Threads:
             self.loop.wake(self._line.pop())
 
     def _expire(self, now: float) -> float:
-        """Warn that calls wait."""
         if not self._line:
             return math.inf
         if now < self._full_since + _FULL:
@@ -169,7 +165,7 @@ class Threads:
         return math.inf
 
     async def returned(self, work: _ThreadCall) -> None:
-        """Wait for an ended call's thread, as long as the bus may wait."""
+        """Wait for the thread of a call that has ended, until the deadline of `leave`."""
         with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
             self._waits.add(scope)
             try:
@@ -180,29 +176,29 @@ class Threads:
             self.abandoned.append(work)
 
     def leave(self, deadline: float) -> None:
-        """Leave the bus: callers wait for threads until the deadline."""
+        """Set the deadline for threads to return, because the bus is exiting."""
         self._deadline = deadline
         for scope in self._waits:
             scope.deadline = deadline
 
 
 class CallThreads(Struct, eq=False):
-    """The threads of one handler call, one at a time."""
+    """The threads of a handler call, of which one runs at a time."""
 
     _threads: Threads
     name: str
     party: tuple[object, object]
-    """Owner of the call: a network address and one of its peers."""
+    """Network address and peer that the call is for."""
     holds: bool
-    """True if it may hold something that others wait for: it then waits for no thread."""
+    """True if the call may hold a resource and must not wait for threads."""
     over: bool = False
     _work: _ThreadCall | None = None
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread. A cancelled caller still waits for it.
+        """Call a function in a thread, and wait until it returns even if the caller is cancelled.
 
         Raises:
-            Exception: Raised by the function; RuntimeError in place of one that would end the event loop.
+            Exception: If the function raises it. `RuntimeError` replaces exceptions that would end the event loop.
         """
         threads = self._threads
         if self.holds:
@@ -222,9 +218,9 @@ class CallThreads(Struct, eq=False):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Give up the slot while a blocking verb waits, in this thread or one that it started. Called on the event loop."""
+        """Return the slot while a blocking verb waits in the thread. Called on the event loop."""
         work = self._work
-        if work is None:  # the thread has returned, and left one of its own behind
+        if work is None:  # the thread has returned but has started another that is still running
             yield
             return
         work.wait_begins()
@@ -236,7 +232,7 @@ class CallThreads(Struct, eq=False):
 
 @contextmanager
 def waiting_in_thread() -> Iterator[None]:
-    """`CallThreads.waiting` for a thread that waits for another event loop; without a call it does nothing."""
+    """`CallThreads.waiting` for a thread that waits for another event loop. Does nothing outside of a call."""
     work = _in_thread.get()
     if work is None:
         yield
@@ -249,7 +245,7 @@ def waiting_in_thread() -> Iterator[None]:
 
 
 class _ThreadCall(Struct, eq=False):
-    """A function in a thread, which occupies a slot."""
+    """A function that runs in a thread and occupies a slot."""
 
     _threads: Threads
     _call: CallThreads
@@ -259,23 +255,23 @@ class _ThreadCall(Struct, eq=False):
     _given_up: bool = False
     returned: bool = False
     waited_for: bool = False
-    """True if the interpreter joins its thread at exit: asyncio's, not trio's."""
+    """True if the interpreter joins the thread at exit, as with asyncio but not trio."""
     _waits: int = 0
-    """Number of its waiting blocking verbs; others have its slot meanwhile."""
+    """Number of blocking verbs that are waiting, during which the slot is free."""
     _over: bool = False
 
-    # Two threads meet here without a lock: each sets its own flag before it looks at the other's.
+    # No lock is necessary between the two threads, because each sets its own flag before it reads the other's.
 
     def __call__(self) -> Any:
         self._called = True
         self.waited_for = not threading.current_thread().daemon
-        _in_thread.set(self)  # in the copy of the context that this thread has
+        _in_thread.set(self)  # in this thread's copy of the context
         holding.set(self._call)
         try:
             return None if self._given_up else self._function()
         except (KeyboardInterrupt, GeneratorExit, StopIteration) as error:
-            # The real KeyboardInterrupt reaches the main thread; raised here it would end the event loop. The other two would
-            # end each coroutine that they pass through.
+            # A KeyboardInterrupt raised here would end the event loop, although a real one is raised in the main thread. The
+            # other exceptions would silently end the coroutines that they pass through.
             raise RuntimeError(f"{self.name} raised {type(error).__name__} in its thread") from error
         finally:
             self.returned = True
@@ -287,11 +283,11 @@ class _ThreadCall(Struct, eq=False):
         return self._call.name
 
     def tell(self, function: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is over
+        with suppress(RuntimeError):  # the event loop is closed
             self._threads.loop.call_from_thread(function)
 
     def give_up(self) -> bool:
-        """Drop the result. True if the function will not run or has returned."""
+        """Drop the result. Returns True if the function has returned or won't run."""
         self._given_up = True
         return self.returned or not self._called
 
@@ -309,7 +305,7 @@ class _ThreadCall(Struct, eq=False):
             self._threads.give()
 
     def wait_ends(self) -> None:
-        """Take the slot back after the last verb: at once, since this thread may hold a lock."""
+        """Take the slot back after the last verb, without waiting, because the thread may hold a lock."""
         self._waits -= 1
         if self._waits == 0 and not self._over:
             self._threads.take_at_once()

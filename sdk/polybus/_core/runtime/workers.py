@@ -1,14 +1,14 @@
-"""The worker pool: coroutine handlers run on a few real tasks.
+"""The worker pool, which runs coroutine handlers in a few real tasks.
 
-A worker runs jobs in a row, without a task switch per message while handlers do not wait. When a handler suspends, its worker
-waits with it and spares take over the queue. So handlers run in a real task, where timeouts, task groups and `current_task`
-work.
+A worker runs one job after the other, without switching tasks, as long as handlers don't wait. When a handler suspends, its
+worker waits with it, and another worker takes over the queue. Handlers therefore run in real tasks, in which timeouts, task
+groups and `current_task` work.
 
-Jobs run in the order of submission. When a run of jobs exceeds a turn, the queue goes round-robin over network addresses and
-their links, so that a busy client delays only itself.
+Jobs run in the order in which they were submitted. If that takes longer than `_TURN`, network addresses and their links take
+turns, so that a busy client delays only itself.
 
-A spare starts one turn later, and turns are long under load. So the number of spares doubles with each job that suspends:
-otherwise a job behind a hundred of them would wait for seconds.
+A worker starts only in the next event loop iteration, which may take a while under load. The number of workers to wake
+therefore doubles with each job that suspends. Otherwise a job behind a hundred of them would wait for seconds.
 """
 
 from __future__ import annotations
@@ -35,53 +35,51 @@ logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
-"""Workers woken in one turn of the event loop."""
+"""Maximum number of workers to wake in an event loop iteration."""
 _TURN = 0.05
-"""Seconds after which a worker yields to the event loop: calls enter as others leave, so the peers decide how long a run of
-jobs is."""
+"""Seconds after which a worker yields to the event loop, because peers can send new calls as fast as others end."""
 _LONG: Final = 1.0
-"""Seconds without a wait after which the log names a handler."""
+"""Seconds without a wait after which a handler is logged."""
 _SILENCE: Final = 60.0
-"""Seconds between two warnings about the same handler."""
+"""Minimum seconds between two warnings about the same handler."""
 
 
 class Job(Protocol):
     scope: anyio.CancelScope | None
-    """Set while the job waits: cancel it to stop the job."""
+    """Cancel scope of the job while it waits."""
     ended: bool
 
     waited: int
-    """Checks that found the job waiting, since it last resumed."""
+    """Number of checks that found the job waiting since it last resumed."""
 
     @property
     def function(self) -> str:
-        """Name for the log: a hook, or a handler with its subject."""
+        """Description of the hook or handler, for the log."""
         ...
 
     @property
     def party(self) -> tuple[object, object]:
-        """Owner of the job: a network address and a link."""
+        """Network address and link that the job is for."""
         ...
 
     @property
     def run_plain(self) -> Callable[[], bool] | None:
-        """Runs a plain function in place. False: the job must run in a task. None: it always must."""
+        """Function that runs the job without a task, and returns False if it needs one; None if it always does."""
         ...
 
     def run(self) -> Coroutine[Any, Any, None] | None:
-        """The coroutine to run, or None if nothing is left."""
+        """Return the coroutine to run, or None if there is nothing to do."""
         ...
 
 
 class StallWarnings:
-    """Warns of handlers that block the event loop, measured afterwards, between two of their waits."""
+    """Warns about handlers that have blocked the event loop between two waits."""
 
     def __init__(self) -> None:
         self.clock: Callable[[], float] = sources.get().monotonic
         self._told: dict[str, tuple[float, int]] = {}
 
     def ended(self, job: Job, began: float) -> None:
-        """Warn of a job that ran too long without a wait."""
         now = self.clock()
         function = job.function
         last, unsaid = self._told.get(function, (0.0, -1))
@@ -101,7 +99,7 @@ class StallWarnings:
 
 
 class Workers:
-    """Runs jobs up to their first suspension; a link's jobs keep their order."""
+    """Runs jobs up to their first suspension. The jobs of a link start in order."""
 
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
@@ -110,13 +108,13 @@ class Workers:
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
-        """True while an awake worker will check the queue."""
+        """True if a worker is awake and will check the queue."""
         self._coming = 0
-        """Woken workers that have not checked yet."""
+        """Number of woken workers that haven't run yet."""
         self._spares = 1
-        """Workers to wake when a job suspends."""
+        """Number of workers to wake when a job suspends."""
         self._look_at = -math.inf
-        """Time of the next check of a finished job."""
+        """Time at which to check the duration of a job again."""
 
     def submit(self, job: Job) -> None:
         self._ready.append(job)
@@ -137,7 +135,7 @@ class Workers:
         try:
             await self._serve(baseline)
         finally:
-            # However this worker ended, its queue goes on.
+            # Another worker must take over the queue, even if this one failed.
             if self._ready and not self._taken:
                 self._summon()
 
@@ -151,14 +149,14 @@ class Workers:
                 except BaseException:
                     if waiter in self._idle:
                         self._idle.remove(waiter)
-                    else:  # woken and cancelled in one turn: another worker must take the queue
+                    else:  # woken, but cancelled before it ran, so another worker must take over the queue
                         self._coming -= 1
                         self._taken = False
                     raise
                 self._coming -= 1
 
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
-        """Take jobs until the queue is empty or another worker takes over. True if this worker may go on."""
+        """Run jobs until the queue is empty or another worker takes over. Returns True if this worker can be used again."""
         ready, clock = self._ready, self.stalls.clock
         turn = began = clock()
         while ready:
@@ -182,7 +180,7 @@ class Workers:
                 self._look(job, since, began)
             if suspended:
                 job.scope = scope
-                if job.ended:  # the call it has just made stopped it
+                if job.ended:  # it stopped itself before it suspended
                     scope.cancel()
                 self._hand_over()
                 try:
@@ -194,7 +192,7 @@ class Workers:
                 changed = contextvars.copy_context() != baseline
             except Exception:
                 changed = True
-            if changed or (suspended and scope.cancel_called):  # otherwise no other code had the scope
+            if changed or (suspended and scope.cancel_called):
                 if not suspended:
                     self._taken = False
                 return False
@@ -210,7 +208,7 @@ class Workers:
         return True
 
     def _look(self, job: Job, began: float, now: float) -> None:
-        """Warn of a long job, and reorder the rest round-robin."""
+        """Warn about a long job, and reorder the queue so that parties take turns."""
         self._look_at = now + _TURN
         if now - began > _LONG:
             self.stalls.ended(job, began)
@@ -221,7 +219,6 @@ class Workers:
             ready.extend(rest)
 
     def _hand_over(self) -> None:
-        """Pass the queue to other workers while this one waits."""
         left = len(self._ready)
         self._taken = left > 0
         if left:
@@ -231,7 +228,7 @@ class Workers:
 
 
 def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    """Order jobs round-robin over network addresses, then links. A link's jobs keep their order."""
+    """Order jobs so that network addresses, and the links of each, take turns. The jobs of a link stay in order."""
     return _round_by_round(_round_by_round(jobs, lambda job: job.party), lambda job: job.party[0])
 
 
@@ -247,7 +244,7 @@ def _round_by_round(jobs: Iterable[Job], whose: Callable[[Job], object]) -> list
 
 
 def context_changed(baseline: contextvars.Context) -> bool:
-    """Check for changed context variables; incomparable values count as changed."""
+    """Return True if context variables have changed, or cannot be compared."""
     try:
         return contextvars.copy_context() != baseline
     except Exception:
@@ -256,7 +253,7 @@ def context_changed(baseline: contextvars.Context) -> bool:
 
 @define(eq=False, repr=False, weakref_slot=False)
 class _Rest:
-    """Awaits a started, suspended coroutine, passing values both ways."""
+    """Awaits a coroutine that has already been started."""
 
     _coroutine: Coroutine[Any, Any, None]
     _yielded: Any
@@ -270,7 +267,7 @@ class _Rest:
             while True:
                 if clock() - began > _LONG:
                     self._stalls.ended(job, began)
-                began = math.inf  # time from here on is not the job's
+                began = math.inf  # the job doesn't run from here on
                 try:
                     value = yield yielded
                 except GeneratorExit:
@@ -290,13 +287,9 @@ class _Rest:
 
 
 class EagerWorkers(Workers):
-    """Workers for a browser's event loop, where a task switch costs more than a request: plain functions run at once.
+    """Workers for the event loop of a browser, where switching tasks takes longer than a request.
 
-    They keep the order: a function runs at once only if no earlier job waits, and never inside a task, whose code it would
-    interrupt.
-
-    Args:
-        context: Context of the bus.
+    Plain functions run immediately, unless an earlier job is waiting or a task is running, which they would interrupt.
     """
 
     def __init__(self, loop: Loop, spawn: Callable[..., None], context: contextvars.Context) -> None:
@@ -309,7 +302,7 @@ class EagerWorkers(Workers):
             super().submit(job)
 
     def _run(self, job: Job, run_plain: Callable[[], bool]) -> bool:
-        self._taken = True  # jobs that the function itself submits wait
+        self._taken = True  # so that jobs which the function submits wait
         began = self.stalls.clock()
         try:
             return self._context.copy().run(run_plain)
@@ -326,18 +319,16 @@ class PlacedCall(Protocol):
 
     @property
     def party(self) -> tuple[object, object]:
-        """Owner of the call: a network address and a link."""
+        """Network address and link that the call is for."""
         ...
 
     def proceed(self) -> None:
-        """Begin, or wait for a slot of its peer: the handler has one now."""
+        """Called when the call has a slot of its handler. It starts, or waits for a slot of its peer."""
 
 
 @define(eq=False, repr=False)
 class Places:
-    """Concurrency slots of one handler of one bus, taken just before a call begins. Free slots go round-robin among the waiting
-    links, so that a busy link delays only itself.
-    """
+    """Concurrency slots of a handler. Waiting links take turns, so that a busy link delays only itself."""
 
     most: int
     _taken: set[PlacedCall] = field(factory=set, init=False)
@@ -354,7 +345,7 @@ class Places:
         return True
 
     def wait(self, call: PlacedCall, level: int = 0, *, first: bool = False) -> None:
-        """Queue a call for a slot; `first` puts it at the front, after an earlier turn."""
+        """Queue a call for a slot, at the front with `first`."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None:
@@ -369,7 +360,7 @@ class Places:
         return queue is not None and call in queue
 
     def drop(self, call: PlacedCall) -> bool:
-        """Remove a waiting call; False if absent."""
+        """Remove a waiting call. Returns False if it isn't waiting."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None or not queue.remove(call):
@@ -379,11 +370,11 @@ class Places:
         return True
 
     def leave(self, call: PlacedCall) -> None:
-        """Return a call's slot, if any, and let the next begin."""
+        """Return the slot of a call, if it has one, and pass it on."""
         if call not in self._taken:
             return
         self._taken.discard(call)
-        # A call without a slot of its peer takes none here; the next one has its turn.
+        # A call that must wait for a slot of its peer doesn't take one here, so go on with the next.
         while self._waiting and len(self._taken) < self.most:
             party, queue = next(iter(self._waiting.items()))
             following = queue.popleft()
