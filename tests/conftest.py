@@ -1,7 +1,5 @@
 """Shared by all tests: the event loop, and hypothesis profiles."""
 
-from __future__ import annotations
-
 import gc
 import os
 from inspect import iscoroutinefunction

@@ -1,7 +1,5 @@
 """Event loops for tests: asyncio by default, all where a module requests them, and all everywhere in `make test-all`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec

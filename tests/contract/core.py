@@ -1,7 +1,5 @@
 """The core of the contract: tests of how frames travel, where the whole would only repeat itself; and what suites share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attrs import frozen

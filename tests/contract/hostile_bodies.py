@@ -3,8 +3,6 @@
 Invalid JSON is of the kinds used against parsers: structure, numbers, text, literals, bytes that are not text.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 ENDING: Final[tuple[bytes, ...]] = (

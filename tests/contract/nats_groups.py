@@ -1,7 +1,5 @@
 """Queue groups on a NATS network deliver each publication once, to the publisher's own members and to others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial

@@ -4,8 +4,6 @@ Some promises for a dialled server cannot hold in a network: the NATS server dec
 reveal its connection.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias

@@ -3,8 +3,6 @@
 A hostile sender is one that writes its frames as we do, but puts any bytes where the body stands. Virtual time, in memory.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import math

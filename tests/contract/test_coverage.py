@@ -1,7 +1,5 @@
 """The contract leaves no pair out: protocol and loop, transport and loop, protocol within protocol."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The contract of CSB, over the transports and the event loops (`anyio_backend`), and through a broker."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

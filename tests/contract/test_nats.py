@@ -1,7 +1,5 @@
 """The contract of NATS over the engine of the tests; `tests/integration/interop` has the same over a real server."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

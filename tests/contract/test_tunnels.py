@@ -1,7 +1,5 @@
 """The contract through tunnels: each protocol inside each other, over the transports and the event loops (`anyio_backend`)."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

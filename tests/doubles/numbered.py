@@ -4,8 +4,6 @@ Eight bytes precede the payload: kind and encoding (four bits each), result, id,
 client's number come first. Text subjects and the extensions use reserved actions.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import struct

@@ -1,7 +1,5 @@
 """A link that is left while it is being made anew."""
 
-from __future__ import annotations
-
 import anyio
 
 from polybus import Backoff, Bus

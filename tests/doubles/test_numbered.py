@@ -1,7 +1,5 @@
 """Numbers for ids and actions, and many clients on one connection."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

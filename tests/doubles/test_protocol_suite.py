@@ -1,7 +1,5 @@
 """The contract suite that plugins get, on the throw-away protocol: what is proven here needs nothing of polybus's own."""
 
-from __future__ import annotations
-
 from polybus.testing import protocol_suite
 
 from .numbered import Numbered

@@ -1,7 +1,5 @@
 """In-memory connections for these tests: ends that pass each frame to a function, and a broker."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Log lines of polybus, read from its source: logger, level, text and fields of each."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

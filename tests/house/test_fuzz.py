@@ -1,7 +1,5 @@
 """The fuzz targets, for a moment each: seeds, and seeds that were cut, joined and damaged."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of lines in docs/reference/logs.md is that of the source."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

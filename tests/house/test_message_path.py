@@ -1,7 +1,5 @@
 """The walks of docs/explanation/message-path.md: their steps are functions that run, in this order."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Programs as users start them, each once: real processes, real sockets, a real NATS server (a wheel brings it)."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the text of a usual mistake says to do next."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Awaitable, Callable
 from typing import Any

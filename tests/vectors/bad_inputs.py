@@ -3,8 +3,6 @@
 Other connections are never affected, and the next valid request is answered unless the connection ends.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """The tables of a world of six protocols, compared with its ledger to the row; then with a hole, by every engine."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

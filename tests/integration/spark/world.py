@@ -3,8 +3,6 @@
 ``python -m tests.integration.spark.world URL`` is a server that answers nothing, and says of each request that it has come.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """The types of a document in TypeScript; that tsc takes them, tests/integration/javascript shows."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Bridges: what crosses and what does not, how errors and deadlines come back, and that nothing goes round in circles."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

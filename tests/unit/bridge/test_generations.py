@@ -1,7 +1,5 @@
 """A bridge between the generations of uProtocol: names and numbers, ids, priorities, times and errors cross both ways."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Bridges in a row, and how a bridge ends: what is under way comes to its end, and nothing crosses any more."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import AsyncIterator

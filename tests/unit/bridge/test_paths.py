@@ -1,7 +1,5 @@
 """How far messages go over bridges, tunnels and relays, and that each bus gets each publication once and in order."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

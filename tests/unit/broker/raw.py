@@ -1,7 +1,5 @@
 """Peers without polybus: CSB by hand over TCP."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The broker with our own buses on both sides."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import socket

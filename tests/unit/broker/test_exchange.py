@@ -1,7 +1,5 @@
 """Who belongs to whom, without sockets."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The life of a client is a table, and the table is total."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Both workflows of the document, step for step, with raw peers over TCP; and what neither side may do."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """Serving at sockets that were bound before, by this process or another."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import nullcontext
 from pathlib import Path

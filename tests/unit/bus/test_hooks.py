@@ -1,7 +1,5 @@
 """Hooks are checked when they are given, as handlers are, and name themselves when they fail."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The logger `polybus.link`: a lost link, its attempts, and how that ends; an outage of an hour is a handful of lines."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -1,7 +1,5 @@
 """Advice for a first connect to an address where nobody is."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """`Bus.use(hook, outgoing=True)`: what leaves is shown to a hook, which may add headers and is told how it ended."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A token in the query of a URL is for the server alone: nothing that a program shows of a link has it."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

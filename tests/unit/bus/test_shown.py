@@ -1,7 +1,5 @@
 """What a bus looks like where one looks at it: its repr, and the traceback of a connect that failed."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs the command: in this process where possible, or as users do."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`polybus bridge` and `polybus broker`."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

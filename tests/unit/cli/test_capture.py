@@ -1,7 +1,5 @@
 """record, capture and replay, as people use them."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """request, stream, publish and subscribe, and `polybus serve` in processes of its own."""
 
-from __future__ import annotations
-
 import json
 import signal
 import ssl

@@ -1,7 +1,5 @@
 """What the commands advise when a step fails, and which engine they take."""
 
-from __future__ import annotations
-
 import errno
 import ssl
 

@@ -1,7 +1,5 @@
 """What a reviewer's hands have found: closed streams, passwords, other protocols, words that mislead."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

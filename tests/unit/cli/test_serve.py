@@ -1,7 +1,5 @@
 """`polybus serve` while one develops, and how it logs; `polybus schema`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A cluster in a thread, on its own port: for tests of blocking code, and of commands."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from queue import Queue

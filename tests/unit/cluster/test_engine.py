@@ -1,7 +1,5 @@
 """The NATS server that is started for workers: where it is found, what it says, what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

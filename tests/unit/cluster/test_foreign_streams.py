@@ -3,8 +3,6 @@
 The tests over real servers are these, too: `integration/interop/test_foreign_streams.py`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

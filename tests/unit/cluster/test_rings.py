@@ -1,7 +1,5 @@
 """Rings that lead through a cluster: two of its nodes are joined with the same bus outside, and each publication comes once."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 
 import anyio

@@ -1,7 +1,5 @@
 """TLS between a node and its engine: the context is checked where it is given, and used where the engine has TLS."""
 
-from __future__ import annotations
-
 import ssl
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A worker's side of what it shares with its supervisor: sockets, questions and answers, and the end of either."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Several workers: the program that is started again, which cluster a bus has, and which buses an application has."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Who is let in: as whom, by what `authenticate` gives, and how many, by the limits of a gate."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a stranger can make a bus write into its log."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The fields of log records: what a record is about, for formats, filters and structlog."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The logger `polybus.security`: who was turned away, and why; in a few lines, however many come, and never with a token."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A bus with spans and measurements that a test can read."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Telemetry that fails, or is more than a message can carry: messages go on without it."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest

@@ -1,7 +1,5 @@
 """Spans of publications, and who is sent the context."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Spans and measurements of requests, notifications, streams and channels."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What happens behind an asynchronous `authorize` that takes a while: bounds, deadlines and errors, in virtual time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

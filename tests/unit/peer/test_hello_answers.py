@@ -1,7 +1,5 @@
 """What a server says in its answer to a hello, and what a client does about it."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import re

@@ -1,7 +1,5 @@
 """A link whose identity is renewed in time stays up, with all that is on it; a token of another user ends it."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """`Peer.subscribe`: one peer is asked, and no other. What holds for every protocol is in the contract suite."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

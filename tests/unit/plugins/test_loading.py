@@ -1,7 +1,5 @@
 """What a program has named before its event loop runs is loaded by then: nothing is imported while others wait."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """URLs: slips are told with what was probably meant, and members that belong to nobody reach the server."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

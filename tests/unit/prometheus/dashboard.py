@@ -1,7 +1,5 @@
 """The dashboard of the examples, for the tests of its form and of its queries."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

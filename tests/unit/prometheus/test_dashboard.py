@@ -1,7 +1,5 @@
 """The dashboard of `examples/operate`: by the schema of Grafana's own SDK, and by what a scrape really has."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Protocols as a hand-written peer speaks them, each with its table of bad inputs."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable, Mapping

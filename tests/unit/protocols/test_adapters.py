@@ -1,7 +1,5 @@
 """The options of every protocol: from a URL and back, those that are refused, and codecs that equal adapters share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

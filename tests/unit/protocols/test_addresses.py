@@ -1,7 +1,5 @@
 """Addresses are one thing: whatever their spelling, in whatever place of the bus, and whether or not they have a name."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from typing import Any
 

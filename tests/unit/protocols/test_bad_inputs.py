@@ -1,7 +1,5 @@
 """What each bad input does to a bus, in memory: the declared effect and no other; the next good request is answered."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

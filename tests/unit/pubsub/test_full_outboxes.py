@@ -1,7 +1,5 @@
 """Publishers whose peers have no room, and what a publisher remembers of its ways."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

@@ -1,7 +1,5 @@
 """Signed in is not trusted: what the log says of clients that nothing restricts, and handlers out of their reach."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

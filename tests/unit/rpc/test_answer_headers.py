@@ -1,7 +1,5 @@
 """Headers that a handler sets for its answer: who may set them, which way they go, and who sees them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests that are asked again: what is repeated, for how long, and what is told at the end. In virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the allocator of the C library is told costs no memory, however many buses there are."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

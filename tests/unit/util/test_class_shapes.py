@@ -1,7 +1,5 @@
 """What is known of classes without an object: the types behind their variables, and their written form."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from types import MethodType

@@ -1,7 +1,5 @@
 """Event loops that refuse a time in the past."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small files that are read while others run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

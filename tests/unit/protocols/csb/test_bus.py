@@ -1,7 +1,5 @@
 """Ids of the wire under a whole bus."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

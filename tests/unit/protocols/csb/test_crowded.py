@@ -1,7 +1,5 @@
 """A server's socket to a broker: clients come and go, each with ids of its own."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stand-ins for Errai's own client, each based on observed facts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from polybus.protocols.jrep.names import CLIENT_BUS, ERRORS_SUFFIX, REPLY_SUFFIX

@@ -1,7 +1,5 @@
 """A peer by hand over TCP: payloads out, messages in."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections import deque

@@ -1,7 +1,5 @@
 """A server for Errai's own clients: what they subscribe while they connect, and what they may answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Groups and the publications of their own members, at the engine in memory: as at a real server, see `interop`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """A server that is about to end, in virtual time: links go on over another connection before they leave the one they have."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import AsyncExitStack

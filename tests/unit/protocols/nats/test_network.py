@@ -1,7 +1,5 @@
 """Buses at a network of the tests' engine: handlers and subscriptions as the network has them, and losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

@@ -1,7 +1,5 @@
 """One connection: its states, its answers, and what comes of every kind of message and error."""
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import product

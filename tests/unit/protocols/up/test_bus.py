@@ -1,7 +1,5 @@
 """Buses that speak UMessage: what is dropped is counted, and what a wire without extensions cannot carry is said."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from typing import Any
 

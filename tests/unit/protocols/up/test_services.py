@@ -1,7 +1,5 @@
 """Services of proto files: their text says what protoc has made of it, and what is wrong is told with its line."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Shared by the tests of uProtocol."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

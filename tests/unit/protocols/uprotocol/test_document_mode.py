@@ -1,7 +1,5 @@
 """What the document shows is read by default, and says so; strictly it is refused; and what is written is strict."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any
