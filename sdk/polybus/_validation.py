@@ -155,6 +155,45 @@ def check_hosts(hosts: Iterable[str]) -> None:
             raise ValueError(f"hosts: {host!r} is not a host, write for example 'example.org' or 'example.org:8443'")
 
 
+def check_characters(url: str, shown: str, *, blanks: bool = False) -> None:
+    """Raise ValueError if a URL contains a character that is invisible, a blank, or half a surrogate pair.
+
+    `urllib` silently removes some of them, and others fail only when a name is resolved or a request is written.
+
+    Args:
+        url: The URL.
+        shown: The URL without secrets, for the error.
+        blanks: Accept U+0020, as in the path of a file.
+    """
+    for place, char in enumerate(url):
+        if not (char.isprintable() and (blanks or char != " ")):
+            raise ValueError(
+                f"{shown}: an address cannot contain U+{ord(char):04X}, which is at position {place}: remove it, or "
+                "percent-encode it in the path or query of a URL"
+            )
+
+
+def check_host_name(name: str, shown: str) -> None:
+    """Raise ValueError for an international host name that cannot be encoded for the resolver."""
+    try:
+        _ = name.isascii() or name.encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"{shown}: {name!r:.100} is not a host name ({error.__cause__ or error}): is it misspelled?") from None
+
+
+def check_host(host: str, shown: str) -> None:
+    """Raise ValueError for a string that is neither a host name nor an IP address. IPv6 is without brackets."""
+    check_characters(host, shown)
+    netloc = f"[{host}]" if ":" in host else host
+    try:
+        whole = urlsplit(f"//{netloc}").netloc == netloc and "@" not in netloc
+    except ValueError:  # not an IPv6 address
+        whole = False
+    if not whole:
+        raise ValueError(f"{shown}: a host name or an IP address, for example 127.0.0.1, without scheme, port and path")
+    check_host_name(host, shown)
+
+
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
     """Return a tuple of one or several strings.
 
@@ -190,6 +229,26 @@ def name_of(function: object) -> str:
 
 def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
+
+
+def shown_duration(ns: float) -> str:
+    """Format a duration in a fitting unit: ``2.346 ms``."""
+    if ns >= 59.995e9:  # in seconds it would round to 60
+        return _long(round(ns / 1e9))
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.4g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _long(seconds: int) -> str:
+    """Format a duration from a minute on in its two largest units: ``14 days 7 h``."""
+    days = "day" if seconds < 2 * 86_400 else "days"
+    for unit, size, smaller, part in ((days, 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size:,} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds} s"
 
 
 def in_one_line(text: str) -> str:

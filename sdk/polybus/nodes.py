@@ -14,7 +14,7 @@ from attrs import field, frozen
 from msgspec import Struct
 
 from ._util.pattern_index import tokens_overlap
-from ._validation import at_least, check_count, check_tls, check_type, seconds, shown, yes_or_no
+from ._validation import at_least, check_characters, check_count, check_tls, check_type, seconds, shown, yes_or_no
 from .secrets import shown_url
 from .subjects import check_pattern, is_pattern, wire_pattern
 
@@ -287,6 +287,7 @@ class Cluster:
         return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
+        check_characters(url, f"cluster={_without_secrets(url)!r}")
         parts = urlsplit(url)
         protocol, _, transport = parts.scheme.partition("+")
         if protocol != "nats" or not transport:

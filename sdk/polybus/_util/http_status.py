@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from .._validation import shown
+from .._validation import check_characters, check_host_name, shown
 from .listening import cannot_listen, is_loopback
 from .logs import log_fields
 
@@ -50,13 +50,15 @@ class HttpStatus:
     def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:
         if not isinstance(url, str):
             raise TypeError(f"{option}={shown(url)}: a URL such as {example!r}, not {type(url).__name__}")
-        parts = urlsplit(url)
+        check_characters(url, f"{option}={url!r}")
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError:  # out of range
-            port = None
+        except ValueError:  # out of range, or not an IPv6 address
+            parts, port = urlsplit(""), None
         if parts.scheme != "http" or not parts.hostname or port is None:
             raise ValueError(f"{option}={url!r}: of the form {example}")
+        check_host_name(parts.hostname, f"{option}={url!r}")
         self.host: str = parts.hostname
         self._wanted = port
         self.port: int = port

@@ -22,7 +22,8 @@ def cannot_listen(where: str, error: OSError) -> OSError:
     """Return an error that explains why an address cannot be bound."""
     remedy = _REMEDIES.get(error.errno or 0)
     why = f"{error.strerror or error}; {remedy}" if remedy else f"{error.strerror or error}"
-    return OSError(error.errno, f"cannot listen on {where}: {why}")
+    text = f"cannot listen on {where}: {why}"
+    return OSError(text) if error.errno is None else OSError(error.errno, text)
 
 
 def is_loopback(host: str) -> bool:

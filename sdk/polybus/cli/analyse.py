@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from .. import analysis, spark
 from ..capture import Capture
 from ..capture.errors import CaptureError
-from ..plugins.tools import counted, in_one_line
+from ..plugins.tools import counted, in_one_line, shown_duration
 from ..protocols.up import names_in
 from .bridge import read_routes, text_of
 from .options import Json, argument, duration, flag, option
@@ -409,9 +409,9 @@ def _journey_lines(row: dict[str, Any]) -> list[str]:
     from ..analysis.report import words
 
     def hop(hop: dict[str, Any], mark: str) -> str:
-        way, took = "in" if hop["direction"] else "out", "" if hop["latency_ns"] is None else words.duration(hop["latency_ns"])
+        way, took = "in" if hop["direction"] else "out", "" if hop["latency_ns"] is None else shown_duration(hop["latency_ns"])
         ended = f"{hop['outcome']} {hop['code_name'] or ''}".strip()
-        after = f"+{words.duration(hop['at_ns'])}" if hop["at_ns"] >= 0 else f"-{words.duration(-hop['at_ns'])}"
+        after = f"+{shown_duration(hop['at_ns'])}" if hop["at_ns"] >= 0 else f"-{shown_duration(-hop['at_ns'])}"
         where, subject = f"{hop['protocol']} {words.shortened(hop['peer'] or '')}", words.shortened(hop["subject"] or "")
         return f"{mark} {after:>10}  {way:3} {where:32} {subject}: {ended} {took}  {hop['known_by']}".rstrip()
 

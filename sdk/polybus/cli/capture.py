@@ -18,7 +18,7 @@ from rich.console import Console
 
 from .. import capture
 from ..plugins.registry import has_tls, resolve_target, split_url, with_tls
-from ..plugins.tools import counted, in_one_line
+from ..plugins.tools import counted, in_one_line, shown_duration
 from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, group, option
 from .problems import PeerError, UsageError, announce
 from .values import client_tls, dialling, json_line, parse_size, server_tls
@@ -147,7 +147,8 @@ def replay(
         )
     said = _counts(report.said)
     verb = "would send" if dry_run else "sent"
-    print(f"{verb} {said} over {counted(report.connections, 'connection')}, {report.seconds:.1f} s of the recording")
+    took = shown_duration(report.seconds * 1e9)
+    print(f"{verb} {said} over {counted(report.connections, 'connection')}, {took} of the recording")
     if not dry_run:
         print(f"{report.answered} answered, {report.failed} failed")
     if any(report.skipped.values()):
@@ -202,7 +203,7 @@ def info(folder: Folder, as_json: Json = False) -> None:
     for protocol, count in sorted(found.protocols.items(), key=str):
         print(in_one_line(f"  {protocol}: {count}"))
     if found.first_ns is not None and found.last_ns is not None:
-        print(f"from {_time(found.first_ns)} to {_time(found.last_ns)} ({(found.last_ns - found.first_ns) / 1e9:.3f} s)")
+        print(f"from {_time(found.first_ns)} to {_time(found.last_ns)} ({shown_duration(found.last_ns - found.first_ns)})")
     for reason, count in sorted(found.gaps.items()):
         print(in_one_line(f"gap: {counted(count, 'frame')} missing ({reason})"))
     if found.lost_stretches:

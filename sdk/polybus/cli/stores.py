@@ -15,7 +15,7 @@ from ..cluster.durable.storage import check_durable_name
 from ..errors import BusError, ConnectFailed
 from ..nodes import check_store_name
 from ..plugins.registry import resolve_url
-from ..plugins.tools import counted, in_one_line
+from ..plugins.tools import counted, in_one_line, shown_duration
 from .options import Json, Tls, argument, connects, flag, group, option
 from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line, parse_size
@@ -135,7 +135,7 @@ def show_store(
     print(f"{store.name}: {', '.join(store.patterns)}")
     bound = f"at most {most}" if most > 0 else "as many as the server allows"
     print(f"{counted(store.publications, 'publication')}, {store.bytes} bytes, {bound}")
-    print(f"kept for {f'{age / 1e9:g} s' if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
+    print(f"kept for {shown_duration(age) if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
     for durable, (waiting, given) in store.durables.items():
         again = f" ({store.again[durable]} of them delivered more than once)" if store.again[durable] else ""
         print(f"  {durable}: {waiting} waiting, {given} in progress or due for another attempt{again}")

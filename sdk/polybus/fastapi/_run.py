@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+import socket
 from typing import Any, Final
 
 from ..cluster.worker import Worker
 from ..integrations import tell_of_threads_left
-from ..plugins.tools import check_count, end_by_sigterm, seconds, shown
+from ..plugins.tools import cannot_listen, check_count, check_host, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3
 """uvicorn's exit status if an address is taken, or the lifespan fails."""
 ADDRESS: Final = "http"
 """Name of the application's only address, among the addresses that a worker inherits."""
+
+
+def _check_host(host: str, port: int) -> None:
+    """Raise ValueError if a host is malformed, OSError if it does not resolve."""
+    check_host(host, f"host={host!r}")
+    try:
+        _ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise cannot_listen(f"{host} port {port}", error) from None
 
 
 def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, **options: Any) -> None:
@@ -34,13 +44,14 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
             ``timeout_graceful_shutdown`` follows `drain`.
 
     Raises:
-        ValueError: If a number is out of range, or ``reload`` is set.
-        TypeError: If `app` is not an application, `drain`, `port` or `workers` is not a number, or `app` is not an import path
-            although there are several workers.
+        ValueError: If `drain` or `workers` is out of range, or ``reload`` is set.
+        TypeError: If `app` is not an application, `host` is not a string, `drain`, `port` or `workers` is not a
+            number, or `app` is not an import path although there are several workers.
         LocalProtocolError: If other machines can reach `host` and a bus has neither `authenticate` nor ``insecure=True``, or if
             there are several workers and a bus has no `cluster`, or no NATS server is found for them.
         ImportError: If uvicorn is not installed.
-        SystemExit: If the address is taken, or the lifespan of the application or a bus fails (uvicorn's status 3).
+        SystemExit: If `host` or `port` is invalid, or `host` does not resolve: one line is printed to stderr, and the status is
+            1. If the address is taken, or the lifespan of the application or a bus fails (uvicorn's status 3).
     """
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):
@@ -50,7 +61,14 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         )
     drain = seconds(drain, "drain")
     check_count(workers, "workers")
-    check_count(port, "port", 0, 65535)
+    if not isinstance(host, str):
+        raise TypeError(f"host={shown(host)}: a host name or an IP address, not {type(host).__name__}")
+    try:
+        check_count(port, "port", 0, 65535)
+        if options.get("uds") is None and options.get("fd") is None:
+            _check_host(host, port)
+    except (ValueError, OSError) as error:
+        raise SystemExit(str(error)) from error
     if options.get("reload"):
         raise ValueError("reload= is not for run(): for development use uvicorn --reload")
     if workers > 1 and not isinstance(app, str):

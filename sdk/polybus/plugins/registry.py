@@ -14,7 +14,7 @@ from attrs import fields_dict, has
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._validation import shown
+from .._validation import check_characters, check_host_name, shown
 from ..secrets import shown_url, without_secrets
 from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
@@ -34,6 +34,7 @@ _WITHOUT_PORTS = frozenset({"tcp", "tls"})
 """Transports without a default port of their own. The protocol may define one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports on which credentials belong in a header instead of the URL."""
+_WITHOUT_HOSTS = frozenset({"unix", "memory"})
 _BRACKETS = "write an IPv6 address in brackets, for example [::1]:8000"
 
 
@@ -63,11 +64,14 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         raise ValueError(
             f"{shown} is not a bus URL: use the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
         )
+    check_characters(url, shown, blanks=transport in _WITHOUT_HOSTS)
     try:
         parts = urlsplit(f"{transport}://{rest}")
     except ValueError as error:
         hint = f": {_BRACKETS}" if "[" in rest or "]" in rest else ""
         raise ValueError(f"{shown}: {error}{hint}") from None
+    if transport not in _WITHOUT_HOSTS:
+        check_host_name(parts.hostname or "", shown)
     if parts.fragment:
         bare = shown_url(url.partition("#")[0])
         raise ValueError(f"{bare}: a bus URL has no fragment: leave out '#' and what follows it; in a value it is %23")

@@ -11,7 +11,7 @@ from .._util.class_shapes import form_of_struct
 from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
-from .._util.listening import is_loopback, unlink_if_ours
+from .._util.listening import cannot_listen, is_loopback, unlink_if_ours
 from .._util.logs import ViolationCounter, Warnings, log_fields, too_many
 from .._util.misuse import CONNECT, blocking_entered_first, explains
 from .._util.pattern_index import SubjectIndex, tokens_overlap
@@ -22,6 +22,7 @@ from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable
 from .._validation import (
     check_count,
     check_given,
+    check_host,
     check_hosts,
     check_origins,
     check_tls,
@@ -30,6 +31,7 @@ from .._validation import (
     in_one_line,
     seconds,
     shown,
+    shown_duration,
     texts,
 )
 from ..body import plain_form, scalar_form, writes_aliases
@@ -49,8 +51,10 @@ __all__ = [
     "Warnings",
     "adapter_of",
     "blocking_entered_first",
+    "cannot_listen",
     "check_count",
     "check_given",
+    "check_host",
     "check_hosts",
     "check_origins",
     "check_tls",
@@ -78,6 +82,7 @@ __all__ = [
     "scalar_form",
     "seconds",
     "shown",
+    "shown_duration",
     "shown_target",
     "shown_url",
     "sources",

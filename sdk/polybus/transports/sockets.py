@@ -106,7 +106,14 @@ def unix_path(url: str) -> str:
         )
     if parts.netloc or not parts.path:
         raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")
-    return unquote(parts.path)
+    path = unquote(parts.path)
+    try:
+        usable = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise ValueError(f"{url!r}: the path of the socket contains a character that no file system accepts: remove it")
+    return path
 
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
@@ -254,6 +261,8 @@ async def bind_tcp(host: str, port: int) -> list[socket.socket]:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise cannot_listen(f"{host} port {port}", error) from None
+    except UnicodeError as error:  # `idna` is stricter than the codec
+        raise ValueError(f"{host!r} is not a host name ({error}): is it misspelled?") from None
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for _ in range(10):
         try:

@@ -111,11 +111,35 @@ async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_
 
 
 @pytest.mark.parametrize("kind", ["shop", "minimal"])
-def test_it_says_in_one_line_that_a_port_is_wrong(kind: str, request: pytest.FixtureRequest) -> None:
-    command, environment = [sys.executable, "app.py"], os.environ | {"PORT": "abc"}
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("PORT", "abc", "PORT='abc': set a number, for example PORT=8000"),
+        ("PORT", "99999", "65535"),
+        ("HOST", "nowhere.invalid", "cannot listen on nowhere.invalid port 8000: "),
+        ("HOST", "http://x", "http://x"),
+        ("HOST", "a b", "cannot contain U+0020"),
+        ("STORE_REPLICAS", "three", "STORE_REPLICAS='three': set a number, for example STORE_REPLICAS=1"),
+    ],
+)
+def test_it_says_in_one_line_that_an_environment_variable_is_wrong(
+    kind: str, name: str, value: str, says: str, request: pytest.FixtureRequest
+) -> None:
+    command, environment = [sys.executable, "app.py"], os.environ | {name: value}
     folder = request.getfixturevalue(kind)
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    assert (ended.returncode, ended.stderr) == (1, "PORT='abc': set a number, for example PORT=8000\n")
+    *log, told = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert says in told
+    assert [line for line in log if not line.startswith("INFO ")] == []
+
+
+def test_a_program_without_its_nats_server_says_so_in_one_line(minimal: Path) -> None:
+    command, environment = [sys.executable, "app.py"], os.environ | {"POLYBUS_CLUSTER": "nats+tcp://127.0.0.1:1/shop"}
+    ended = subprocess.run(command, cwd=minimal, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 1
+    assert "cannot connect to tcp://127.0.0.1:1: connection refused" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,21 @@ NO_APP = r"an application, or its import path, .* polybus\.run\(bus, url\) serve
         ("app:app", {"workers": 0}, ValueError, "workers=0"),
         ("app:app", {"workers": 1.5}, TypeError, "workers=1.5"),
         ("app:app", {"port": "80"}, TypeError, "port='80': a whole number"),
-        ("app:app", {"port": 65536}, ValueError, "port=65536: at most 65535"),
+        ("app:app", {"port": 65536}, SystemExit, "port=65536: at most 65535"),
+        ("app:app", {"host": 7}, TypeError, "host=7: a host name or an IP address, not int"),
+        ("app:app", {"host": "http://x"}, SystemExit, "host='http://x': a host name or an IP address, .* without scheme"),
+        ("app:app", {"host": "::g"}, SystemExit, "host='::g': a host name or an IP address"),
+        ("app:app", {"host": "a b"}, SystemExit, r"cannot contain U\+0020, which is at position 1"),
+        ("app:app", {"host": "\ud800"}, SystemExit, r"cannot contain U\+D800"),
+        ("app:app", {"host": "nowhere.invalid"}, SystemExit, "cannot listen on nowhere.invalid port 8000: "),
         *((wrong, {}, TypeError, NO_APP) for wrong in (Bus(), None, 7)),
         (FastAPI(), {"drain": float("inf")}, ValueError, "drain=inf: a finite number of seconds"),
         (FastAPI(), {"no_such_option": 1}, TypeError, "no_such_option"),
     ],
 )
-def test_what_cannot_be_served_is_told_at_once(app: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_what_cannot_be_served_is_told_at_once(
+    app: Any, options: dict[str, Any], error: type[BaseException], says: str
+) -> None:
     with pytest.raises(error, match=says):
         run(app, **options)
 

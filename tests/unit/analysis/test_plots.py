@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from polybus.analysis.report import page, plots, words
+from polybus.analysis.report import page, plots
+from polybus.plugins.tools import shown_duration
 
 S = 1_000_000_000
 
@@ -61,4 +62,4 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
     ],
 )
 def test_long_times_are_told_in_minutes_hours_and_days(ns: float, said: str) -> None:
-    assert words.duration(ns) == said
+    assert shown_duration(ns) == said

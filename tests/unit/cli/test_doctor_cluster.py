@@ -160,7 +160,7 @@ def test_a_server_of_another_kind_is_taken_for_a_wrong_port(cli: Cli) -> None:
 
 def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster, cli: Cli) -> None:
     assert run(["doctor", cluster.url, "--header", "a: b"]) == 2
-    assert "letters, digits" in cli.err(2, "doctor", "nats+tcp://127.0.0.1/no good")
+    assert "letters, digits" in cli.err(2, "doctor", "nats+tcp://127.0.0.1/no%20good")
 
 
 @contextmanager

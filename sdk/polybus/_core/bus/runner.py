@@ -20,7 +20,7 @@ from ..._util.misuse import CONNECT, explains
 from ..._util.process import end_by_sigterm, ending_signals, exit_at_once
 from ..._validation import check_count, check_type, counted, seconds, shown
 from ...backoff import Backoff
-from ...errors import BusError, LocalProtocolError
+from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
 from ...plugins.extensions import party_of
@@ -141,15 +141,16 @@ def run(
 
     Raises:
         TypeError: If `bus` is not a bus, or an argument has the wrong type.
-        ValueError: If a URL or an option is invalid, or `metrics` is set without `health`.
         LocalProtocolError: If called outside the main thread or while an event loop is running; if other machines can reach an
             address and the bus has no `authenticate` hook; or if there are several workers and the bus has no `cluster`, has
             stores but no engine, or finds no NATS server.
         Unsupported: If several workers cannot share an address.
         ImportError: If uvloop, trio or prometheus-client is needed but not installed.
         Exception: If the lifespan of the bus raises it. `RuntimeError` if a task of the bus failed, which closes the bus.
-        SystemExit: If an address cannot be bound: one line is printed to stderr, and the status is 1 with the `OSError` as the
-            cause. Also if one of several workers was killed, or ended before it served.
+        SystemExit: If a URL or an option is invalid, an address cannot be bound, or the cluster's engine cannot be reached or
+            rejects the program: one line is printed to stderr, and the status is 1. The cause is the `ValueError`, `OSError`,
+            `ConnectFailed`, `Unauthorized` or `Forbidden`. Also if one of several workers was killed, or ended before it
+            served.
     """
     try:
         serve_until_signal(
@@ -165,10 +166,16 @@ def run(
             announce=announce,
             **options,
         )
-    except OSError as error:
-        if raised_by_lifespan(error):
+    except (OSError, ValueError, ConnectFailed, Unauthorized, Forbidden) as error:
+        if raised_by_lifespan(error) and _has_joined(bus):
             raise
         raise SystemExit(str(error)) from error
+
+
+def _has_joined(bus: Bus) -> bool:
+    """Return False if the bus has a cluster that it has not joined yet."""
+    mesh = parts_of(bus).links.mesh
+    return mesh is None or mesh.entered
 
 
 def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
@@ -353,8 +360,7 @@ class _Run:
         """Report a start-up error once, through the supervisor. Returns False if it must be raised here."""
         if self._worker is None or not isinstance(error, BusError):
             return False
-        mesh = parts_of(self._bus).links.mesh
-        return mesh is not None and not mesh.entered and self._worker.tell_why_not(str(error))
+        return not _has_joined(self._bus) and self._worker.tell_why_not(str(error))
 
     async def _serve(self, addresses: _Addresses) -> None:
         bus = self._bus

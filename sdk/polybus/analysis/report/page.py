@@ -15,10 +15,11 @@ from typing import Any, Final
 import attrs
 import jinja2
 
+from ...plugins.tools import shown_duration
 from ..ingest import SAMPLES
 from . import plots, verdict
 from .tables import FEW, MANY, broke_off
-from .words import duration, moment, shortened
+from .words import moment, shortened
 
 Row = dict[str, Any]
 _HERE: Final = __name__.rpartition(".")[0]
@@ -100,14 +101,14 @@ def templates() -> jinja2.Environment:
     loader = jinja2.PackageLoader(_HERE)
     made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     made.filters |= {
-        "duration": duration,
+        "duration": shown_duration,
         "moment": moment,
         "shortened": shortened,
         "cut": _cut,
         "middle_out": _middle_out,
         "number": "{:,}".format,
         "way": _way,
-        "offset": lambda ns: ("-" if ns < 0 else "+") + duration(abs(ns)),
+        "offset": lambda ns: ("-" if ns < 0 else "+") + shown_duration(abs(ns)),
     }
     limits = {name: getattr(verdict, name) for name in ("ENOUGH_EACH", "TIMES", "LEAST_CHANGE_NS", "ERRORS", "EXPECTED")}
     made.globals |= limits | {"FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
@@ -152,7 +153,7 @@ def _way(direction: Any) -> str:
     return "in" if direction else "out"
 
 
-_FORMS: Final = {"moment": moment, "duration": duration, "way": _way, "number": "{:,}".format, "text": _cut}
+_FORMS: Final = {"moment": moment, "duration": shown_duration, "way": _way, "number": "{:,}".format, "text": _cut}
 
 # -- exchanges behind the numbers --------------------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
             y = round(height * (nth + 0.5) / len(side))
             numbers = list(zip(*links.values(), strict=True))
             n, bad, p95 = sum(numbers[0]), sum(numbers[1]), max(numbers[2])
-            said = f"{n:,}" + (f", {bad:,} not ok" if bad else ""), f"p95 up to {duration(p95)}" if p95 else ""
+            said = f"{n:,}" + (f", {bad:,} not ok" if bad else ""), f"p95 up to {shown_duration(p95)}" if p95 else ""
             peers.append((name, *said, y, right))
             for here, sums in links.items():
                 lines.append((y, middle[here], right, 1 + 5 * sums[0] / most, sums[1] * 20 >= sums[0]))

@@ -19,10 +19,10 @@ import msgspec
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 
-from ...plugins.tools import counted
+from ...plugins.tools import counted, shown_duration
 from ..storage import TableStorage, absolute
 from .tables import DEFECTS, FEW, MANY, broke_off, host_of
-from .words import duration, moment, part_of, shortened
+from .words import moment, part_of, shortened
 
 
 @attrs.frozen
@@ -279,7 +279,7 @@ def _took(words: str, *, slower: bool) -> Any:
     def tell(row: dict[str, Any]) -> str:
         median = row["p50_ns"], row["p50_before_ns"]
         name, share = ("p50", "half") if _is_slower(*(median if slower else median[::-1])) else ("p95", "5 %")
-        now, before = duration(row[f"{name}_ns"]), duration(row[f"{name}_before_ns"])
+        now, before = shown_duration(row[f"{name}_ns"]), shown_duration(row[f"{name}_before_ns"])
         return f"{words}: {share} of {row['n']:,} requests took {now} or more, before {before} of {row['n_before']:,}."
 
     return tell
@@ -397,7 +397,7 @@ def _when(metrics: dict[str, Any], failed: int) -> str:
     bad = sum(row.get("not_ok", 0) for row in rows)
     if len(rows) < ENOUGH or worst.get("not_ok", 0) * 4 < bad or failed < ENOUGH:
         return ""
-    within = duration(metrics["window_ns"])
+    within = shown_duration(metrics["window_ns"])
     return (
         f" {part_of(worst['not_ok'], bad, 'request')} without success began in the {within} from {moment(worst['window_ns'])}."
     )
@@ -428,8 +428,8 @@ def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
     for row in sorted(rows, key=lambda row: -row["p95_ns"])[:NAMED]:
         if len(rows) > 1 and row["p95_ns"] >= max(SLOWER * usual, LEAST_NS):
             text = (
-                f"{shortened(_subject(row))} is slow: 5 % of its {row['answered']:,} answers took {duration(row['p95_ns'])} "
-                f"or more, compared with {duration(usual)} for a typical subject."
+                f"{shortened(_subject(row))} is slow: 5 % of its {row['answered']:,} answers took "
+                f"{shown_duration(row['p95_ns'])} or more, compared with {shown_duration(usual)} for a typical subject."
             )
             yield Finding("slow", text, "Latency")
     yield from _slow_times(metrics)
@@ -443,8 +443,8 @@ def _slow_times(metrics: dict[str, Any]) -> Iterator[Finding]:
         worst = max(slow, key=lambda row: row["p50_ns"])
         begin, end = moment(slow[0]["window_ns"]), moment(slow[-1]["window_ns"] + metrics["window_ns"])
         text = (
-            f"From {begin} to {end} all subjects were slow at times: half of the answers took {duration(worst['p50_ns'])} "
-            f"or more, compared with {duration(usual)} usually."
+            f"From {begin} to {end} all subjects were slow at times: half of the answers took "
+            f"{shown_duration(worst['p50_ns'])} or more, compared with {shown_duration(usual)} usually."
         )
         yield Finding("slow", text, "Latency")
 
@@ -516,7 +516,7 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
     text = f"{several} were recorded at several places; each counts once, as the client saw it"
     ways = [(row["way_ns"], row["n"]) for row in rows if row["way_ns"] is not None]
     mean = sum(ns * n for ns, n in ways) / sum(n for _, n in ways) if ways else 0
-    way = f" On average {duration(mean)} of the latency was network time." if ways else ""
+    way = f" On average {shown_duration(mean)} of the latency was network time." if ways else ""
     yield Finding("places", f"{text}{whose}.{way}", "Latency")
 
 
@@ -524,8 +524,8 @@ def _clocks(metrics: dict[str, Any]) -> Iterator[Finding]:
     ahead = [(row["capture_id"], row["ahead_ns"]) for row in metrics["clocks"] if row["ahead_ns"]]
     for name, ns in ahead[:NAMED]:
         way = "ahead of" if ns > 0 else "behind"
-        yield Finding("clocks", f"The clock of recording {name} is {duration(abs(ns))} {way} the others'.", "Clocks")
+        yield Finding("clocks", f"The clock of recording {name} is {shown_duration(abs(ns))} {way} the others'.", "Clocks")
     stepped = [(row["capture_id"], row["stepped_ns"]) for row in metrics["clocks"] if row["stepped_ns"] >= STEP_NS]
     for name, ns in stepped[:NAMED]:
-        text = f"The clock of recording {name} jumped by {duration(ns)}: it was set, or the machine slept."
+        text = f"The clock of recording {name} jumped by {shown_duration(ns)}: it was set, or the machine slept."
         yield Finding("clocks", f"{text} Latencies are right, times before or after are not.", "Clocks")

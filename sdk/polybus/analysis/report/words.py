@@ -16,26 +16,6 @@ def moment(ns: Any) -> str:
     return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def duration(ns: Any) -> str:
-    """Format a duration in a fitting unit: ``2.346 ms``."""
-    if ns >= 59.995e9:  # in seconds it would round to 60
-        return _long(round(ns / 1e9))
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.4g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def _long(seconds: int) -> str:
-    """Format a duration from a minute on in its two largest units: ``14 days 7 h``."""
-    days = "day" if seconds < 2 * 86_400 else "days"
-    for unit, size, smaller, part in ((days, 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            rest = seconds % size // part
-            return f"{seconds // size:,} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{seconds} s"
-
-
 def share(part: int, whole: int) -> str:
     """Format a share in percent: ``13 %``."""
     percent = 100 * part / whole if whole else 0.0

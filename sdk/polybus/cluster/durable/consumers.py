@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field, frozen
 
 from ...errors import BusError, LocalProtocolError
-from ...plugins.tools import shown, sources
+from ...plugins.tools import shown, shown_duration, sources
 from ...protocols.nats.cluster.subjects import REPLAY, covers
 from ...subjects import is_pattern
 from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of
@@ -288,7 +288,7 @@ _ARGUMENTS: Final = {"filter_subject": "pattern", "ack_wait": "ack_wait", "max_a
 
 def _readable(member: str, value: Any) -> str:
     if member == "ack_wait" and isinstance(value, int):
-        return f"{value / NANOSECONDS:g} s"
+        return shown_duration(value)
     if member == "max_ack_pending":
         return "True" if value == 1 else f"False (max_ack_pending {shown(value)})"
     return shown(value)

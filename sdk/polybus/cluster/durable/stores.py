@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -13,7 +12,7 @@ from attrs import define
 
 from ...errors import BusError, Forbidden, LocalProtocolError
 from ...nodes import as_seconds
-from ...plugins.tools import shown
+from ...plugins.tools import shown, shown_duration
 from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ def check_same(
 
 def _readable(member: str, value: Any) -> str:
     if member in ("max_age", "duplicate_window") and isinstance(value, int):
-        return "none" if value <= 0 else str(timedelta(seconds=value / NANOSECONDS))
+        return "none" if value <= 0 else shown_duration(value)
     if member == "retention":
         return str(value == "workqueue")
     if member == "max_bytes" and value == -1:
