@@ -74,7 +74,6 @@ def _shown_by(tls: ssl.SSLContext) -> bytes:
 
 
 def _validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """Return the start and end of an X.509 certificate's validity."""
     (_, begin, _), *_ = _values(certificate, 0, len(certificate))
     (_, begin, end), *_ = _values(certificate, begin, len(certificate))  # the signed part
     fields = [value for value in _values(certificate, begin, end) if value[0] != _VERSION]

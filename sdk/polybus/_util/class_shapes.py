@@ -49,7 +49,6 @@ def variables_of_method(function: Callable[..., Any]) -> Mapping[Any, Any]:
 
 
 def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
-    """Replace type variables in a hint."""
     if isinstance(hint, TypeVar):
         return types.get(hint, hint)
     parameters = open_variables(hint)
@@ -84,7 +83,6 @@ def open_variables(hint: Any) -> tuple[Any, ...]:
 
 
 def own_annotations(kind: type) -> Iterable[str]:
-    """Return the names annotated in a class itself."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -225,7 +223,6 @@ def _is_default(item: Any, default: Any) -> bool:
 
 
 def _types(hint: Any, kind: type) -> dict[str, Any]:
-    """Return all annotations of a class, with its type variables replaced."""
     variables = variables_of(hint)
     given = {variable: value for types in variables.values() for variable, value in types.items()}
     owners = {name: base for base in reversed(kind.__mro__) for name in own_annotations(base)}

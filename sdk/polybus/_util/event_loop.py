@@ -194,7 +194,6 @@ class Notifier:
     waiting: list[Any] = field(factory=list, init=False)
 
     def signal(self) -> None:
-        """Let all waiting tasks check their conditions."""
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             for waiter in waiting:

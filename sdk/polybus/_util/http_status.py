@@ -103,7 +103,6 @@ class HttpStatus:
             self._ended.set()
 
     async def aclose(self) -> None:
-        """Stop serving, and close the sockets."""
         if self._listener is not None:
             self._scope.cancel()
             await self._ended.wait()
@@ -159,7 +158,6 @@ class HttpStatus:
             await _send(sock, await self._exchange(partial(_receive, sock)))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Read a request, and return the response."""
         import h11  # not installed in browsers, where no server listens
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST)

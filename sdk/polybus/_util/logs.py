@@ -77,8 +77,6 @@ _COUNTED: Final = " (others like it are summarised within a minute)"
 
 
 class _Kind(Struct, eq=False):
-    """Warnings of one kind, in the minute after the first."""
-
     logger: logging.Logger | None
     level: int
     text: str

@@ -39,8 +39,6 @@ _Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
 
 
 class _Shape(Struct, Generic[T], eq=False):
-    """Patterns with wildcards at the same positions."""
-
     pick: Callable[[list[str]], Any]
     """Selects the tokens at the other positions."""
     patterns: dict[Any, dict[_Globs, dict[T, int]]] = {}

@@ -37,7 +37,6 @@ class PriorityQueue(Generic[T]):
         return any(item in queue for queue in self._levels.values())
 
     def append(self, item: T, level: int = 0) -> None:
-        """Add an item at the end of its level."""
         queue = self._levels.get(level)
         if queue is None:
             queue = self._levels[level] = OrderedDict()
@@ -46,7 +45,6 @@ class PriorityQueue(Generic[T]):
         queue[item] = self._turn
 
     def appendleft(self, item: T, level: int = 0) -> None:
-        """Add an item at the front of its level."""
         self.append(item, level)
         self._levels[level].move_to_end(item, last=False)
 

@@ -114,7 +114,6 @@ def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
 
 
 def _inner(hint: Any) -> tuple[Any, ...]:
-    """Return the arguments of a type."""
     if get_origin(hint) is Literal:
         return ()
     if (named := _named(hint)) is not hint:
@@ -274,8 +273,6 @@ def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]],
 
 
 class _ArraySchema:
-    """Schema of a class that is encoded as an array."""
-
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
 
@@ -334,7 +331,6 @@ def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
 
 
 def _fields_of_model(model: Any) -> dict[str, list[Any]]:
-    """Return the types of a model's fields with their ``Annotated`` metadata."""
     return {name: [one.annotation, *one.metadata] for name, one in getattr(model, "model_fields", {}).items()}
 
 

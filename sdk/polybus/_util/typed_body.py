@@ -299,7 +299,6 @@ def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
 
 
 def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
-    """Yield the classes in a type that msgspec doesn't know."""
     if any(info is one for one in seen):
         return
     seen.append(info)

@@ -116,7 +116,7 @@ def resolve_url(
     """
     user_options = _user_options(protocol or url.partition("+")[0].lower())
     parts = split_url(url, takes_user=user_options is not None)
-    transport = find_transport(parts.transport)
+    transport: TransportAdapter = _load("transports", parts.transport)()
     options, rest = dict(parts.options), dict[str, str]()
     if user_options is not None:
         parts, given = _without_user(parts, user_options)
@@ -218,15 +218,6 @@ def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
     """
     most = ProtocolFeatures.of(find_protocol(protocol, options)).inspect_options or {}
     return find_protocol(protocol, {**most, **options})
-
-
-def find_transport(name: str) -> TransportAdapter:
-    """Return the transport with a name.
-
-    Raises:
-        ValueError: If it is not installed.
-    """
-    return cast("TransportAdapter", _load("transports", name)())
 
 
 def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
@@ -349,19 +340,6 @@ def resolve_target(
                 extra={"address": without_secrets(target)},
             )
         return adapter, transport.connector(address)
-    check_transport(target, verb)
-    if protocol is None:
-        called = "serve" if verb == "listen" else verb
-        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
-    return find_protocol(protocol, {}), target
-
-
-def check_transport(target: object, verb: str) -> None:
-    """Check that a target that isn't a string has a method called `verb`.
-
-    Raises:
-        TypeError: If it doesn't.
-    """
     if not callable(getattr(target, verb, None)):
         hint = ""
         if isinstance(target, (list, tuple)):
@@ -372,6 +350,10 @@ def check_transport(target: object, verb: str) -> None:
             f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
             f"it is {type(target).__name__}{hint}"
         )
+    if protocol is None:
+        called = "serve" if verb == "listen" else verb
+        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
+    return find_protocol(protocol, {}), target
 
 
 def has_tls(url: str) -> bool:

@@ -121,7 +121,6 @@ class LinkFlow(ABC):
         return fields
 
     def set_shared(self) -> None:
-        """Update attributes that depend on the session, the transport, or the identity of the peer."""
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
@@ -363,7 +362,6 @@ class LinkFlow(ABC):
 
     @property
     def takes_more(self) -> bool:
-        """True while queued messages can be written."""
         return not self.paused and self.stands and not (self.opened and self._ending is not None and self._ending.returns)
 
     def update_flow(self) -> None:

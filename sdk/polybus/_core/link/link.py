@@ -106,7 +106,6 @@ class Link(LinkFlow):
         runtime.links[self] = None
 
     def renew(self, admission: Admission) -> None:
-        """Adopt the renewed identity of a client."""
         self.admission, self.expires = admission, admission.identity.ends(self.runtime.time())
         if self.peer is not None:
             self.peer.renew(admission.identity)
@@ -276,7 +275,6 @@ class Link(LinkFlow):
             self.runtime.watch(self, due)
 
     def _expire(self, now: float) -> float:
-        """Call the session if it asked for that, and return the next time."""
         if self.due <= now:
             self.due = math.inf
             self._tick_session()
@@ -312,7 +310,6 @@ class Link(LinkFlow):
                 raise  # for example KeyboardInterrupt in a hook
 
     def take(self, output: SessionOutput) -> None:
-        """Handle output of the session that no frame caused."""
         try:
             if self.session is not None:
                 self._take(output, self.session, self.runtime.time())
@@ -369,7 +366,6 @@ class Link(LinkFlow):
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
-        """Handle messages that a peer sent while it was being authenticated."""
         now = self.runtime.time()
         for message in messages:
             peer = self.peer_of(message.peer)
@@ -387,7 +383,6 @@ class Link(LinkFlow):
             self.transport.close(why.code, why.reason)
 
     def refused(self, reason: str, text: str, now: float, key: Any = None) -> None:
-        """See `session_events.refuse`."""
         refuse(self, reason, text, now, key)
 
     def lost(self, count: int, why: str) -> None:
@@ -449,7 +444,6 @@ class Link(LinkFlow):
         )
 
     def still_down(self, address: str) -> Disconnected:
-        """Return the error for a request that timed out while the link was down."""
         if self.inner and self._lost_at is not None:
             return Disconnected(self.absence(), "", False)
         absence = f"{self.absence()}; it did not come back within the timeout"
@@ -458,7 +452,6 @@ class Link(LinkFlow):
     # -- closing ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
-        """Fail all pending requests, because nothing more is received."""
         comes_back = self._comes_back(why)
         if not comes_back and self._ending is None:
             self._ending = Ending(why)  # so that new requests fail

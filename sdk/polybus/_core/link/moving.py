@@ -46,8 +46,6 @@ def next_connection(link: Link, transport: Transport) -> NextConnection | None:
 
 
 class NextConnection:
-    """A second connection, to which the link moves when its handshake is complete."""
-
     def __init__(self, link: Link, transport: Transport, session: Session) -> None:
         self.link = link
         self.transport = transport
@@ -187,7 +185,6 @@ class Moving:
             self._write(self._moves.retire())
 
     def settle(self) -> None:
-        """Remove this object from the link when the old connection has ended."""
         if self._link.session is self:
             self._link.session = self.new
             self._link.set_shared()

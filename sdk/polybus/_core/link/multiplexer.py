@@ -25,8 +25,6 @@ _PARTS = 16
 
 
 class PendingPeer(Struct, eq=False):
-    """A peer that is being authenticated, and its messages."""
-
     event: PeerOpened
     budget: MemoryBudget
     messages: list[Message] = []
@@ -38,8 +36,6 @@ class PendingPeer(Struct, eq=False):
 
 
 class MultiplexedPeers:
-    """The peers of a link, including those being authenticated."""
-
     __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_offences", "_pending", "_unasked", "peers")
 
     def __init__(self, link: Link) -> None:
@@ -55,7 +51,6 @@ class MultiplexedPeers:
         self.peers: dict[Any, Any] = {}
 
     def opened(self, event: PeerOpened) -> None:
-        """Authenticate and admit a new peer. Its messages wait in the meantime."""
         link, key = self._link, event.key
         limits = link.runtime.limits
         self.closed(key, "its key was given to another")
@@ -135,7 +130,6 @@ class MultiplexedPeers:
                     link.send_frames(link.session.send(answer, link.runtime.time(), message.peer)[1])
 
     def tick(self, now: float) -> None:
-        """Disconnect peers whose identity has expired."""
         if now < self._due:
             return
         error = Unauthorized("the identity has expired")
@@ -159,7 +153,6 @@ class MultiplexedPeers:
         return self._offences.setdefault(key, ViolationCounter())
 
     def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
-        """Remove a peer that has left, and end everything in flight."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
         self._offences.pop(key, None)

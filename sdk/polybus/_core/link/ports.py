@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class LinkOwner(Protocol):
-    """The registry of a bus's links."""
-
     def open_peer(self, link: Link, key: Any, identity: Identity, address: str, /) -> Any:
         """Create a peer of a connection, a `PeerPort`."""
         ...

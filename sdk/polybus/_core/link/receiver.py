@@ -51,7 +51,7 @@ class ConnectionReceiver:
 
     def over(self) -> None:
         self._link = None
-        self.frames_received = _drop_frames
+        self.frames_received = lambda frames: None
         if self._pieces is not None:
             self._pieces.drop()
 
@@ -143,10 +143,6 @@ def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
     return (output,) if isinstance(output, Message) else output
 
 
-def _drop_frames(frames: Sequence[bytes]) -> None:
-    """Ignore frames after the end."""
-
-
 class Confirmations(Struct, eq=False):
     _asked: dict[Any, _Asked] = {}
 
@@ -187,8 +183,6 @@ class _Asked(Struct, eq=False):
 
 
 class Taps(Struct, eq=False):
-    """The taps that record a connection."""
-
     _session: Session
     _transport: Transport
     _taps: list[Tap] = []
@@ -201,13 +195,11 @@ class Taps(Struct, eq=False):
         return True
 
     def remove(self, recorder: Recorder) -> bool:
-        """Remove a recorder. Returns False if it is not recording."""
         before = len(self._taps)
         self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
         return len(self._taps) < before
 
     def around(self) -> tuple[Session, Transport]:
-        """Return the session and the transport, wrapped in all taps."""
         session: Any = self._session
         transport: Any = self._transport
         for tap in self._taps:

@@ -168,7 +168,6 @@ class SendQueue:
                 self.drop(entry)
 
     def drop_all(self, peer: PeerPort) -> None:
-        """Drop all messages to a peer that has left, because its key may be reused."""
         if peer in self._shares:
             for entry in list(self._entries):
                 if entry.peer is peer:
@@ -280,7 +279,6 @@ class SendQueue:
         self._link.let_begin()
 
     def _expire(self, now: float) -> float:
-        """Drop expired messages, and return the next expiry time."""
         if not self._room.waiting:
             return math.inf
         if expired := self.drop_expired(now):

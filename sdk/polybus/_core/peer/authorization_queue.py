@@ -101,8 +101,6 @@ _AT_ONCE: Final = 32
 
 
 class _Question(Struct, eq=False):
-    """A message and the decision of `authorize`."""
-
     message: Message
     _allowed: Awaitable[bool] | bool
     _answered: anyio.Event | None = None
@@ -116,7 +114,6 @@ class _Question(Struct, eq=False):
         return bool(self._allowed)
 
     def ask_now(self, access: AccessControl, group: TaskGroup) -> None:
-        """Start a task that waits for the decision if it is asynchronous."""
         if inspect.isawaitable(self._allowed):
             self._answered = anyio.Event()
             group.start_soon(self._ask, access, self._answered)
@@ -135,7 +132,6 @@ class InboundAuthorization(Struct, eq=False):
     _looks_ahead: bool = False
 
     def add(self, message: Message) -> None:
-        """Queue a message, or drop it."""
         peer = self._peer
         if len(self._waiting) < peer.link.runtime.limits.waiting and peer.hold(message):
             self._waiting.append(message)
@@ -288,7 +284,6 @@ class OutboundAuthorization:
         self._changed.signal()
 
     def take(self) -> list[Message]:
-        """Close the queue, and return its messages."""
         first, self._entry = self._entry, None
         waiting = [entry for entry in (first, *self._box.clear()) if entry is not None]
         self._peer.undelivered = None

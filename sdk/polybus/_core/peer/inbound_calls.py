@@ -84,7 +84,6 @@ class InboundCalls:
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, now: float) -> None:
-        """Start, queue or reject a request."""
         link, peer, calls = self.link, self.peer, self.calls
         lookup, services = peer.host.lookup, link.services
         if message.id in calls:
@@ -144,7 +143,6 @@ class InboundCalls:
             logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
 
     def notify(self, message: Message) -> None:
-        """Handle a notification."""
         link, peer = self.link, self.peer
         lookup, services = peer.host.lookup, link.services
         handler = lookup.find_for(message)
@@ -195,7 +193,6 @@ class InboundCalls:
         return self._deadlines.next
 
     def cancel(self, message: Message) -> None:
-        """Stop the handler of a cancelled request."""
         call = self.calls.get(message.id)
         if call is None:
             return
@@ -291,7 +288,6 @@ class InboundCalls:
         self.free_place(call)
 
     def lost(self) -> None:
-        """Stop all calls, because the connection is lost."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.budget.release(cost(call.message))
@@ -310,7 +306,6 @@ class InboundCalls:
     # -- concurrency limits: nothing here waits --------------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
-        """Start, queue or reject a call."""
         link = self.link
         runtime = link.runtime
         waiting = self.waiting
@@ -497,7 +492,6 @@ class InboundCalls:
             self._next_call()
 
     def may_begin(self) -> bool:
-        """Return True if requests may start. Otherwise they are resumed when the peer reads its answers again."""
         link = self.link
         if link.takes_answers:
             return True

@@ -213,7 +213,6 @@ class Negotiation(Struct, eq=False):
 
     @property
     def _ahead(self) -> bool:
-        """True if a hello must bypass the queue."""
         peer, link = self._peer, self._peer.link
         return peer.connected and link.session is not None and link.initiates and not link.flowing
 
@@ -242,7 +241,6 @@ class Negotiation(Struct, eq=False):
                 self._peer.link.runtime.call_soon(self._restored)
 
     def _restored(self) -> None:
-        """Tell the peer, which waits for it when resuming a session, that all subscriptions have been sent."""
         if self._resuming:
             self._resuming = False
             _ = self._send({"resumed": True}, ahead=self._ahead)
@@ -362,7 +360,6 @@ class Negotiation(Struct, eq=False):
     # -- hellos of the peer ----------------------------------------------------------------------------------------------
 
     def asked(self, message: Message) -> None:
-        """Answer a hello."""
         peer = self._peer
         try:
             self.takes_note(message.body)

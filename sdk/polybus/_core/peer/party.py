@@ -421,7 +421,6 @@ class PeerParty:
         self.link.request(message, reply, self)
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Send a request from a bridge, and return the answer. Raises errors like `pass_on` and `Reply`."""
         await self._fit_headers(message)
         reply = self.pass_on(message, max(0.0, deadline - self.link.runtime.time()))
         await reply
@@ -429,7 +428,6 @@ class PeerParty:
         return reply.message
 
     async def forward_notification(self, message: Message) -> None:
-        """Send a notification from a bridge. Raises errors like `send_notification`."""
         await self._fit_headers(message)
         self._fit_body(message)
         await self.send_notification(message)
@@ -509,7 +507,6 @@ class PeerParty:
             self._receive_other(message, now)
 
     def _first_request(self, message: Message, now: float) -> None:
-        """Handle the first request, without creating `inbound` if it is a hello."""
         if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
             authorization_queue.hello(self, message)
         else:
@@ -596,7 +593,6 @@ class PeerParty:
         self.watch(reply.deadline)
 
     def _expire(self, now: float) -> float:
-        """Fail overdue requests, and return the next deadline."""
         self.due = due = math.inf
         if self._inbound is not None:
             self._inbound.resume()

@@ -33,9 +33,7 @@ class PublisherPort(Protocol):
     """`_core.pubsub.publisher`, which sends this bus's publications."""
 
     @property
-    def routes(self) -> MutableMapping[str | int, Any]:
-        """Cached routes."""
-        ...
+    def routes(self) -> MutableMapping[str | int, Any]: ...
 
     def join_net(self) -> None: ...
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None: ...
@@ -89,8 +87,6 @@ class PeerPubSub(Protocol):
 
 
 class PeerHost(Protocol):
-    """`_core.bus.links`: the bus of a peer."""
-
     lookup: HandlerLookup
 
     resumption: Resumption | None

@@ -74,7 +74,6 @@ def send_error(
 
 
 def refuse_duplicate(peer: PeerParty, message: Message, now: float) -> None:
-    """Reject a message with an id that is still in flight."""
     link = peer.link
     text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"
     link.refused("duplicate_id", text, now, peer.key)

@@ -113,7 +113,6 @@ class Streams:
                 peer.watch(channel.deadline)
 
     def expire(self, now: float) -> float:
-        """End overdue channels, and return the next deadline."""
         for channel in self._deadlines.due(now, self.channels):
             channel.expire(now)
         return self._deadlines.next

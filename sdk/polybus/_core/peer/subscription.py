@@ -79,7 +79,6 @@ class SubscriptionQueue(ABC):
 
     @property
     def peers(self) -> bool:
-        """True if the queue accepts publications of peers."""
         return True
 
     def __init__(
@@ -398,8 +397,6 @@ class SubscriptionQueue(ABC):
 
 
 class IteratedQueue(SubscriptionQueue):
-    """The queue behind a `Subscription`."""
-
     __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "reading", "skipped")
 
     def __init__(
@@ -451,7 +448,6 @@ class IteratedQueue(SubscriptionQueue):
         self._wake_all()
 
     def _end(self) -> BaseException:
-        """Return the exception to raise in a reader."""
         if self._error is not None:
             return self._error.with_traceback(None)
         if self._entered:

@@ -18,7 +18,6 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def canonical_subject(subject: str | int) -> str | int:
-    """Normalise a URI, and return other subjects unchanged."""
     return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
 
 

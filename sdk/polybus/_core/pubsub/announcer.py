@@ -32,8 +32,6 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Interest(Struct, frozen=True):
-    """An announcement of a pattern, possibly with a queue group, the subject of a handler, or the user of a client."""
-
     pattern: str | int
     group: str | None = None
     user: str | None = None
@@ -42,8 +40,6 @@ class Interest(Struct, frozen=True):
 
 @define(eq=False, repr=False)
 class SubscriptionAnnouncer:
-    """Announces subscriptions, which it counts by pattern, and handlers."""
-
     _services: Services
     _lookup: HandlerLookup
     _recipients: Recipients
@@ -71,7 +67,6 @@ class SubscriptionAnnouncer:
             self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
-        """Remove a subscription, and unsubscribe if it was the last to the pattern and group."""
         interest = interest_in(pattern, group)
         if group is not None:
             _one_less(self._grouped, interest.pattern)
@@ -88,7 +83,6 @@ class SubscriptionAnnouncer:
             _send(interest, self.inner)
 
     def remove_behind(self, wanted: str | int | ToUser) -> None:
-        """Remove a client's pattern or user, and withdraw it if it was the last."""
         interest = _behind(wanted)
         if not _one_less(self._behind, interest) and self.inner is not None:
             self._take_back(self.inner, interest)
@@ -136,7 +130,6 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
     def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """End a subscription to one peer, and unsubscribe if it was the last to the pattern."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, Interest(pattern))
@@ -149,7 +142,6 @@ class SubscriptionAnnouncer:
                     _send(interest, peer)
 
     def remove_handlers(self, subjects: Iterable[str | int]) -> None:
-        """Leave the queue groups of handlers, so that other members receive their requests."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 for subject in subjects:
@@ -165,7 +157,6 @@ class SubscriptionAnnouncer:
                 await peer.link.confirmed()
 
     def add_listener(self, pattern: str) -> None:
-        """Announce a new tunnel listener to the other nodes of a cluster."""
         peer = self.inner
         if peer is not None and peer.connected:
             _send(Interest(wire_pattern(pattern), handler=True), peer)
@@ -292,7 +283,6 @@ class SubscriptionAnnouncer:
                     peer.negotiation.tell()
 
     def introduce(self, peer: PeerParty) -> None:
-        """Send this bus's identity to a server, because another link may lead to the same bus."""
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
@@ -390,7 +380,6 @@ class SubscriptionAnnouncer:
             _send(interest, peer)
 
     async def restored(self, peer: PeerParty) -> None:
-        """Wait until the delayed patterns have been announced to a peer."""
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
@@ -416,7 +405,6 @@ class SubscriptionAnnouncer:
 
 
 def _send(interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> None:
-    """Subscribe or unsubscribe, if the protocol supports the subject."""
     message = _announcement(interest, peer.link, kind)
     try:
         peer.link.answer(message, peer)

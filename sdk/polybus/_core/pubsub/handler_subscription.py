@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class HandlerSubscription(SubscriptionQueue):
-    """The queue and the workers of an `on` handler, for one run of the bus."""
-
     __slots__ = ("_concurrency", "_handler", "_peers", "_workers", "_runtime")
 
     def __init__(self, services: Services, runtime: Runtime, spec: SubscriberSpec) -> None:
@@ -174,7 +172,6 @@ class SubscriptionGroup(Struct, eq=False):
         return True
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the next member has room. Returns False at the deadline."""
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:

@@ -82,7 +82,6 @@ class Unsent(Struct):
     failed: list[tuple[PeerParty, BusError]] = []
 
     def raise_errors(self, text: str) -> None:
-        """Raise `QueueFull` with this text if there are targets without room, otherwise the first error, if any."""
         full = [f"the queue of {queue.pattern!r} ({queue.queue})" for queue in self.queues]
         full += [f"the outbox to {peer.address}" for peer in self.peers]
         if full:
@@ -132,8 +131,6 @@ def make_publication(
 
 @define(eq=False, repr=False)
 class Publisher:
-    """Sends the publications of this bus to its own queues and to peers."""
-
     _services: Services
     _check_gone: Callable[[], None]
     _local: SubjectIndex[PublicationQueue]
@@ -210,7 +207,6 @@ class Publisher:
     def _by_all_spellings(
         self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerParty, ...]
     ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerParty, ...]]:
-        """Add the subscribers to the subject's other names."""
         for adapter, spellings in self.spellings(subject).items():
             for one in spellings:
                 queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
@@ -432,7 +428,6 @@ class Publisher:
         return True
 
     def publish_to_clients(self, message: Message) -> None:
-        """Send a publication from the inner link to this bus's clients."""
         subject = message.subject
         clients = self.client_routes.get(subject)
         if clients is None:

@@ -38,8 +38,6 @@ _HINTS = 256
 
 
 class Relay(Struct, eq=False):
-    """Relays publications of peers to other peers, and warns if a relay is missing."""
-
     _services: Services
     patterns: SubjectIndex[str | int]
     _recipients: Recipients
@@ -236,7 +234,6 @@ class PublicationReceiver(Struct, eq=False):
 
 
 def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
-    """Return the name of the first `on` handler among queues."""
     for queue in queues:
         for one in queue.members if isinstance(queue, SubscriptionGroup) else (queue,):
             if isinstance(one, HandlerSubscription) and not one.leads_on:

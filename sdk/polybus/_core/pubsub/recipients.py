@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 
 class PeerSubscriptions(Struct, eq=False):
-    """Subscriptions to single peers, and the patterns announced for them."""
-
     _changed: Callable[[], None]
     indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = {}
     _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = {}
 
     def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
-        """Add a subscription, with its pattern as sent to the peer."""
         self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
@@ -58,15 +55,12 @@ class PeerSubscriptions(Struct, eq=False):
         return pattern in self._patterns.get(peer, ())
 
     def forget(self, peer: PeerParty) -> list[IteratedQueue]:
-        """Remove and return the subscriptions to a peer that is gone for good."""
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
 
 
 @define(eq=False, repr=False)
 class Recipients:
-    """The peers that receive publications."""
-
     remote: SubjectIndex[PeerParty]
     _most: int
     _changed: Callable[[], None]
@@ -126,7 +120,6 @@ class Recipients:
         return peers
 
     def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerParty, ...]:
-        """Return the subscribed peers with one protocol."""
         held_out = self.bus_identities.held_out
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
@@ -135,7 +128,6 @@ class Recipients:
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
-        """Return the receivers of a subject that are clients or behind a broker."""
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
@@ -157,7 +149,6 @@ class Recipients:
         return held_out
 
     def send_all(self, peer: PeerParty) -> None:
-        """Send everything to a peer until it is identified as polybus."""
         self.gets_all[peer] = 0
         self._changed()
 
@@ -189,5 +180,4 @@ def has_numbers(link: Link) -> bool:
 
 
 def bare_peer(peer: PeerParty) -> Unsupported:
-    """Return the error for a peer that supports neither publications nor subscriptions."""
     return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")

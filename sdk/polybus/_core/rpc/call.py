@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 class LocalHandler(RequestHandler, Protocol):
-    """A handler of this bus."""
-
     @property
     def subject(self) -> str | int: ...
     @property
@@ -241,7 +239,6 @@ class Call(Struct, eq=False):
             self.scope.cancel()
 
     def expire(self) -> None:
-        """Reject an overdue request, and stop its handler."""
         if not self.ended:
             self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
@@ -319,8 +316,6 @@ def _skipped(services: Services, message: Message, why: Misfit) -> None:
 
 
 class ChannelCall(Call, eq=False, kw_only=True):
-    """The call of a stream or channel."""
-
     of_channel: ClassVar[int] = 1
     sizes_known: ClassVar[bool] = False
 

@@ -278,8 +278,6 @@ class LocalSink(Struct, eq=False):
 
 
 class LocalPort(Struct, eq=False):
-    """The port of both ends of a channel in the same process."""
-
     _loop: Loop
     budget: MemoryBudget
     ends: tuple[Channel[Any, Any], ...] = ()

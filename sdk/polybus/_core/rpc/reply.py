@@ -232,8 +232,6 @@ def failed_reply(runtime: Runtime, subject: str | int, returns: Any, timeout: fl
 
 
 class ObservedReply(Reply[T_co], eq=False):
-    """A reply that reports its outcome to the outgoing hooks."""
-
     departure: Departure | None = None
 
     def _wake(self) -> None:
@@ -341,7 +339,6 @@ class Attempts(Struct, eq=False):
                 self._fail(self._last or Disconnected("the bus was left", "", self._current.sent))
 
     async def _step(self) -> None:
-        """Wait for one attempt, and start the next one if it failed."""
         current, reply = self._current, self._reply
         try:
             await current

@@ -103,8 +103,6 @@ class Context(Generic[State_co]):
 
 
 class HandlerLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds fields of the message to ``extra``."""
-
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the fields. The standard adapter would drop those passed by the handler."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}

@@ -51,8 +51,6 @@ OF_BRIDGES: Final = (VIA, TRACE)
 
 
 class ViaHeader(NamedTuple):
-    """The buses, bridges and tunnels that a message has passed."""
-
     id: str = "-"
     hops: int = 0
     origin: str = ""
@@ -116,12 +114,10 @@ def depth_of(peer: CallingPeer) -> int:
 
 
 def depth_of_sender(message: Message) -> int:
-    """Return the number of tunnels between the sender of a message and this bus."""
     return 0 if message.peer is None else depth_of(party_of(message.peer))
 
 
 def too_far(subject: str | int, hops: int, limit: int) -> str:
-    """Return the error text for a message with too many hops."""
     return f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
 
 
@@ -222,7 +218,6 @@ class Deduplicator(Struct, eq=False):
         return via
 
     def onward(self, message: Message, via: ViaHeader | None = None) -> Message:
-        """Return a copy of a publication with the header, for other buses."""
         return message.with_headers({**(message.headers or {}), VIA: str((via or self.via_of(message)).extend(self._bus))})
 
     # -- incoming --------------------------------------------------------------------------------------------------------
@@ -361,7 +356,6 @@ class BusIdentities(Struct, eq=False):
             self._answered = None
 
     async def settled(self, patience: float) -> None:
-        """Wait for all outstanding answers, at most `patience` seconds."""
         if self.pending:
             if self._answered is None:
                 self._answered = anyio.Event()
@@ -381,7 +375,6 @@ class BusIdentities(Struct, eq=False):
         self.held_out.pop(peer, None)
 
     def same(self, peers: Iterable[P]) -> tuple[tuple[P, ...], ...]:
-        """Return the groups of peers that are the same bus."""
         names = self._names
         by_name: dict[str, list[P]] = {}
         for peer in peers if len(names) > 1 else ():

@@ -59,7 +59,6 @@ _LINKS: Final = 4
 
 
 def cost(message: Message) -> int:
-    """Return the bytes to charge for a waiting message."""
     headers = message.headers
     size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
     return size + sum(map(len, headers.values())) if headers else size

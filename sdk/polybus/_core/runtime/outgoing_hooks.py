@@ -17,8 +17,6 @@ _ANSWERED = Outcome(received=1)
 
 
 class Departure:
-    """Calls hooks with the outcome of a message."""
-
     __slots__ = ("_tell",)
 
     def __init__(self, tell: list[Callable[[Outcome], object]]) -> None:

@@ -20,8 +20,6 @@ class RunningCall(Protocol):
 
 
 class RequestHandler(Protocol):
-    """A handler, or an object that forwards requests in its place."""
-
     @property
     def answers(self) -> AnswerSizes: ...
     @property
@@ -29,9 +27,7 @@ class RequestHandler(Protocol):
     @property
     def style(self) -> str: ...
     @property
-    def subject(self) -> str | int:
-        """Subject or pattern as registered."""
-        ...
+    def subject(self) -> str | int: ...
 
     def checked(self, value: Any, /) -> Any:
         """Validate and convert an answer or item according to the function's annotation.

@@ -64,7 +64,6 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def runs_here() -> bool:
-    """Return True if a bus is running in this thread's event loop."""
     try:
         return _here.get() > 0
     except RuntimeError:  # no event loop at all
@@ -208,7 +207,6 @@ class Runtime:
             self.detach(self.on_failure)
 
     async def close(self) -> None:
-        """Cancel all tasks, and wait for them to end."""
         self.closing = True
         self.warnings.tell()
         self._stop.set()
@@ -219,7 +217,6 @@ class Runtime:
         self._owner = None
 
     def reserve(self, address: str) -> AddressBudget:
-        """Create a memory budget for a client without a link, such as during its handshake."""
         return AddressBudget(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
@@ -351,7 +348,6 @@ class Runtime:
         self.arm(due[0][0] if due else math.inf)
 
     def turn(self) -> int:
-        """Return the number of the current event loop iteration."""
         if not self._turn_ends:
             self._turn_ends = True
             self.call_soon(self._end_turn)

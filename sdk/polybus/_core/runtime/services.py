@@ -29,8 +29,6 @@ _REMEMBERED: Final = 4096
 
 
 class CheckedSubjects:
-    """Checks the application's subjects, and caches the valid ones."""
-
     __slots__ = ("_limit", "known")
 
     def __init__(self, limit: int) -> None:
@@ -113,7 +111,6 @@ class Services:
         return value if self.check_answers == "validate" else made
 
     def override_of(self, function: Callable[..., Any]) -> Provider | None:
-        """Return the replacement of a `Depends` function from the bus or its application, or None."""
         finders = () if self.runtime is None else self.runtime.overriding
         return self.overrides.get(function) or next((found for find in finders if (found := find(function))), None)
 
@@ -149,12 +146,10 @@ class Services:
             self.runtime.loop.wake(waiter)
 
     def signal(self) -> None:
-        """Let a drain check whether everything has ended."""
         if self.runtime is not None:
             self.runtime.notifier.signal()
 
     def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
-        """Emit an event for a message that cannot be delivered."""
         if self.events.read:
             kept = message if len(message.raw or b"") <= KEPT else None
             self.emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))

@@ -49,7 +49,6 @@ class Line(Generic[T]):
         self._size += 1
 
     def remove(self, one: T, party: tuple[object, object]) -> bool:
-        """Remove an item. Returns False if it is not in the queue."""
         address, peer = party
         peers = self._addresses.get(address)
         queue = None if peers is None else peers.get(peer)
@@ -118,7 +117,6 @@ class Threads:
         self._deadline = math.inf
 
     async def take(self, party: tuple[object, object]) -> None:
-        """Wait for a slot. Parties take turns, so that a busy one delays only itself."""
         if self._free > 0 and not self._line:
             self._free -= 1
             return

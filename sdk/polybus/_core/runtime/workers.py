@@ -73,8 +73,6 @@ class Job(Protocol):
 
 
 class StallWarnings:
-    """Warns about handlers that have blocked the event loop between two waits."""
-
     def __init__(self) -> None:
         self.clock: Callable[[], float] = sources.get().monotonic
         self._told: dict[str, tuple[float, int]] = {}
@@ -253,8 +251,6 @@ def context_changed(baseline: contextvars.Context) -> bool:
 
 @define(eq=False, repr=False, weakref_slot=False)
 class _Rest:
-    """Awaits a coroutine that has already been started."""
-
     _coroutine: Coroutine[Any, Any, None]
     _yielded: Any
     _job: Job
@@ -315,12 +311,8 @@ class EagerWorkers(Workers):
 
 
 class PlacedCall(Protocol):
-    """A call of a handler with a concurrency limit."""
-
     @property
-    def party(self) -> tuple[object, object]:
-        """Network address and link that the call is for."""
-        ...
+    def party(self) -> tuple[object, object]: ...
 
     def proceed(self) -> None:
         """Called when the call has a slot of its handler. It starts, or waits for a slot of its peer."""
@@ -360,7 +352,6 @@ class Places:
         return queue is not None and call in queue
 
     def drop(self, call: PlacedCall) -> bool:
-        """Remove a waiting call. Returns False if it isn't waiting."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None or not queue.remove(call):
