@@ -24,7 +24,7 @@ LAST_USER: Final = 0xC8  # Results from 1 to this one are the application's
 ENCODING_ERROR: Final = "encoding"  # Reason for a request with a malformed payload
 INTERNAL: Final = 0xD0
 
-# Result -> (code, reason, default text). The first row of a (code, reason) is the one that is written.
+# Result -> (code, reason, default text). Writers use the first row of a (code, reason).
 RESULTS: Final[Mapping[int, tuple[Code, str | None, str]]] = {
     0xC9: (Code.UNIMPLEMENTED, None, "NotFound: no action to handle this request"),
     0xCA: (Code.DEADLINE_EXCEEDED, None, "Timeout: action handle timeout"),

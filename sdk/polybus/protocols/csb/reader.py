@@ -287,7 +287,7 @@ def unwrap(frame: bytes) -> tuple[int, bytes]:
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]
 
 
-# -- for people ----------------------------------------------------------------------------------------------------------
+# -- for display ---------------------------------------------------------------------------------------------------------
 
 _ACTION_NAMES: Final[Mapping[int, str]] = dict(
     enumerate(

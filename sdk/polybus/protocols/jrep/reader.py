@@ -145,7 +145,7 @@ class MessageReader:
         self._depth = 2 * limits.depth + 2
         self._long = min(LONG, limits.message)
         self._short_frame = min(limits.message, 2 * self._depth)
-        # Shorter texts are within their limit at any number of bytes per character.
+        # Shorter strings are within their limit at any number of bytes per character.
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:

@@ -138,7 +138,7 @@ class JrepSession:
             name = subject if is_unusable(subject) else error_to if wrong else reply_to
             text = f"{str(name)[:60]!r} is reserved for the buses"
             raise refuse(text, "reserved_subject", message.id)
-        if not usual:  # the asker may reuse the name while this request is active
+        if not usual:  # the peer may reuse the name while this request is active
             self._serial = serial = self._serial + 1
             message.id = (*message.id, serial)
         self.federation.events.append(message)

@@ -20,16 +20,7 @@ import msgspec
 from ...body import check_json
 from ...errors import BadRequest, EncodeError
 from ...plugins.tools import convert, misfit
-from .java import (
-    KEY_PREFIX,
-    MAX_DIGITS,
-    NULL_KEY,
-    JavaEnum,
-    JavaObject,
-    JavaTypes,
-    Portable,
-    is_far,
-)
+from .java import KEY_PREFIX, MAX_DIGITS, NULL_KEY, JavaEnum, JavaObject, JavaTypes, Portable, is_far
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64

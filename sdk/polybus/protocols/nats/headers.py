@@ -228,7 +228,7 @@ def one_line(text: str) -> str:
     return text if plain else quoted(text)
 
 
-_SHORT: Final = 500  # Characters of an error's text that foreign programs see
+_SHORT: Final = 500  # Characters of an error's text that third-party clients see
 
 
 def quoted(text: str) -> str:

@@ -506,7 +506,7 @@ def write_error(text: str) -> bytes:
     return f"-ERR '{' '.join(text.split())}'\r\n".encode("utf-8", "replace")
 
 
-# -- for people ----------------------------------------------------------------------------------------------------------
+# -- for display ---------------------------------------------------------------------------------------------------------
 
 _PARTS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "MSG": (("subject", "sid", "size"), ("subject", "sid", "reply to", "size")),

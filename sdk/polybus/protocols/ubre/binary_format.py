@@ -55,7 +55,7 @@ class BinaryReader:
     def __init__(self, limits: Limits, raw: bool) -> None:
         self._limits = limits
         self._raw = raw
-        # Shorter texts are within their limit at any number of bytes per character, and shorter JSON is not too deep.
+        # Shorter strings are within their limit at any number of bytes per character, and shorter JSON is not too deep.
         self._short_subject = limits.subject // 4
         self._short_id = limits.id // 4
         self._short_json = 2 * limits.depth
@@ -320,7 +320,7 @@ def _id_bytes(id: Any) -> bytes:
     return id.encode()
 
 
-# -- for people ----------------------------------------------------------------------------------------------------------
+# -- for display ---------------------------------------------------------------------------------------------------------
 
 _LETTERS: Final[Mapping[str, tuple[str, str]]] = {
     "S": ("subscribe", "subject"),

@@ -80,7 +80,7 @@ _Request: Final[Any] = _shape("request", strict=False)
 class JsonReader:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Shorter texts are within their limit at any number of bytes per character (at most four).
+        # Shorter strings are within their limit at any number of bytes per character (at most four).
         self._short_subject = limits.subject // 4
         self._short_id = limits.id // 4
         # Shorter frames are neither too large nor too deep.

@@ -409,7 +409,7 @@ def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
     return attributes, payload
 
 
-# -- for people ----------------------------------------------------------------------------------------------------------
+# -- for display ---------------------------------------------------------------------------------------------------------
 
 _SHOWN: Final = 200
 _NOTES: Final[Mapping[str, Callable[[int], str]]] = {

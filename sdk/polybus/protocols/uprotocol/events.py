@@ -430,7 +430,7 @@ class Envelope:
     def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
         given = attributes.pop(TOLERATED, None)
         if given is not None and not isinstance(given, list):
-            attributes[TOLERATED] = given  # a foreign value, refused later as an invalid name
+            attributes[TOLERATED] = given  # the value of another program, refused later because of its name
             given = None
         tolerated = [*(given or ()), *normalise(attributes, self.leniency)]
         name = attributes.get("type")

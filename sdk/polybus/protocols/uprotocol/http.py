@@ -164,7 +164,7 @@ def _written(
     # The content type of leniently read bytes does not match their format.
     format = format_of(attributes.get("datacontenttype")) if message.raw is None else message.format
     if raw is not None and format not in FORMATS:
-        raw, format = written_body(message)  # JSON or text from a foreign peer
+        raw, format = written_body(message)  # JSON or text from another implementation
         attributes.pop("dataschema", None)
     return codec.event(attributes, raw, format)
 

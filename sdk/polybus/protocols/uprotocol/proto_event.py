@@ -421,7 +421,7 @@ def _timestamp(text: str) -> bytes | None:
     return moment.SerializeToString()
 
 
-# -- for people ----------------------------------------------------------------------------------------------------------
+# -- for display ---------------------------------------------------------------------------------------------------------
 
 # By number, from 1.
 _FIELDS: Final = dict(enumerate("id source spec_version type attribute binary_data text_data proto_data".split(), 1))

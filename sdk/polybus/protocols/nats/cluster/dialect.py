@@ -220,7 +220,7 @@ class ClusterDialect(NatsDialect):
             message = self._message(_NOTIFY, subject, None, headers, payload, None, to)
         else:
             asker = self._subjects.askers[reply.rpartition(".")[0]]
-            if not asker:  # a foreign program may reuse its reply subject
+            if not asker:  # another client may reuse its reply subject
                 self._serial = serial = self._serial + 1
             message = self._message(_REQUEST, subject, (reply, serial), headers, payload, reply, to)
         if headers is not None and headers.user is not None:
@@ -369,7 +369,7 @@ class ClusterDialect(NatsDialect):
             self._answer_malformed(error, error.answer_id)
 
     def _answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
-        with suppress(RemoteProtocolError):  # malformed or foreign reply subject
+        with suppress(RemoteProtocolError):  # malformed, or not an address for answers
             self._subjects.asker(reply)
             self._connection.answer_malformed(error, reply)
 
