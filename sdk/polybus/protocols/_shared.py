@@ -193,8 +193,12 @@ class WireRules:
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
         if type(value) is not int or not least <= value <= most:
-            raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
+            raise self.refuse(f"{name} must be a whole number from {least} to {most}", reason, answer_id)
         return value
+
+    def read_ttl(self, value: Any, name: str, answer_id: Any = None) -> float | None:
+        """Convert incoming whole milliseconds, which may be null, to seconds."""
+        return None if value is None else self.read_count(value, name, answer_id, "invalid_ttl") / 1000
 
     def read_opening(
         self, mode: Any, credit: Any, hops: Any, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT

@@ -30,9 +30,9 @@ from .names import (
     OWN,
     RESERVED,
     SERVER_BUS,
+    WIRE_RULES,
     check_local_subject,
     check_subject,
-    count_of,
     is_reserved,
     names_an_answer,
     refuse,
@@ -499,7 +499,7 @@ def _beat(federation: Federation, message: Message, now: float) -> None:
     """Handle Heartbeat. If a polybus peer sends its interval, a longer silence closes the connection."""
     interval = message.attributes.get("PolybusInterval")
     if interval is not None:
-        federation.silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
+        federation.silence = 3 * max(1, WIRE_RULES.read_count(interval, "PolybusInterval", reason="invalid_part")) / 1000
         federation.missed = now + federation.silence
 
 

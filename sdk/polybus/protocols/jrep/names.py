@@ -157,11 +157,3 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
     except (ValueError, RecursionError):
         headers = text  # not an object
     return WIRE_RULES.read_headers(headers, limit, answer_id)
-
-
-def read_ttl(value: Any, answer_id: Any = None) -> float | None:
-    return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
-
-
-def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
-    return WIRE_RULES.read_count(value, name, answer_id, reason)

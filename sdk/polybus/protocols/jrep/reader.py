@@ -32,9 +32,7 @@ from .names import (
     WIRE_RULES,
     check_priority,
     check_subject,
-    count_of,
     read_headers,
-    read_ttl,
     refuse,
     refuse_json,
     text_of,
@@ -254,7 +252,7 @@ class MessageReader:
         message.extras = {"ReplyTo": reply} if error is None else {"ReplyTo": reply, "ErrorTo": error}
         ttl = parts.PolybusTtl
         if ttl is not None:
-            message.ttl = read_ttl(ttl)
+            message.ttl = WIRE_RULES.read_ttl(ttl, "PolybusTtl")
         return message
 
     def _usual_item(self, parts: _Usual) -> Message:
@@ -327,7 +325,7 @@ class MessageReader:
             (name, value) for name, value in values.items() if name != "ToSubject" and not name.startswith("Polybus")
         )
         message.headers = read_headers(values.get("PolybusHeaders"), self._limits.headers, id)
-        message.ttl = read_ttl(values.get("PolybusTtl"), id)
+        message.ttl = WIRE_RULES.read_ttl(values.get("PolybusTtl"), "PolybusTtl", id)
         return message
 
     def _texts(self, parts: dict[str, Raw], names: tuple[str, ...]) -> dict[str, str | None]:
@@ -391,9 +389,7 @@ class MessageReader:
         if verb == "item":
             return Message(_ITEM, subject, key)
         if verb == "credit":
-            amount = count_of(values.get("PolybusN"), "PolybusN")
-            if amount == 0:
-                raise refuse("a credit of 0: it must be at least 1", "invalid_part")
+            amount = WIRE_RULES.read_count(values.get("PolybusN"), "PolybusN", reason="invalid_part", least=1)
             return Message(Kind.CREDIT, subject, key, attributes={"credit": amount})
         if verb == "end":
             code = values.get("PolybusCode")

@@ -34,7 +34,6 @@ from .members import (
     extras_of,
     named_in_body,
     opening,
-    read_ttl,
     refuse,
     refuse_json,
     unencodable,
@@ -125,7 +124,7 @@ class BinaryReader:
             check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
         if more:
-            message.ttl = read_ttl(extras.ttl, id)
+            message.ttl = WIRE_RULES.read_ttl(extras.ttl, "ttl", id)
             if extras.headers is not None:
                 message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
         return self._with_body(message, body, self._raw, id)

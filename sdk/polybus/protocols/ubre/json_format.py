@@ -37,7 +37,6 @@ from .members import (
     extras_of,
     named_in_body,
     opening,
-    read_ttl,
     refuse,
     refuse_json,
     unencodable,
@@ -169,7 +168,7 @@ class JsonReader:
         message = Message(_REQUEST, subject, id)
         ttl = fields.ttl
         if ttl is not None:
-            message.ttl = ttl / 1000 if type(ttl) is int and 0 <= ttl <= MAX_INT else read_ttl(ttl, id)
+            message.ttl = ttl / 1000 if type(ttl) is int and 0 <= ttl <= MAX_INT else WIRE_RULES.read_ttl(ttl, "ttl", id)
         if fields.headers is not None:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers, id)
         raw = bytes(fields.body)

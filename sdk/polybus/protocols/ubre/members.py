@@ -43,14 +43,6 @@ def check_id(value: Any, limit: int) -> None:
     raise refuse(f"an id is a string or an integer within 2^53, not {shown}", "invalid_id")
 
 
-def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
-    if ttl is None:
-        return None
-    if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
-        raise refuse("ttl is a whole number of milliseconds, not below 0", "invalid_ttl", answer_id)
-    return ttl / 1000
-
-
 def unencodable(error: UnicodeEncodeError) -> EncodeError:
     return EncodeError(f"lone surrogate at character {error.start} of {error.object[:40]!r}")
 
@@ -135,16 +127,14 @@ def end(id: Any, extras: ChannelMembers) -> Message:
 
 
 def credit(id: Any, extras: ChannelMembers) -> Message:
-    amount = WIRE_RULES.read_count(extras.n, "n")
-    if amount == 0:
-        raise refuse("a credit of 0: it must be at least 1")
+    amount = WIRE_RULES.read_count(extras.n, "n", least=1)
     return Message(Kind.CREDIT, "", id, None, JSON, None, None, None, None, {"credit": amount})
 
 
 def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
     attributes = WIRE_RULES.read_opening(extras.mode, extras.n, extras.hops, id)
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
-    ttl = read_ttl(extras.ttl, id)
+    ttl = WIRE_RULES.read_ttl(extras.ttl, "ttl", id)
     return Message(Kind.OPEN, subject, id, None, JSON, headers, ttl, None, None, attributes)
 
 
