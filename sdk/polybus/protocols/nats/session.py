@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 from msgspec.structs import replace
 
-from ...errors import Forbidden, LocalProtocolError, RemoteProtocolError, Unsupported
+from ...errors import EncodeError, Forbidden, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
 from ...plugins import Capabilities, CloseWanted, Confirmed, Frames, OtherServers, Refused, SessionOutput
@@ -202,13 +202,13 @@ class NatsSession:
         if not info.headers:
             connection.capabilities = replace(connection.capabilities, headers=False, deadlines=False)
         try:
-            members = self._connect_members(info)
-        except LocalProtocolError as error:
+            connect = write_json("CONNECT", self._connect_members(info))
+        except (LocalProtocolError, EncodeError) as error:
             self._end(NatsEvent.FATAL, CloseWanted(4401, error.text, Forbidden(error.text)))
             return
         dialect = self._dialect
         inbox = write_subscription(dialect.inbox, None, INBOX_SID)
-        self._connection.frames += [write_json("CONNECT", members), inbox, *dialect.probes]
+        self._connection.frames += [connect, inbox, *dialect.probes]
         self._ping(_HANDSHAKE)
 
     def _leave_if_idle(self) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from polybus import Bus, LocalProtocolError
+from polybus import Bus, Forbidden, LocalProtocolError
 from polybus.plugins import CloseWanted
 from polybus.plugins.registry import join_url, resolve_target, resolve_url
 from polybus.protocols import Nats
@@ -122,6 +122,15 @@ def test_a_file_that_nobody_has_read_lets_nobody_in() -> None:
     [closed] = session.events()
     assert isinstance(closed, CloseWanted)
     assert "has not been read" in closed.reason
+    assert session.frames_to_send() == []
+
+
+@pytest.mark.parametrize("option", ["client", "user", "token"])
+def test_a_value_with_bytes_that_are_not_utf8_as_from_the_environment_closes_the_connection(option: str) -> None:
+    session = connecting(Nats.from_options({option: "\udcff"}))
+    [closed] = session.events()
+    assert isinstance(closed, CloseWanted) and isinstance(closed.error, Forbidden)
+    assert "CONNECT" in closed.reason and "surrogates" in closed.reason
     assert session.frames_to_send() == []
 
 
