@@ -64,7 +64,7 @@ def test_a_url_of_nats_has_its_port_no_credentials_and_is_for_clients_and_others
         resolve_url("ubre+ws://ann:secret@host/bus")
     adapter = Nats(user="ann", password="s3cret", queue="work")
     assert join_url(adapter, "tcp://host:4222") == "nats+tcp://host:4222?queue=work"
-    with pytest.raises(LocalProtocolError, match="such a server connects"):
+    with pytest.raises(LocalProtocolError, match="the bus connects to such a server"):
         Bus().serve("nats+tcp://127.0.0.1:0")
 
 
