@@ -340,6 +340,14 @@ def resolve_target(
                 extra={"address": without_secrets(target)},
             )
         return adapter, transport.connector(address)
+    _check_transport(target, verb)
+    if protocol is None:
+        called = "serve" if verb == "listen" else verb
+        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
+    return find_protocol(protocol, {}), target
+
+
+def _check_transport(target: object, verb: str) -> None:
     if not callable(getattr(target, verb, None)):
         hint = ""
         if isinstance(target, (list, tuple)):
@@ -350,10 +358,6 @@ def resolve_target(
             f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
             f"it is {type(target).__name__}{hint}"
         )
-    if protocol is None:
-        called = "serve" if verb == "listen" else verb
-        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
-    return find_protocol(protocol, {}), target
 
 
 def has_tls(url: str) -> bool:
