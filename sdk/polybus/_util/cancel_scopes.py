@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLY: Final = 0.05
-"""Number of seconds by which a peer may see a deadline pass before we do."""
+"""A peer may see a deadline pass this many seconds before we do."""
 
 
 def effective_deadline(loop: Loop) -> Callable[[], float]:
@@ -167,7 +167,7 @@ async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) 
 async def let_scope_fire(told: float = math.inf) -> None:
     """Wait for the enclosing cancel scope to cancel the caller, if its deadline (or `told`) is less than `EARLY` away.
 
-    The deadline was sent to the peer, whose timeout error may arrive before the scope fires. The application expects its scope
+    The deadline was sent to the peer, so its timeout error may arrive before the scope fires. The application expects its scope
     to fire, and not an exception.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()

@@ -12,7 +12,7 @@ _AGEING: Final = 8
 
 
 class PriorityQueue(Generic[T]):
-    """Returns items of the highest level first, in the order in which they were added.
+    """Returns items by level, the highest first, and in order of addition within a level.
 
     Every eighth item is the one that has waited longest, so that low levels make progress under any load. Items must be unique.
     Removing one takes the same time at any position.

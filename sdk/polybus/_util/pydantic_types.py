@@ -1,7 +1,7 @@
 """Types that pydantic must decode: its own models and constraints, annotated-types, and types unknown to msgspec.
 
 pydantic is imported when a type needs it. A class that pydantic cannot decode, or would decode differently from msgspec, is
-replaced by a TypedDict with its fields, from which the object is then created.
+replaced by a TypedDict with its fields, and the object is created from these.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OCTETS: Final = (bytes, bytearray, memoryview)
 _NO_VALUES: Final = (type, Callable)
 _LAZY: Final = (Iterator, Generator)
 _UNSEEN: Final = (Iterable, Reversible, Container)
-"""Types whose items msgspec doesn't validate."""
+"""Types with items that msgspec doesn't validate."""
 _LISTS: Final = (*_UNSEEN, Collection)
-"""Types whose items pydantic validates late or not at all."""
+"""Types with items that pydantic validates late or never."""
 _CHECKS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 _META: Final = (*_CHECKS, "title", "description", "examples")
 
@@ -65,7 +65,7 @@ def _is_untagged(hint: Any) -> bool:
 
 
 def adapter_of(target: Any, *, narrows: bool = False) -> Any:
-    """Return a pydantic `TypeAdapter` that decodes a type in the form in which polybus encodes it.
+    """Return a pydantic `TypeAdapter` that decodes a type as polybus encodes it.
 
     Args:
         target: The type.
@@ -335,7 +335,7 @@ def _fields_of_model(model: Any) -> dict[str, list[Any]]:
 
 
 def _forms_of(kind: Any, shape: Shape) -> Iterator[tuple[str, Any]]:
-    """Yield each feature by which pydantic could encode a dataclass differently, and whether the class uses it."""
+    """Yield each feature that makes pydantic encode a dataclass differently, and True if the class uses it."""
     decorated = getattr(kind, "__pydantic_decorators__", None)
     for word in ("field_serializers", "model_serializers", "computed_fields"):
         yield f"a {word[:-1]}", getattr(decorated, word, None)

@@ -95,8 +95,7 @@ def convert(value: Any, target: Any) -> Any:
 
 
 def _without_members(value: Any) -> Any:
-    """Replace enum members by their values, from which msgspec creates enums. Some protocols (J.REP) decode enums
-    themselves."""
+    """Replace enum members by their values. Some protocols (J.REP) decode enums themselves, but msgspec expects values."""
     if isinstance(value, enum.Enum):
         return value.value
     if type(value) is dict:

@@ -43,7 +43,7 @@ class Extension:
         """Called when a drain begins: don't accept new work."""
 
     def last_turn(self) -> None:
-        """Called when all requests are answered, in the event loop iteration in which the links are closed."""
+        """Called when all requests are answered, just before the links are closed in the same event loop iteration."""
 
     async def finish(self, until: float) -> None:
         """Called when the links are closed: finish the remaining work before the time `until`."""
@@ -148,7 +148,7 @@ class Reading(Protocol):
 
     @property
     def name(self) -> str:
-        """Name under which the store keeps the position; empty if it doesn't."""
+        """Name for storing the position; empty if it isn't stored."""
         ...
 
     @property
@@ -245,7 +245,7 @@ class Resumption(Protocol):
     """Lets clients resume their session at another bus, including the publications sent while they reconnect."""
 
     def token(self, peer: Any) -> str | None:
-        """Return the token with which a client can resume its session, or None if its publications won't be kept."""
+        """Return the token for resuming a client's session, or None if its publications won't be kept."""
         ...
 
     def greeted(self, peer: Any, token: str | None) -> None:

@@ -39,7 +39,7 @@ class Sample(Struct, frozen=True, weakref=True):
     """A message on a fabric.
 
     Attributes:
-        key: Key by which the message is delivered, in segments separated by slashes.
+        key: Key for delivering the message, in segments separated by slashes.
         attachment: Data sent along with the payload, or None.
         payload: Content of the message.
         level: Priority from 0 to 6.
@@ -75,8 +75,7 @@ class Fabric(Protocol):
         ...
 
     def sender(self, key: str) -> str:
-        """Return the part of a key that identifies the sender, by which the transport limits its backlog. Called in any
-        thread."""
+        """Return the part of a key that identifies the sender, to limit the backlog per sender. Called in any thread."""
         ...
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:

@@ -1,7 +1,4 @@
-"""Hello messages, by which two polybus peers recognize each other over any protocol.
-
-A hello is a request and its answer.
-"""
+"""Hello messages: a request and an answer that let two polybus peers recognize each other over any protocol."""
 
 from __future__ import annotations
 

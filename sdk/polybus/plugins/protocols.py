@@ -307,7 +307,7 @@ class Session(Protocol):
         ...
 
     def connection_lost(self, reason: str) -> None:
-        """Handle the loss of the connection. Nothing can be sent any more."""
+        """Handle the loss of the connection. Nothing more can be sent."""
 
 
 _READY: Final = (Ready(),)

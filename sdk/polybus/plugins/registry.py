@@ -33,7 +33,7 @@ _WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
 _WITHOUT_PORTS = frozenset({"tcp", "tls"})
 """Transports without a default port of their own. The protocol may define one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
-"""Transports on which credentials belong in a header instead of the URL."""
+"""Transports with headers, where credentials belong instead of the URL."""
 _WITHOUT_HOSTS = frozenset({"unix", "memory"})
 _BRACKETS = "write an IPv6 address in brackets, for example [::1]:8000"
 
@@ -108,7 +108,7 @@ def resolve_url(
 
     Args:
         url: ``<protocol>+<transport>://<address>``
-        protocol: Overrides the protocol in the URL, for example with an adapter whose options a URL cannot contain.
+        protocol: Overrides the protocol in the URL, for example with an adapter that has options of its own.
         serves: True if the URL is for listening, so that it cannot have such parameters.
 
     Raises:
@@ -140,7 +140,7 @@ def resolve_url(
 def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) -> str:
     """Return a warning about query parameters that go to the server but look like misspelled options, or an empty string.
 
-    The arguments are those of `resolve_url`.
+    Args: See `resolve_url`.
     """
     parts = split_url(url, takes_user=True)
     if parts.transport not in _WITH_QUERY or not parts.options:
@@ -366,7 +366,7 @@ def has_tls(url: str) -> bool:
 
 
 def with_tls(urls: Iterable[str]) -> list[str]:
-    """Return the URLs to use a TLS context for: those with TLS or, if there are none, all, which then reject it."""
+    """Return the URLs that use TLS or, if none does, all of them, so that one rejects the TLS context."""
     all_of_them = list(urls)
     return [url for url in all_of_them if has_tls(url)] or all_of_them
 

@@ -108,7 +108,7 @@ class Receiver(Protocol):
         """Handle all frames completed by one read, in order."""
 
     def closed(self, why: Closed) -> None:
-        """Handle the end of the connection. This is the last callback, and nothing can be sent any more."""
+        """Handle the end of the connection. This is the last callback, and nothing more can be sent."""
 
     def pause_writing(self) -> None:
         """Stop sending until `resume_writing` is called, because the peer is slow. Frames sent anyway are queued."""
@@ -147,7 +147,7 @@ class Transport(Protocol):
         ...
 
     def start(self, receiver: Receiver) -> None:
-        """Start delivering frames in the next event loop iteration, including those that have already arrived. Called once."""
+        """Start delivering frames in the next event loop iteration, including any that have already arrived. Called once."""
 
     def send(self, frame: bytes) -> None:
         """Queue a frame without waiting. Frames sent in the same event loop iteration should be written together.

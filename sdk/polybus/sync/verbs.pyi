@@ -216,7 +216,7 @@ class BlockingPeer(Twin):
         peer has confirmed it. After a reconnect it is restored. If the peer is a client that has left, iterating raises
         `Disconnected`.
 
-        The arguments are those of `BlockingBus.subscribe`. On links to NATS networks, `durable` and `start` read a stream.
+        See `BlockingBus.subscribe` for the arguments. On links to NATS networks, `durable` and `start` read a stream.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `BlockingBus.subscribe`.

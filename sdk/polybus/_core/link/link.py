@@ -239,7 +239,7 @@ class Link(LinkFlow):
             self._ended(why)
 
     def turn_away(self, error: Forbidden | Unauthorized, text: str) -> None:
-        """Close the link of a client that isn't admitted, or not any more."""
+        """Close the link of a client that isn't admitted, or has lost its admission."""
         self.expires = None
         code = 4403 if isinstance(error, Forbidden) else 4401
         self._ending = Ending(Closed(code, error.text, error))

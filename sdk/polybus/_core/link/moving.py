@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .receiver import Taps
 
 _COPIES: Final = 65_536
-"""Maximum number of publications whose second copy is outstanding."""
+"""Maximum number of publications with an outstanding second copy."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
 """Events of the old connection to ignore."""
 

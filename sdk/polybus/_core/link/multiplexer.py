@@ -43,7 +43,7 @@ class MultiplexedPeers:
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
-        """Pending peers for which `authenticate` hasn't been called yet."""
+        """Pending peers before the call of `authenticate`."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._offences: dict[Any, ViolationCounter] = {}

@@ -67,7 +67,7 @@ class PeerPort(Protocol):
         ...
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
-        """Fail a request whose answer is malformed."""
+        """Fail a request because of a malformed answer."""
 
     def answered_in_vain(self, key: Any, text: str) -> None:
         """Record an unusable answer, so that a timeout of the request reports this text."""
@@ -85,7 +85,7 @@ class PeerPort(Protocol):
         """Forget and cancel a request."""
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
-        """Fail requests and channels to the peer, and stop those of the peer, by id."""
+        """Fail requests and channels with these ids to the peer, and stop its own."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         """Fail pending requests, because the peer won't send anything more."""

@@ -50,7 +50,7 @@ class _PeerEntries:
     """The messages in a queue for one peer.
 
     Attributes:
-        droppable: Droppable messages in order, some of which may have left the queue.
+        droppable: Droppable messages in order. Some may have left the queue.
     """
 
     count: int = 0
@@ -143,7 +143,7 @@ class SendQueue:
         return max(self._shares, key=part)
 
     def drop_oldest(self, peer: PeerPort) -> bool:
-        """Drop the oldest droppable message of a peer. Returns False if there is none."""
+        """Drop the oldest droppable message of a peer. Returns False if it has no such message."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False

@@ -106,7 +106,7 @@ class _Question(Struct, eq=False):
     _answered: anyio.Event | None = None
 
     async def granted(self, access: AccessControl) -> bool:
-        """Wait for the decision, for which another task may already be waiting."""
+        """Wait for the decision. Another task may already be waiting for it."""
         if self._answered is None:
             return await access.answer(self._allowed)
         if not self._answered.is_set():
@@ -141,7 +141,7 @@ class InboundAuthorization(Struct, eq=False):
     async def run(self, message: Message, allowed: Awaitable[bool]) -> None:
         """Handle the message if it is allowed, then the queue, until the peer leaves.
 
-        This method releases the memory of messages that it has taken from the queue, and `lost` that of the others.
+        This method releases the memory of messages taken from the queue. `lost` does so for the others.
         """
         peer, asked = self._peer, self._asked
         services = peer.link.services
@@ -228,7 +228,7 @@ class OutboundAuthorization:
         """Signalled when a publication is sent or refused, and at the end."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
-        """Queue the first publication, for which `authorize` has been called."""
+        """Queue the first publication. `authorize` has been called for it."""
         peer = self._peer
         entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .party import PeerParty
 
 _LOOK: Final = 0.01
-"""Minimum seconds between two checks of calls whose answer size is unknown."""
+"""Minimum seconds between two checks of calls with an unknown answer size."""
 _WAITS: Final = 4
 """Number of consecutive checks that must find a call waiting before it counts as idle. Unlike a time, this works on a busy
 machine as well, because the call could run between two checks."""

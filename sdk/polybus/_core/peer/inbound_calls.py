@@ -79,7 +79,7 @@ class InboundCalls:
         self._memory: CallMemory | None = None
         """Set once a request has a large body or answer."""
         self.stopping: int = 0
-        """Number of ended requests whose handlers are still running and keep their slots."""
+        """Number of ended requests with handlers that are still running and keep their slots."""
 
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
@@ -412,8 +412,8 @@ class InboundCalls:
     def _next_call(self) -> None:
         """Start queued requests in free slots, taking turns among the peers.
 
-        Each step starts a request, removes a peer that must first free one of its own slots, or skips a peer whose address uses
-        up its quota.
+        Each step starts a request, removes a peer that must first free one of its own slots, or skips a peer if its address has
+        used up its quota.
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged

@@ -482,7 +482,7 @@ class Negotiation(Struct, eq=False):
 
 
 async def _told(probe: ExtensionProbe) -> Any:
-    """Wait for the answer to a hello, or return None if there is none in time.
+    """Wait for the answer to a hello. Returns None after a timeout or an error.
 
     Raises:
         Disconnected: If the link goes down in the meantime.

@@ -276,7 +276,7 @@ class PeerParty:
         headers: dict[str, str] | None,
         to: Any = None,
     ) -> Reply[Any]:
-        """Send a request whose arguments have been checked. In a cluster, `to` is its address behind the peer.
+        """Send a request without checking its arguments. In a cluster, `to` is its address behind the peer.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: As for `PartyVerbs.request`.

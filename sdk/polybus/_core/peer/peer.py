@@ -203,7 +203,7 @@ class Peer(PartyVerbs):
         peer has confirmed it. After a reconnect it is restored. If the peer is a client that has left, iterating raises
         `Disconnected`.
 
-        The arguments are those of `Bus.subscribe`. On links to NATS networks, `durable` and `start` read a stream.
+        See `Bus.subscribe` for the arguments. On links to NATS networks, `durable` and `start` read a stream.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `Bus.subscribe`.

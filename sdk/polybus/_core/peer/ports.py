@@ -56,7 +56,7 @@ class PeerPubSub(Protocol):
     """`_core.pubsub.pubsub`: the publications and subscriptions of the bus."""
 
     local: SubjectIndex[Any]
-    """Subscriptions of this bus, and of peers whose publications are held back."""
+    """Subscriptions of this bus, and of peers while their publications are held back."""
     remote: SubjectIndex[PeerParty]
     """Subscriptions of peers."""
     tells_inside: bool

@@ -177,7 +177,7 @@ class Streams:
         inbound.start(call)
 
     def _count_opened(self) -> int:
-        """Return the number of streams, channels and tunnels opened by the peer. Open tunnels aren't calls any more."""
+        """Return the number of streams, channels and tunnels opened by the peer. The calls of open tunnels have ended."""
         return self._peer.inbound.channel_calls + self._tunnels
 
     # -- ChannelPort -----------------------------------------------------------------------------------------------------

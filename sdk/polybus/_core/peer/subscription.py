@@ -275,7 +275,7 @@ class SubscriptionQueue(ABC):
 
     @abstractmethod
     def _overrun(self, message: Message) -> None:
-        """Handle a publication that ``block`` cannot hold back any more."""
+        """Handle a publication that exceeds what ``block`` can hold back."""
 
     def _begin_turn(self) -> None:
         """Start the turn of a reader, after which the policy is applied to messages that are still held back."""
@@ -523,7 +523,7 @@ class IteratedQueue(SubscriptionQueue):
 class Subscription(Generic[T_co]):
     """A subscription returned by `Bus.subscribe` or `Peer.subscribe`. Enter it with ``async with``, then iterate over it.
 
-    Iteration yields `Message` objects, whose body is converted to ``returns=`` if you pass that. Publications with an invalid
+    Iteration yields `Message` objects, with the body converted to ``returns=`` if you pass that. Publications with an invalid
     body are skipped and counted in `skipped`. When the bus drains or closes, iteration ends after the unread publications.
 
     Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. The store redelivers

@@ -51,9 +51,9 @@ class SubscriptionAnnouncer:
     inner: PeerParty | None = field(default=None, init=False)
     """Peer of the inner link, while connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
-    """Links on which something has been announced."""
+    """Links with announcements."""
     _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
-    """Peers to which patterns are sent once they are identified."""
+    """Peers that will receive patterns once they are identified."""
 
     @property
     def has_patterns(self) -> bool:

@@ -119,8 +119,7 @@ class Relay(Struct, eq=False):
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Return a copy for a protocol without headers, with the id by which buses detect loops. Raises `Unsupported` without
-    one."""
+    """Return a copy for a protocol without headers, where buses detect loops by id. Raises `Unsupported` without an id."""
     known = message.attributes
     if not same_wire or "id" not in known:
         raise Unsupported(
@@ -380,7 +379,7 @@ class PubSub:
                 self._take_out(subscription)
 
     def fail_subscriptions(self, error: BusError | None) -> None:
-        """End all subscriptions or, with an error, those that aren't for a single peer."""
+        """End all subscriptions or, with an error, all except subscriptions to a single peer."""
         for subscription in list(self._subscriptions):
             if error is None:
                 subscription.fail(None)

@@ -75,7 +75,7 @@ class Recipients:
     """Peers that receive everything because their protocol has no subscriptions, until they are identified as polybus and have
     sent this number of subscriptions."""
     unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Unidentified peers with a protocol in which publications are an extension."""
+    """Unidentified peers that may lack publications, because these are an extension of their protocol."""
 
     def start(self, identities: BusIdentities) -> None:
         self.bus_identities = identities

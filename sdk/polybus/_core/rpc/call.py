@@ -62,7 +62,7 @@ class ResponseSink(Protocol):
         """Called when a call and its handler have ended."""
 
     def stopped(self, call: Call) -> None:
-        """Called when a call has ended whose handler is still running and keeps its slot until `returned`."""
+        """Called when a call has ended but its handler is still running, which keeps its slot until `returned`."""
 
     def returned(self, call: Call) -> None:
         """Called when the handler of a stopped call has ended."""

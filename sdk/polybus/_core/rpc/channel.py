@@ -39,7 +39,7 @@ Credits count only items on the wire, because the sender knows the size of each 
 sends credit after a quarter of either limit.
 """
 _TOLERANCE = 4
-"""Factor by which a peer may exceed `CREDIT_BYTES`, because it counts the bytes of its own encoding."""
+"""A peer may exceed `CREDIT_BYTES` by this factor, since it counts the bytes of its own encoding."""
 
 
 class ChannelPort(Protocol):

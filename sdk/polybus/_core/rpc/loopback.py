@@ -224,7 +224,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
 class LocalSink(Struct, eq=False):
     """Receives the results of a bus's requests to itself. Implements `ResponseSink`.
 
-    There is no reply for streams and channels, whose ends notify each other.
+    Streams and channels have no reply. Their ends notify each other.
     """
 
     _loopback: Loopback

@@ -270,7 +270,7 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 
 
 def is_remote_deadline(error: BusError | None) -> bool:
-    """Return True if a peer reported the timeout, which may be that of a cancel scope here."""
+    """Return True if a peer reported the timeout. It may have been caused by a cancel scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 

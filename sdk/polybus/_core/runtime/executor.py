@@ -62,7 +62,7 @@ def _advice(error: BaseException | None) -> str:
 
 
 async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
-    """Call the handler. In tracebacks, this frame separates errors of the handler from those of middleware."""
+    """Call the handler. In tracebacks, this frame distinguishes errors of the handler from errors of middleware."""
     if message is not original:  # if a middleware replaced the message, answer headers are still shared
         message.answer_headers = Context(None, original).answer_headers
     return await call(message)
@@ -103,7 +103,7 @@ class HandlerExecutor:
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Handlers whose threads are still running after the bus has exited, each with True if the interpreter waits for it."""
+        """Handlers with threads that are still running after the bus has exited, each with True if the interpreter waits."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 

@@ -170,7 +170,7 @@ class _Call:
         return value
 
     def _holds(self) -> None:
-        """Mark this call as one that may hold a resource, so that it doesn't wait for threads any more."""
+        """Mark this call as one that may hold a resource and must not wait for threads."""
         if self._threads is not None and self._held is None:
             self._threads.holds, self._held = True, holding.set(self._threads)
 
@@ -259,7 +259,7 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
 
 @define(eq=False, repr=False)
 class InjectedStream(AbstractAsyncContextManager[Any]):
-    """The items of a stream, whose handler has dependencies."""
+    """The items of a stream handler with dependencies."""
 
     _held: AbstractAsyncContextManager[Any]
 

@@ -137,7 +137,7 @@ def vouched(origin: str, peer: CallingPeer | None) -> str:
 
 
 def speaker(peer: CallingPeer) -> str:
-    """Return an identity or a network address by which to limit memory, or "" on links that this bus opened."""
+    """Return the identity or network address to charge memory to, or "" on links that this bus opened."""
     share = peer.link.share
     return _voice(peer) or ("" if share is None else share.address.network)
 
@@ -267,7 +267,7 @@ class BusIdentities(Struct, eq=False):
     """Nonces sent to servers."""
     _proofs: dict[Hashable, str] = {}
     _told: set[Hashable] = set()
-    """Peers to which a hello was sent on the current connection."""
+    """Peers that were sent a hello on the current connection."""
     pending: dict[Hashable, None] = {}
     """Servers that haven't answered their first hello yet."""
     held_out: dict[Hashable, None] = {}

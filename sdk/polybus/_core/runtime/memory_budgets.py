@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...message import Message
 
 LARGE: Final = 16 * 1024
-"""Size in bytes up to which bodies of running requests aren't charged, because `Limits.total_running` limits them."""
+"""Bodies of running requests are charged only if they are larger, in bytes. `Limits.total_running` bounds the others."""
 
 _MEMORY: Final = 60.0
 """Seconds after which the size of a large answer is forgotten."""
@@ -75,7 +75,7 @@ def trim(message: Message) -> None:
 
 
 def network_of(address: str) -> str:
-    """Return the host of an address or, for IPv6, its /64 network, in which a host can choose any address."""
+    """Return the host of an address or, for IPv6, its /64 network, since a host can choose any address there."""
     host = address.rpartition(":")[0] or address
     if not host.startswith("["):
         return host
@@ -142,7 +142,7 @@ class MemoryBudget:
         ledger: The `Runtime` of the bus.
         limit: Maximum number of bytes.
         share: Quota of the link; None for memory of the application itself.
-        part_of: Parent budget, to which the quota belongs in this case.
+        part_of: Parent budget, which has the quota in this case.
     """
 
     __slots__ = ("_part_of", "_ledger", "_share", "held", "limit")

@@ -84,7 +84,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
 def read_alone(
     headers: Mapping[str, str] | None, given: Mapping[str, str] | None, own: frozenset[str]
 ) -> dict[str, str] | None:
-    """Return the headers for a peer that cannot read all: the caller's, and those of `headers` that are in `own`."""
+    """Return the headers for a peer that reads only some: the caller's, and members of `headers` with names in `own`."""
     kept = dict(given or ())
     if own and headers:
         kept |= {name: value for name, value in headers.items() if name.lower() in own}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunningCall(Protocol):
-    """A request being handled, from which the handler's own requests inherit."""
+    """A request being handled. The handler's own requests inherit its deadline."""
 
     deadline: float
     ended: bool

@@ -36,9 +36,9 @@ ALL_ANSWERED: Final = "the bus is leaving"
 
 
 _MAPPED: Final = 128 * 1024
-"""Size in bytes from which glibc maps blocks separately, and returns them to the kernel when they are freed."""
+"""glibc maps blocks of this many bytes or more separately, and returns them to the kernel when they are freed."""
 _MOST: Final = 32 * 1024 * 1024 - 64 * 1024
-"""Maximum size in bytes to which that threshold can be raised (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
+"""Highest value of that threshold (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
 _IN_FLIGHT: Final = 4
 """Number of copies of a large message in this process: read, assembled, decoded, encoded."""
 
@@ -55,7 +55,7 @@ def keep_freed_blocks(size: int) -> None:
 
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
-"""Runtimes to which the current task belongs, the outermost first, because a task cannot wait for its own end."""
+"""Runtimes that own the current task, the outermost first. A task cannot wait for its own end."""
 
 _here: RunVar[int] = RunVar("polybus_here", 0)
 """Number of buses running in this event loop."""
@@ -118,16 +118,16 @@ class Runtime:
         self.addresses: dict[str, Address] = {}
         self.warnings: Warnings = Warnings(self.time, self.watch)
         self.gone: BusError | None = None
-        """Error with which the last link to a server ended for good."""
+        """Error of the last link to a server, if it is gone for good."""
         self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
         """Look-ups of replacements for `Depends` functions, in applications with this bus."""
         self.running: int = 0
         self.few: int = limits.total_running // 16
         """While at most this number of requests run, each peer may run half of the total."""
         self.answering: int = 0
-        """Number of requests whose handler has ended but whose answer waits for the peer to read."""
+        """Number of requests with an answer that is waiting for the peer to read earlier ones."""
         self.stopping: int = 0
-        """Number of cancelled requests in `running`, whose handlers haven't returned yet."""
+        """Number of cancelled requests in `running` that wait for their handler to return."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf
@@ -278,8 +278,9 @@ class Runtime:
                 self.loop.wake(self._alarm)
 
     def ttl(self, now: float, deadline: float) -> float | None:
-        """Return the seconds until a deadline, the end of the caller's cancel scope, or the deadline of the current handler,
-        whichever comes first, or None if there is no limit.
+        """Return the seconds left until a deadline, limited by the caller's cancel scope and the current handler's deadline.
+
+        Returns None if there is no limit.
 
         Raises:
             LocalProtocolError: As for `check_here`.

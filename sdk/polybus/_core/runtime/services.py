@@ -87,7 +87,7 @@ class Services:
         """Set while the bus is running."""
         self.was_running: bool = False
         self.failed: str = ""
-        """Error because of which the bus has closed itself, or an empty string."""
+        """Reason why the bus has closed itself, or an empty string."""
 
     def published(self, subject: Subject[Any, Any], body: Any) -> Any:
         """Validate a publication against the type of its subject, if checks are on.

@@ -100,7 +100,7 @@ class Threads:
     Args:
         runtime: Runtime of the bus.
         limit: Number of slots.
-        abandoned: Calls of an earlier run whose threads haven't returned yet.
+        abandoned: Calls of an earlier run with threads that are still running.
     """
 
     def __init__(self, runtime: Runtime, limit: int, abandoned: list[_ThreadCall]) -> None:
@@ -181,7 +181,7 @@ class Threads:
 
 
 class CallThreads(Struct, eq=False):
-    """The threads of a handler call, of which one runs at a time."""
+    """The threads of a handler call. Only one runs at a time."""
 
     _threads: Threads
     name: str

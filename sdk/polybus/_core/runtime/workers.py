@@ -1,11 +1,11 @@
 """The worker pool, which runs coroutine handlers in a few real tasks.
 
 A worker runs one job after the other, without switching tasks, as long as handlers don't wait. When a handler suspends, its
-worker waits with it, and another worker takes over the queue. Handlers therefore run in real tasks, in which timeouts, task
-groups and `current_task` work.
+worker waits with it, and another worker takes over the queue. Handlers therefore run in real tasks, with working timeouts, task
+groups and `current_task`.
 
-Jobs run in the order in which they were submitted. If that takes longer than `_TURN`, network addresses and their links take
-turns, so that a busy client delays only itself.
+Jobs run in order of submission. If that takes longer than `_TURN`, network addresses and their links take turns, so that a busy
+client delays only itself.
 
 A worker starts only in the next event loop iteration, which may take a while under load. The number of workers to wake
 therefore doubles with each job that suspends. Otherwise a job behind a hundred of them would wait for seconds.
