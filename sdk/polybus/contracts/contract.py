@@ -229,11 +229,11 @@ class _PlanReader:
             self._wrong(f"has no self: write it as the first parameter, before {first.name!r}")
         for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                self._wrong(f"takes {shown(str(parameter))}, and a message has one body: write one parameter with its type")
+                self._wrong(f"takes {shown(str(parameter))}, but a message has one body: write one parameter with its type")
         if len(parameters) > 1:
             names = " and ".join(f"{parameter.name!r}" for parameter in parameters)
             self._wrong(
-                f"takes {names}, and a message has one body: put them into one class (attrs, dataclass, TypedDict, ...), "
+                f"takes {names}, but a message has one body: put them into one class (attrs, dataclass, TypedDict, ...), "
                 f"`{attribute}(self, query: {attribute.title().replace('_', '')})`"
             )
         hints = hints_of(function, parameters, name)
@@ -338,7 +338,7 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
     """
     if is_protocol(implementation) and not is_protocol(contract):
         name = getattr(implementation, "__name__", "Users")
-        raise TypeError(f"{shown(contract)} is not a contract: {name} is one, and comes first: bus.implement({name}, ...)")
+        raise TypeError(f"{shown(contract)} is not a contract, but {name} is: write bus.implement({name}, ...)")
     read_contract = ContractPlan.of(contract)
     if implementation is None:
         raise TypeError(f"None does not implement {read_contract.name}: pass an object with its methods")
@@ -359,7 +359,7 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
             f"{type(implementation).__name__} has no method {method.attribute!r} of {contract.name}: write {wanted}"
         )
     if not callable(function):
-        raise TypeError(f"{name} is {shown(function)}, and {method.name} is a method: write {wanted}")
+        raise TypeError(f"{name} is {shown(function)}, but {method.name} is a method: write {wanted}")
     if getattr(function, "__func__", None) is method.function:
         raise TypeError(f"{name} is inherited from the contract, where it does nothing: write {wanted}")
     if Marks.of(function) not in (Marks(), Marks.of(method.function)):
@@ -377,11 +377,11 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
         own = next(one for one in signature.parameters if one.name == named)
         if own.default is own.empty:
             raise TypeError(
-                f"{signature.name} takes {named!r}, and {method.name} takes nothing: leave it out, or give it a default"
+                f"{signature.name} takes {named!r}, but {method.name} takes nothing: leave it out, or give it a default"
             )
     if parameter is not None:
         if named is None:
-            raise TypeError(f"{signature.name} takes no body, and {method.name} takes {parameter.name!r}: write {wanted}")
+            raise TypeError(f"{signature.name} takes no body, but {method.name} takes {parameter.name!r}: write {wanted}")
         own = next(one for one in signature.parameters if one.name == named)
         if parameter.default is not parameter.empty and own.default is own.empty:
             raise TypeError(f"{signature.name}: {named!r} has no default, but it has one in {method.name}: write {wanted}")
@@ -394,16 +394,16 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
 def _check_style(method: ContractMethod, signature: Signature, blocking: bool, wanted: str) -> None:
     found, name = signature.style, signature.name
     if found == "channel":
-        raise TypeError(f"{name} takes a Channel, and {method.name} has none: write {wanted}")
+        raise TypeError(f"{name} takes a Channel, but {method.name} has none: write {wanted}")
     if method.style == "stream":
         if found != "stream":
-            raise TypeError(f"{name} gives one answer, and {method.name} is a stream: write {wanted}")
+            raise TypeError(f"{name} gives one answer, but {method.name} is a stream: write {wanted}")
     elif found == "stream":
-        raise TypeError(f"{name} is a stream, and {method.name} gives one answer: write {wanted}")
+        raise TypeError(f"{name} is a stream, but {method.name} gives one answer: write {wanted}")
     elif blocking and found == "async":
-        raise TypeError(f"{name} is async, and {method.name} is a plain `def`: write {wanted}, it runs in a thread")
+        raise TypeError(f"{name} is async, but {method.name} is a plain `def`: write {wanted}, it runs in a thread")
     elif not blocking and found != "async" and not inspect.iscoroutinefunction(inspect.unwrap(signature.function)):
-        raise TypeError(f"{name} is a plain `def`, and {method.name} is async: write {wanted}")
+        raise TypeError(f"{name} is a plain `def`, but {method.name} is async: write {wanted}")
 
 
 def _wanted(contract: ContractPlan, method: ContractMethod) -> str:

@@ -114,7 +114,7 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
     size = 0
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str or not name:
-            return "headers map strings to strings, and a name is not empty"
+            return "headers must map non-empty strings to strings"
         both = name + value
         if LINE_BREAK.search(both):
             return f"CR, LF or NUL in the header {name[:40]!r}"
@@ -214,7 +214,7 @@ class WireRules:
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
-                raise Unsupported(f"{self._protocol}: {value} is a number, and subjects are strings here: write {str(value)!r}")
+                raise Unsupported(f"{self._protocol}: {value} is a number, but subjects are strings here: write {str(value)!r}")
             raise LocalProtocolError(fault, protocol=self._protocol)
         return str(value)
 

@@ -46,7 +46,7 @@ def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
 
 def _check_priorities(adapter: Any, attribute: Any, value: Any) -> None:
     if type(value) is not tuple or pairs_in(value) is None:
-        text = "a table is needed, from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
+        text = "it must be a table from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
         raise ValueError(f"{adapter.name}: priorities={str(value)[:60]!r}: {text}")
     for pattern, name in value:
         if name not in LEVELS:

@@ -70,7 +70,7 @@ async def test_plain_methods_answer_in_worker_threads() -> None:
     bus.implement(Threads, ThreadNames(), "thread")
     async with pair(bus) as client:
         assert await client.request("thread.name") != threading.current_thread().name
-    with pytest.raises(TypeError, match=r"AsyncNames\.name is async, and Threads\.name is a plain `def`"):
+    with pytest.raises(TypeError, match=r"AsyncNames\.name is async, but Threads\.name is a plain `def`"):
         bus.implement(Threads, AsyncNames(), "other")  # type: ignore[arg-type,unused-ignore]
 
 

@@ -59,9 +59,12 @@ GET = "async def get(self, id: int) -> User: ...\n"
 WRONG: list[tuple[str, str]] = [
     (
         "async def rename(self, id: int, name: str) -> User: ...",
-        r"rename takes 'id' and 'name', and a message has one body: put them into one class .*query: Rename\)",
+        r"rename takes 'id' and 'name', but a message has one body: put them into one class .*query: Rename\)",
     ),
-    ("async def get(self, *ids: int) -> User: ...", r"get takes '\*ids: int', and a message has one body: write one parameter"),
+    (
+        "async def get(self, *ids: int) -> User: ...",
+        r"get takes '\*ids: int', but a message has one body: write one parameter",
+    ),
     ("async def get(self, **names: int) -> User: ...", r"get takes '\*\*names: int'"),
     ("async def get() -> User: ...", r"get has no self: write it as the first parameter"),
     ("async def get(id: int) -> User: ...", r"get has no self: write it as the first parameter, before 'id'"),
@@ -279,18 +282,18 @@ UNFIT: list[tuple[str, str]] = [
     ),
     ("@property\ndef get(self) -> User:\n    return User(7)", r"get is .*User\(id=7\), .* is a method: write `async def get"),
     ("@method('get.one')\n" + GET, r"get has its own @method or @notify: move it to Users\.get"),
-    ("async def get(id: int) -> User: ...", r"get takes no body, and Users\.get takes 'id'"),
+    ("async def get(id: int) -> User: ...", r"get takes no body, but Users\.get takes 'id'"),
     ("async def get() -> User: ...", r"get has no signature.*; write `async def get\(self, id: int\)`"),
-    ("async def get(self) -> User: ...", r"get takes no body, and Users\.get takes 'id'"),
+    ("async def get(self) -> User: ...", r"get takes no body, but Users\.get takes 'id'"),
     ("async def get(self, id: int) -> User | None: ...", r"get returns .*User \| None, but Users\.get returns User"),
     ("async def get(self, id: int) -> int: ...", r"get returns int, but Users\.get returns User"),
-    ("get = lambda self, id: User(id)", r"<lambda> is a plain `def`, and Users\.get is async"),
-    ("def get(self, id: int) -> User: ...", r"get is a plain `def`, and Users\.get is async: write `async def get"),
-    ("get = 7", r"get is 7, and Users\.get is a method: write `async def get\(self, id: int\)`"),
+    ("get = lambda self, id: User(id)", r"<lambda> is a plain `def`, but Users\.get is async"),
+    ("def get(self, id: int) -> User: ...", r"get is a plain `def`, but Users\.get is async: write `async def get"),
+    ("get = 7", r"get is 7, but Users\.get is a method: write `async def get\(self, id: int\)`"),
     ("async def get(self, id: 'Decimal') -> User: ...", r"get: .* 'id' does not resolve, 'Decimal' is not known"),
     ("async def get(self, id: str) -> User: ...", r"get reads 'id' as str, but .* takes int: change the annotation or Users"),
-    ("async def get(self, channel: Channel[int, User]) -> None: ...", r"get takes a Channel, and Users\.get has none"),
-    ("async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)", r"get is a stream, and Users\.get gives one"),
+    ("async def get(self, channel: Channel[int, User]) -> None: ...", r"get takes a Channel, but Users\.get has none"),
+    ("async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)", r"get is a stream, but Users\.get gives one"),
     ("async def watch(self, id: int) -> User: ...", r"watch gives one answer, .* is a stream: write `async .* with `yield`"),
     ("async def watch(self, id: int) -> AsyncIterator[int]:\n    yield id", r"watch returns int, but .*\.watch returns User"),
 ]
@@ -340,7 +343,7 @@ def test_a_body_that_no_caller_sends_needs_a_default() -> None:
         async def count(self, most: int) -> int:
             return most
 
-    with pytest.raises(TypeError, match=r"takes 'most', and Counts\.count takes nothing: leave it out, or give it a default"):
+    with pytest.raises(TypeError, match=r"takes 'most', but Counts\.count takes nothing: leave it out, or give it a default"):
         Bus().implement(Counts, CountsSome())  # type: ignore[arg-type,unused-ignore]
 
 
@@ -375,7 +378,7 @@ def test_a_method_behind_a_decorator_is_what_it_is_inside() -> None:
 
 
 def test_the_contract_comes_before_its_implementation() -> None:
-    with pytest.raises(TypeError, match=r"is not a contract: Users is one, and comes first: bus\.implement\(Users, "):
+    with pytest.raises(TypeError, match=r"is not a contract, but Users is: write bus\.implement\(Users, "):
         Bus().implement(UsersInMemory(), Users)  # type: ignore[arg-type,unused-ignore]
 
 

@@ -236,7 +236,7 @@ def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., 
     def taken(body: Any) -> list[Any]:
         body = [] if body is None else body
         if not isinstance(body, (list, tuple)) or len(body) != len(types):
-            raise BadRequest(f"{len(types)} arguments are needed, as a list")
+            raise BadRequest(f"the body must be a list of {len(types)} arguments")
         made = []
         for number, (value, kind) in enumerate(zip(body, types, strict=True)):
             try:

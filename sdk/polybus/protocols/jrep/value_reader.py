@@ -419,7 +419,7 @@ def _check_alike(count: int) -> None:
 
 def _unhashable(error: Exception, what: str) -> BadRequest:
     """Return the error for an object that cannot be hashed, perhaps because it contains itself."""
-    return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)[0]}")
+    return error if isinstance(error, BadRequest) else BadRequest(f"{what} cannot be hashed: {misfit(error)[0]}")
 
 
 def _named(package: str, names: str) -> list[str]:

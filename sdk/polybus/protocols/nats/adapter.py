@@ -51,7 +51,7 @@ def _is_name_or_empty(adapter: Any, attribute: Any, value: object) -> None:
 def _is_token_or_empty(adapter: Any, attribute: Any, value: object) -> None:
     _is_name_or_empty(adapter, attribute, value)
     if "." in str(value):
-        raise ValueError(f"nats: {attribute.name}={value!r:.60}: one name, without a dot")
+        raise ValueError(f"nats: {attribute.name}={value!r:.60} must be a single name without dots")
 
 
 @frozen(kw_only=True)

@@ -50,7 +50,7 @@ def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None
     if size > limit:
         return f"a {what} of {size} bytes is longer than {limit} (limit: subject)"
     if not name or name[0] == "." or name[-1] == "." or ".." in name:
-        dots = "no dot at the beginning or the end, and none beside another"
+        dots = "a dot cannot be first, last or next to another dot"
         return f"the {what} {name[:60]!r} has an empty token, and servers drop it: {dots}"
     return None
 
@@ -77,7 +77,7 @@ def local_pattern(name: Any, limit: int) -> str:
 
 def _fault_of_ours(name: Any, limit: int, *, pattern: bool) -> str | None:
     if isinstance(name, int):
-        raise Unsupported(f"nats: {name} is a number, and subjects are strings here: write {str(name)!r}")
+        raise Unsupported(f"nats: {name} is a number, but subjects are strings here: write {str(name)!r}")
     return fault_in_name(name, limit, pattern=pattern)
 
 
@@ -437,7 +437,7 @@ def _read_json(verb: str, line: bytes) -> NatsOperation:
     try:
         return NatsOperation(verb, info=_decode(line.lstrip()[len(verb) :]))
     except (ValueError, RecursionError) as error:
-        raise _out_of_step(f"{verb} has no JSON object: {error}") from error
+        raise _out_of_step(f"{verb} is not followed by a JSON object: {error}") from error
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:

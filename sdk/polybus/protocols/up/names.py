@@ -57,7 +57,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
 def checked_text(text: str) -> str:
     """Return a file's text without byte order mark. Raises `ValueError` if it is the name of a file instead."""
     if text.endswith((".toml", ".proto")) and "\n" not in text:
-        raise ValueError(f"up: {text!r} is the name of a file, and its text is expected: Path({text!r}).read_text()")
+        raise ValueError(f"up: {text!r} is the name of a file: pass its text, Path({text!r}).read_text()")
     return text.removeprefix("\ufeff")
 
 
@@ -70,7 +70,7 @@ def _line_of(name: str, text: str) -> str:
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     pairs = pairs_in(names)
     if pairs is None:
-        text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
+        text = "it must be a table from names to numbers or addresses: {'door.opened': 0x80CD}"
         raise ValueError(f"up: names={str(names)[:60]!r}: {text}; names_in reads one from a file's text")
     taken: dict[Place, str] = {}
     try:
@@ -203,7 +203,7 @@ def _found(
     subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: Callable[[], UUri]
 ) -> UUri:
     if isinstance(subject, int):
-        raise Unsupported(f"up: {subject} is a number; subjects are the names of Up(names=...), and addresses")
+        raise Unsupported(f"up: {subject} is a number, but a subject is a name in Up(names=...) or an address")
     if "/" in subject:
         return _address(subject, kind)
     place = _place_of(subject, kind, places, others)

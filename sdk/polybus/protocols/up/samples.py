@@ -218,7 +218,7 @@ class Filters:
 
     def _sources(self, pattern: str | int) -> tuple[UUri, ...]:
         if isinstance(pattern, int):
-            raise Unsupported(f"up: {pattern} is a number; subjects are the names of Up(names=...), and addresses")
+            raise Unsupported(f"up: {pattern} is a number, but a subject is a name in Up(names=...) or an address")
         if "/" in pattern:
             return (_sources_of_addresses(pattern),)
         if not is_pattern(pattern):

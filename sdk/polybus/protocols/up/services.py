@@ -295,7 +295,7 @@ class Service:
     def _at(self, authority: str, instance: int, resource: int) -> UUri:
         check_authority(authority)
         if not authority or type(instance) is not int or not 0 <= instance < ANY_PART:
-            raise ValueError(f"up: no entity: authority={authority!r} and instance={instance!r}, from 0 to FFFE, are needed")
+            raise ValueError(f"up: not an entity: authority={authority!r}, instance={instance!r} (from 0 to FFFE)")
         uri = UUri(authority, instance << 16 | self.id, self.version, resource)
         if uri.is_pattern:
             raise ValueError(f"up: authority={authority!r} is a wildcard: a service is at one host")
@@ -381,7 +381,7 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
             raise wrong(line, f"{name!r} is not the name of a topic: a name is a string without a slash")
         taken = name if name in table else called_by.get(id)
         if taken is not None:
-            raise wrong(line, f"{name!r} with {id:X}, and before it {taken!r} with {table[taken]:X}: each has one of its own")
+            raise wrong(line, f"{name!r} with {id:X}, and before it {taken!r} with {table[taken]:X}: each has its own")
         table[name], called_by[id] = id, name
 
     of, line = f"the service {declared.name}", declared.line

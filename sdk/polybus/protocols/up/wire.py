@@ -102,7 +102,7 @@ def uuid_text(id: bytes) -> str:
 
 def uuid_bytes(text: str) -> bytes:
     if id_version(text) != 7:
-        raise ValueError(f"{text[:60]!r} is not a UUID of version 7: one has the form 018bcfe5-687b-7000-8010-101010101a1a")
+        raise ValueError(f"{text[:60]!r} is not a UUID of version 7, which has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return bytes.fromhex(text.replace("-", ""))
 
 

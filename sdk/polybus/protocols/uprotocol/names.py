@@ -283,7 +283,7 @@ def entity_key(entity: str) -> str:
 
 def subject_text(subject: str | int) -> str:
     if isinstance(subject, int):
-        raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
+        raise Unsupported(f"uprotocol: {subject} is a number, but subjects are names and addresses here")
     return subject
 
 

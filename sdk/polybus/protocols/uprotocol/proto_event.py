@@ -181,7 +181,7 @@ class ProtoReader:
             return attributes, None, ANY
         if where == "proto_data":
             if format is not ANY:
-                raise refuse(f"proto_data, and the content type is {content!r}", "ambiguous")
+                raise refuse(f"proto_data, but the content type is {content!r}", "ambiguous")
             return attributes, event.proto_data.SerializeToString(), ANY
         data = event.binary_data if where == "binary_data" else event.text_data.encode()
         return attributes, from_text(data, format, self._limits.depth), format

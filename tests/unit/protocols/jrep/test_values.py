@@ -478,7 +478,7 @@ def test_an_object_within_itself_as_an_element_or_a_key_that_needs_its_hash_is_r
     itself = {"^EncodedType": "x.Node", "^ObjectID": "1"}
     content: Any = [itself] if marked == "java.util.HashSet" else {"^${$JSON$}$::" + json.dumps(itself): 1}
     node = {**itself, "name": "a", "within": {"^EncodedType": marked, "^ObjectID": "2", "^Value": content}}
-    with pytest.raises(BadRequest, match="has no hash"):
+    with pytest.raises(BadRequest, match="cannot be hashed"):
         ErraiFormat(types, strict=False, depth=128).decode(JSON.encode(node))
 
 

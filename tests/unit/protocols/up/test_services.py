@@ -174,12 +174,12 @@ def test_numbers_and_names_are_told_apart_between_all_methods() -> None:
     (service,) = services_in(SERVICE.replace("  rpc Get", "\n".join(methods) + "\n  rpc Get"))
     assert sorted(service.methods.values()) == [*range(1, 2000)]
     for twice in ("rpc m7(A) returns (B) { option (uprotocol.method_id) = 1; }", methods[-1].replace("m", "n", 1)):
-        with pytest.raises(ValueError, match="each has one of its own"):
+        with pytest.raises(ValueError, match="each has its own"):
             services_in(SERVICE.replace("  rpc Get", "\n".join((*methods, twice)) + "\n  rpc Get"))
 
 
 def test_the_name_of_a_file_is_not_its_text() -> None:
-    text = r"'body\.proto' is the name of a file, and its text is expected: Path\('body\.proto'\)\.read_text\(\)"
+    text = r"'body\.proto' is the name of a file: pass its text, Path\('body\.proto'\)\.read_text\(\)"
     with pytest.raises(ValueError, match=text):
         services_in("body.proto")
 
