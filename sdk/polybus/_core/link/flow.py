@@ -142,11 +142,7 @@ class LinkFlow(ABC):
             self.framing = self.shared, type(transport), session.codec.writes
 
     def framed(self, message: Message) -> bytes:
-        """Encode a publication for all links with the same `framing`.
-
-        Raises:
-            EncodeError, Unsupported, TooLarge: If the protocol cannot carry it.
-        """
+        """Encode a publication for all links with the same `framing`."""
         framing, transport = self.framing, self.transport
         assert framing is not None and transport is not None
         data: bytes = transport.framed(framing[0].encode((message,)))  # type: ignore[attr-defined]  # present together with `send_framed`
@@ -173,12 +169,9 @@ class LinkFlow(ABC):
             self.send_frames(self.session.forget(key, self.runtime.time()))
 
     def write(self, message: Message, peer: PeerPort) -> Any:
-        """Write a message, bypassing the queue.
+        """Write a message, bypassing the queue. Raises errors like `Session.send`.
 
         On multiplexed links, messages to peers that have left are dropped, because their keys may be reused.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As for `Session.send`.
         """
         session = self.session
         assert session is not None
@@ -193,11 +186,7 @@ class LinkFlow(ABC):
         return key
 
     def check_initiates(self, peer: PeerPort) -> None:
-        """Check that this side may send requests and publications.
-
-        Raises:
-            Unsupported: If this side can only answer, like a plain HTTP server.
-        """
+        """Raise `Unsupported` if this side can only answer, like a plain HTTP server."""
         if not self.initiates:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server cannot send first")
 
@@ -216,11 +205,7 @@ class LinkFlow(ABC):
     def send_request(
         self, message: Message | None, reply: Reply[Any], peer: PeerPort, now: float, raw: bytes | None = None
     ) -> None:
-        """Write a request, bypassing the queue. Without a message, it is encoded by `ask`.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: If the request is invalid. Other errors fail the reply.
-        """
+        """Write a request, bypassing the queue. Without a message, it is encoded by `ask`."""
         pending = peer.pending
         if len(pending) >= self.runtime.limits.pending:
             reply.fail(QueueFull(f"{len(pending)} requests to {self.address} already wait for their answer"))
@@ -271,11 +256,7 @@ class LinkFlow(ABC):
         return self._wait(message, peer, None, deadline, droppable=True)
 
     def request(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
-        """Send or queue a request.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: If the request is invalid. Other errors fail the reply.
-        """
+        """Send or queue a request. Invalid requests raise errors, and others fail the reply."""
         if self.multiplexed is not None and peer.gone:
             reply.fail(Disconnected("the peer has gone", peer.address, False))
             return

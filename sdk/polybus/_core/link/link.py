@@ -409,11 +409,7 @@ class Link(LinkFlow):
     async def confirmed(self) -> Collection[str | int]:
         """Wait until the peer has handled all earlier messages, in protocols with confirmations.
 
-        Returns:
-            The patterns that the peer refused to subscribe to.
-
-        Raises:
-            Disconnected: If the connection ends first.
+        Returns the patterns that the peer refused to subscribe to. Raises `Disconnected` if the connection ends first.
         """
         if SessionFeatures.of(self.session).confirm is None:
             return ()

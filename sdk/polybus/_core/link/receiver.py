@@ -171,11 +171,7 @@ class _Asked(Struct, eq=False):
     lost: bool = False
 
     async def answer(self, address: str) -> Collection[str | int]:
-        """Wait for the confirmation, and return the refused patterns.
-
-        Raises:
-            Disconnected: If the connection ends first.
-        """
+        """Wait for the confirmation, and return the refused patterns."""
         await self.over.wait()
         if self.lost:
             raise Disconnected("the connection ended before the server had answered", address, True)

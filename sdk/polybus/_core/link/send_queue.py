@@ -206,11 +206,7 @@ class SendQueue:
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
     ) -> WaitingMessage:
-        """Create the entry for a message, which is encoded to determine its size.
-
-        Raises:
-            EncodeError: If the body cannot be encoded.
-        """
+        """Create the entry for a message, which is encoded to determine its size."""
         link = self._link
         if message.raw is None and message.has_body:
             message.encoded(link.adapter.codec(link.runtime.limits).formats)

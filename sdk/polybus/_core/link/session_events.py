@@ -36,11 +36,7 @@ _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 
 
 def act_on(link: Link, event: Any, now: float) -> None:
-    """Handle an event of the session.
-
-    Raises:
-        TypeError: If it is not an event.
-    """
+    """Handle an event of the session. Raises `TypeError` if it is not an event."""
     action = _ACTIONS.get(type(event))
     if action is None:
         raise TypeError(

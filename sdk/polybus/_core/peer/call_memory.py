@@ -68,15 +68,10 @@ class CallMemory:
         return True
 
     def _look(self, most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Check the calls with a reservation. A call that waits doesn't need one if the size of its answer is unknown.
+        """Check the calls with a reservation. Return the bytes to reserve, and whether another check may find fewer.
 
-        Args:
-            most: Maximum number of bytes in unread answers.
-            now: The time.
-            guess: True if the size of the next answer is unknown as well.
-
-        Returns:
-            The number of bytes to reserve, and whether another check may find fewer.
+        A call that waits doesn't need a reservation while the size of its answer is unknown. `guess` is True if the size of the
+        next answer is unknown as well.
         """
         again = now >= self._looked + _LOOK
         if again:

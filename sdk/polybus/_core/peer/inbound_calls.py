@@ -219,11 +219,7 @@ class InboundCalls:
             link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """Send an answer once the peer has read earlier ones. Until then it is charged and keeps the peer's slot.
-
-        Raises:
-            EncodeError: If the value cannot be encoded.
-        """
+        """Send an answer once the peer has read earlier ones. Until then it is charged and keeps the peer's slot."""
         if call.ended or call.message.kind is not Kind.REQUEST:
             return
         link, runtime = self.link, self.link.runtime

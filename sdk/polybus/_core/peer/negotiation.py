@@ -176,23 +176,13 @@ class Negotiation(Struct, eq=False):
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """See `Peer.extended`.
-
-        Raises:
-            Disconnected: If the link goes down in the meantime.
-        """
         if self.speaks_extensions is None:
             await _told(self.ask())
             return bool(self._peer.speaks_extensions)  # not `self`, because a lost connection replaces the negotiation
         return self.speaks_extensions
 
     async def reads_headers(self) -> bool:
-        """Return True if requests may have headers. If those are an extension, this sends a hello and waits for the answer
-        once.
-
-        Raises:
-            Disconnected: If a hello is necessary and the link is down.
-        """
+        """Return True if requests may have headers, after sending a hello and waiting for the answer once if necessary."""
         peer = self._peer
         link = peer.link
         session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
@@ -482,11 +472,7 @@ class Negotiation(Struct, eq=False):
 
 
 async def _told(probe: ExtensionProbe) -> Any:
-    """Wait for the answer to a hello. Returns None after a timeout or an error.
-
-    Raises:
-        Disconnected: If the link goes down in the meantime.
-    """
+    """Wait for the answer to a hello. Returns None after a timeout or an error other than `Disconnected`."""
     try:
         return await probe
     except (Disconnected, RequestCancelled):

@@ -276,11 +276,7 @@ class PeerParty:
         headers: dict[str, str] | None,
         to: Any = None,
     ) -> Reply[Any]:
-        """Send a request without checking its arguments. In a cluster, `to` is its address behind the peer.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: As for `PartyVerbs.request`.
-        """
+        """Send a request without checking its arguments. In a cluster, `to` is its address behind the peer."""
         link = self.link
         runtime = link.runtime
         now = runtime.time()
@@ -315,11 +311,7 @@ class PeerParty:
             raise
 
     def depart(self, message: Message) -> Departure:
-        """Call the outgoing hooks for a message to this peer, unless it is a message of the bus itself.
-
-        Raises:
-            ReservedSubject, LocalProtocolError: If a hook adds an invalid header.
-        """
+        """Call the outgoing hooks for a message to this peer, unless it is a message of the bus itself."""
         services, subject, facts = self.link.services, message.subject, message.extras
         of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
         if of_the_bus or (facts is not None and isinstance(facts.get("to"), ToNode)):
@@ -373,12 +365,7 @@ class PeerParty:
         return await self.streams.open(subject, body, mode, timeout, hops, headers=kept)
 
     async def send_notification(self, message: Message) -> None:
-        """Send a notification as soon as there is room.
-
-        Raises:
-            QueueFull: If there is no room within 30 seconds.
-            EncodeError, Unsupported, TooLarge: If the protocol cannot carry it.
-        """
+        """Send a notification as soon as there is room. Raises `QueueFull` after 30 seconds."""
         link = self.link
         deadline = link.runtime.time() + 30.0
         if link.services.outgoing:
@@ -397,11 +384,7 @@ class PeerParty:
         link.write(message, self)  # not `publish`: a notification has its own id, so its frame is not shared
 
     def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
-        """Send a request from a bridge, with its body unchanged if possible.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: If the protocol cannot carry it.
-        """
+        """Send a request from a bridge, with its body unchanged if possible."""
         link = self.link
         runtime = link.runtime
         now = runtime.time()
@@ -412,11 +395,7 @@ class PeerParty:
         return reply
 
     def ask(self, message: Message, reply: Reply[Any]) -> None:
-        """Send an encoded request for an existing reply.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: If the protocol cannot carry it.
-        """
+        """Send an encoded request for an existing reply."""
         reply.on_cancel = self.abandoned
         self.link.request(message, reply, self)
 

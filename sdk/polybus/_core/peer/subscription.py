@@ -426,12 +426,7 @@ class IteratedQueue(SubscriptionQueue):
         self.skipped: int = 0
 
     async def enter(self) -> None:
-        """Start receiving.
-
-        Raises:
-            LocalProtocolError: If the subscription is already active, or the bus isn't running.
-            BusError: As for `PubSub.subscribe`.
-        """
+        """Start receiving. Raises errors like `PubSub.subscribe`."""
         if self._active:
             raise LocalProtocolError("this subscription is entered already: make another one")
         self._active = self._entered = True

@@ -230,16 +230,10 @@ class Publisher:
         link.publish_alone(message, route.peers[0])
 
     def offer(self, message: Message, targets: Targets, deadline: float, *, ask: bool = True) -> Unsent | None:
-        """Send a publication to all targets that have room.
+        """Send a publication to all targets that have room. Returns the remaining ones, if any.
 
-        Args:
-            message: The publication.
-            targets: Queues and peers.
-            deadline: Time at which it expires in outboxes.
-            ask: Leave out peers that may not support publications.
-
-        Returns:
-            The remaining targets, if any, for `finish` or `Unsent.raise_errors`.
+        The caller passes them to `finish` or calls `Unsent.raise_errors`. With `ask`, they include peers that may not support
+        publications.
         """
         rest = Unsent(message, targets, deadline)
         alone = len(targets.queues) == 1

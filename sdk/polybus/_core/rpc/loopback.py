@@ -123,13 +123,6 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return reply
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Send a notification to the handler.
-
-        Raises:
-            BadRequest: If the handler is for streams or channels.
-            EncodeError: If the body cannot be encoded.
-            QueueFull: If too many requests are running.
-        """
         handler, services = self.handler, self.loopback.services
         if (refusal := self._refusal(handler.subject)) is not None:
             raise refusal
@@ -160,14 +153,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     def converse(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int, headers: dict[str, str] | None
     ) -> Channel[Any, Any]:
-        """Open a stream or channel to the handler. Returns the opener's end.
-
-        Args:
-            hops: Number of bridges and tunnels before this bus.
-
-        Raises:
-            TooManyRequests: If too many are open.
-        """
+        """Open a stream or channel, after `hops` bridges and tunnels. Returns the opener's end."""
         loopback, handler = self.loopback, self.handler
         services = loopback.services
         runtime = services.running

@@ -44,11 +44,7 @@ _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
 
 class AccessControl:
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
-        """Check the hooks.
-
-        Raises:
-            TypeError: If a hook cannot be called with its arguments.
-        """
+        """Check the hooks. Raises `TypeError` if one cannot be called with its arguments."""
         check_callable(authenticate, "authenticate", "authenticate(handshake)", 1)
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
         named = {"message": None} if self._wants_message else {}

@@ -108,11 +108,7 @@ class HandlerExecutor:
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler with all middleware, and check its answer if checks are on.
-
-        Raises:
-            Exception: (immediately or on awaiting) If the handler or a middleware raises it.
-        """
+        """Run a handler with all middleware, and check its answer if checks are on. May raise immediately or on awaiting."""
         if self._services.check_answers and message.kind is Kind.REQUEST:
             return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
         if not self.middleware:
@@ -125,11 +121,7 @@ class HandlerExecutor:
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
     ) -> Awaitable[Any]:
-        """Run a call with all middleware. For streams and channels, it includes sending all items.
-
-        Raises:
-            Exception: (immediately or on awaiting) If the call or a middleware raises it.
-        """
+        """Run a call with all middleware. For streams and channels, it includes sending all items."""
         middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
         if not middleware:
             return call(message)
@@ -217,11 +209,7 @@ class HandlerExecutor:
         return CallThreads(self._threads, handler, _party_of(message.peer), holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread, or directly if `threads` is None.
-
-        Raises:
-            Exception: If the function raises it.
-        """
+        """Call a function in a thread, or directly if `threads` is None."""
         if threads is None:
             return function()
         (result,) = await threads.run(lambda: (function(),))  # trio does not accept a coroutine from a thread

@@ -94,12 +94,7 @@ class Injection(Struct, eq=False):
         *,
         in_thread: bool,
     ) -> Any:
-        """Call the function returned by `bound` with the values.
-
-        Raises:
-            Misfit: If an argument is invalid. In this case no values are created.
-            Exception: If the function raises it, or as for `values`.
-        """
+        """Call the function returned by `bound` with the values. If that raises `Misfit`, no values are created."""
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
         async with self.values(services, message, deadline, pattern, threads) as values:
@@ -116,12 +111,7 @@ class Injection(Struct, eq=False):
         deadline: float | None,
         pattern: str | int,
     ) -> AsyncIterator[Any]:
-        """Call the generator function returned by `bound` with the values, which exist until the block is left.
-
-        Raises:
-            Misfit: If an argument is invalid. In this case no values are created.
-            Exception: As for `values`.
-        """
+        """Call the generator function returned by `bound` with the values, which exist until the block is left."""
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
         async with self.values(services, message, deadline, pattern, threads) as values:
@@ -196,11 +186,7 @@ class _Call:
         return value
 
     async def leave(self, error: BaseException | None) -> None:
-        """Clean up in reverse order, and raise the final error, if any.
-
-        Raises:
-            BaseException: `error`, or another exception that a clean-up raises.
-        """
+        """Clean up in reverse order, and raise `error` or another exception of a clean-up, if any."""
         while self._entered:
             if not self._scope.shield and _is_cancelled(error):
                 self.cancelled = error

@@ -296,13 +296,7 @@ class BusIdentities(Struct, eq=False):
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
     def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
-        """Record the secret of a client. Returns True unless the client is held out.
-
-        Args:
-            peer: The client.
-            name: The secret.
-            voice: Identity of the client, or None.
-        """
+        """Record the secret of a client, with its identity in `voice`. Returns True unless the client is held out."""
         if not _is_token(name):
             self.release(peer)
         elif peer not in self._names:  # later secrets are ignored, so that clients cannot cause work by changing them

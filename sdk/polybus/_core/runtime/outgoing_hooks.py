@@ -47,14 +47,7 @@ class Departure:
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
     """Call the hooks for a message, and drop headers that they add if the peer cannot read them.
 
-    Args:
-        hooks: Hooks in the order of `Bus.use`.
-        message: The message with the caller's headers.
-        peer: The receiver; None if there are several.
-        limit: Maximum size of all headers in bytes.
-
-    Raises:
-        ReservedSubject, LocalProtocolError: If a hook adds an invalid header.
+    `peer` is None if there are several. `limit` is the maximum size of all headers in bytes.
     """
     given = message.headers
     headers = message.headers = {} if given is None else dict(given)

@@ -153,20 +153,12 @@ class Runtime:
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def check_here(self) -> None:
-        """Check that the caller runs in this event loop.
-
-        Raises:
-            LocalProtocolError: If it doesn't.
-        """
+        """Raise `LocalProtocolError` unless the caller runs in this event loop."""
         if not self.loop.is_here():
             raise wrong_event_loop()
 
     def check_thread(self) -> None:
-        """Check that the caller runs in this thread. This is ten times faster than `check_here`.
-
-        Raises:
-            LocalProtocolError: If it doesn't.
-        """
+        """Raise `LocalProtocolError` unless the caller runs in this thread. This is ten times faster than `check_here`."""
         if get_ident() != self.thread:
             raise wrong_event_loop()
 
@@ -278,12 +270,9 @@ class Runtime:
                 self.loop.wake(self._alarm)
 
     def ttl(self, now: float, deadline: float) -> float | None:
-        """Return the seconds left until a deadline, limited by the caller's cancel scope and the current handler's deadline.
+        """Return the seconds left until a deadline, limited by the caller's scope and the current handler; None for no limit.
 
-        Returns None if there is no limit.
-
-        Raises:
-            LocalProtocolError: As for `check_here`.
+        Raises `LocalProtocolError` like `check_here`.
         """
         if get_ident() != self.thread:
             raise wrong_event_loop()

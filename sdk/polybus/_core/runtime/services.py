@@ -116,11 +116,7 @@ class Services:
 
     @property
     def running(self) -> Runtime:
-        """The runtime.
-
-        Raises:
-            LocalProtocolError: If the bus isn't running.
-        """
+        """The runtime. Raises `LocalProtocolError` if the bus isn't running."""
         runtime = self.runtime
         if runtime is None:
             if self.was_running:
@@ -132,11 +128,7 @@ class Services:
         return runtime
 
     def waiter(self) -> Any:
-        """Return an awaitable that `wake` completes.
-
-        Raises:
-            LocalProtocolError: If the bus isn't running, or runs in another thread.
-        """
+        """Return an awaitable that `wake` completes. Raises `LocalProtocolError` outside of the bus's thread."""
         runtime = self.running
         runtime.check_thread()
         return runtime.loop.waiter()

@@ -195,8 +195,7 @@ class CallThreads(Struct, eq=False):
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call a function in a thread, and wait until it returns even if the caller is cancelled.
 
-        Raises:
-            Exception: If the function raises it. `RuntimeError` replaces exceptions that would end the event loop.
+        Exceptions that would end the event loop are raised as `RuntimeError`.
         """
         threads = self._threads
         if self.holds:
