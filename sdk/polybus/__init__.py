@@ -19,7 +19,6 @@ from ._core.rpc.channel import Channel
 from ._core.rpc.reply import Reply
 from ._core.runtime.context import Context
 from ._core.runtime.executor import CallNext, HandlerExecutor, Middleware
-from .backoff import Backoff
 from .contracts import method, notify
 from .errors import *  # noqa: F403  # all of them
 from .limits import Limits
@@ -27,7 +26,7 @@ from .message import Kind, Message
 from .nodes import Cluster, Node, Store, Survey
 from .outcomes import Outcome, OutgoingHook
 from .plugins import Handshake, Identity
-from .retry import Retry
+from .retry import Backoff, Retry
 from .stats import Stats
 from .subjects import Subject
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from attrs import define, evolve, field
 
-from ..backoff import Backoff
 from ..errors import Code, Disconnected, LocalProtocolError, Unavailable
 from ..events import ClusterGap, NodeGone
 from ..message import Kind, Message
@@ -25,6 +24,7 @@ from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.nodes import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
 from ..protocols.nats.stored import ToReader
+from ..retry import Backoff
 from .arrivals import ParkedPublications
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream, StoredPublishing

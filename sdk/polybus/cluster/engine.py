@@ -24,9 +24,9 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
-from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..nodes import VARIABLE
+from ..retry import Backoff
 from . import guard
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

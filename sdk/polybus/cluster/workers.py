@@ -16,12 +16,12 @@ import anyio
 import anyio.abc
 
 from .. import Bus
-from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..integrations import parts_of
 from ..nodes import VARIABLE
 from ..plugins.registry import metrics_maker
 from ..plugins.tools import HttpStatus, Page, ending_signals, log_fields, unlink_if_ours
+from ..retry import Backoff
 from .engine import STORE, Child, Children, NatsServer, find_server, lines_from
 from .worker import ASK, ASK_METRICS, Inheritance
 

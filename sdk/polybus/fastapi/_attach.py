@@ -14,16 +14,18 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import anyio
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import PARAM_REGEX, compile_path
 
 from .. import Bus
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
+from ..integrations import Operation, operations_of
 from ..outcomes import code_of
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol, find_web_endpoint, metrics_maker
-from ..plugins.tools import check_given, check_type, explains, log_fields, shown, sources, texts
+from ..plugins.tools import check_given, check_type, explains, in_own_thread, log_fields, shown, sources, texts
 from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ._attachment import AttachedRoute, Attachment
 
@@ -148,6 +150,7 @@ if TYPE_CHECKING:
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SCRIPT = "polybus-script"
 _FRAMES: Final = "polybus-frames.js"
+_DOCS_HEADERS: Final = {"cache-control": "no-cache", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
 
 
 _INSTEAD: Final = {
@@ -225,9 +228,7 @@ def attach(
     )
     serve()  # never entered: raises for wrong options
     if docs is not None:
-        from ._docs import add_docs
-
-        add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
+        _add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
     attachment = Attachment(bus, serve, insecure)
     for route in endpoint.routes():
         attached: Any = AttachedRoute(attachment, route.app)
@@ -300,6 +301,84 @@ def _add_script(router: Any, path: str) -> None:
         return  # another bus of the application added them
     for place, file in ((path, "polybus.js"), (posixpath.join(posixpath.dirname(path), _FRAMES), _FRAMES)):
         router.add_route(place, _module(file), methods=["GET"], name=_SCRIPT, include_in_schema=False)
+
+
+def _add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: ProtocolAdapter, try_it: bool) -> None:
+    """Serve the page at a path of the application, and the document at that path with ``.json``.
+
+    Raises:
+        TypeError, ValueError: If the path is invalid or in use, or the page could not talk to the bus.
+    """
+    from ..asyncapi.page import policy  # few applications have such a page
+
+    check_type(docs, str, "docs", "docs='/bus/docs'")
+    if not docs.startswith("/") or "?" in docs or "#" in docs or "{" in docs:
+        raise ValueError(f"docs={shown(docs)}: it must be a path such as '/bus/docs'")
+    here = f"{getattr(router, 'prefix', '')}{docs}"
+    taken = {path, *(getattr(route, "path", None) for route in router.routes)}
+    if found := taken & {here, f"{here}.json"}:
+        raise ValueError(f"docs={docs!r}: {min(map(str, found))} is already in use: give the page another path")
+    if try_it:
+        _check_live(adapter, path)
+    made = _Documents(
+        bus,
+        _live_address(here, path) if try_it else None,
+        title=getattr(app, "title", "") or "polybus",
+        version=getattr(app, "version", "") or "1.0.0",
+        protocol=adapter.name,
+    )
+
+    async def show(request: Any) -> Response:
+        _, html = await made.current()
+        headers = {**_DOCS_HEADERS, "content-security-policy": f"{policy(html)}; frame-ancestors 'none'"}
+        return Response(html, media_type="text/html", headers=headers)
+
+    async def give(request: Any) -> Response:
+        text, _ = await made.current()
+        return Response(text, media_type="application/json", headers=_DOCS_HEADERS)
+
+    router.add_route(here, show, methods=["GET"], name="polybus-docs", include_in_schema=False)
+    router.add_route(f"{here}.json", give, methods=["GET"], name="polybus-document", include_in_schema=False)
+
+
+def _check_live(adapter: ProtocolAdapter, path: str) -> None:
+    if adapter.name != "ubre" or getattr(adapter, "format", "json") == "binary":
+        raise ValueError(
+            f"try_it=True: the page needs UBRE in JSON, but {path} serves {adapter!r}: attach the bus with UBRE too"
+        )
+    if "{" in path:
+        raise ValueError(f"try_it=True: the page cannot fill in the parameters of {path!r}: omit try_it")
+
+
+def _live_address(docs: str, path: str) -> str:
+    """Return the address of the bus relative to the page, so that prefixes of proxies and mounted applications do not
+    matter."""
+    return posixpath.join(posixpath.relpath(posixpath.dirname(path), posixpath.dirname(docs)), posixpath.basename(path))
+
+
+class _Documents:
+    def __init__(self, bus: Bus, live: str | None, **info: str) -> None:
+        self._bus = bus
+        self._live = live
+        self._info: dict[str, Any] = {**info}
+        self._known: tuple[Operation, ...] | None = None
+        self._made = "", ""
+        self._making = anyio.Lock()
+
+    async def current(self) -> tuple[str, str]:
+        """Return the document as text, and the page. Thousands of handlers take seconds, so they are built in a thread, once
+        for all requests."""
+        async with self._making:
+            return await in_own_thread(self._make)
+
+    def _make(self) -> tuple[str, str]:
+        from ..asyncapi import document, page, to_text
+
+        known = operations_of(self._bus)
+        if known != self._known:
+            made = document(self._bus, **self._info)
+            self._made, self._known = (to_text(made), page(made, live=self._live)), known
+        return self._made
 
 
 def _takes_gzip(accepted: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from attrs import evolve
 
 if TYPE_CHECKING:
-    from ..backoff import Backoff
+    from ..retry import Backoff
 
 HELLO: Final = "_polybus.hello"
 """Subject of the request."""

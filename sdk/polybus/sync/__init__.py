@@ -31,11 +31,11 @@ from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, 
 if TYPE_CHECKING:
     import ssl
 
-    from ..backoff import Backoff
     from ..integrations import CallThreads, Headers
     from ..limits import Limits
     from ..message import Message
     from ..plugins import Connector, ProtocolAdapter
+    from ..retry import Backoff
 
 __all__ = [
     "BlockingBlock",

@@ -80,6 +80,7 @@ _SUMMARIES: Final = {
 }
 _WORDS: Final = (
     (r"When awaited, i", "I"),
+    (r"\ban async (context manager)", r"a \1"),
     (r"\basync (with|for|context manager)\b", r"\1"),
     (r"\bawait ", ""),
     (r"``connect\(", "``sync.connect("),

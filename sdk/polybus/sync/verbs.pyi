@@ -18,11 +18,10 @@ from .._core.bus.remote_peer import Caller, RemotePeer, User
 from .._core.handlers.handler import WhenFull
 from .._core.handlers.signature import ContextPart
 from .._core.peer.peer import Peer
-from ..backoff import Backoff
 from ..events import BusEvent
 from ..nodes import Node, Start
 from ..plugins import Connector, ProtocolAdapter
-from ..retry import Retry
+from ..retry import Backoff, Retry
 from ..stats import Stats
 from ..subjects import AnySubject, Subject
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
@@ -1002,7 +1001,7 @@ class BlockingBus(Twin):
     ) -> BlockingSubscription[Any]:
         """Subscribe to the subjects that match a pattern.
 
-        Use the result as an context manager and iterate: ``with bus.subscribe("news.*") as news: for message
+        Use the result as a context manager and iterate: ``with bus.subscribe("news.*") as news: for message
         in news: ...`` Entering it returns once the connected peers know the subscription.
 
         With ``durable="audit"``, the subscription reads a `Store` of the cluster and resumes where it stopped. All readers with
@@ -1050,7 +1049,7 @@ class BlockingBus(Twin):
     ) -> BlockingChannel[Any, Any]:
         """Request a stream of answers.
 
-        Use the result as an context manager and iterate: ``with bus.stream("log.tail") as lines: for line in
+        Use the result as a context manager and iterate: ``with bus.stream("log.tail") as lines: for line in
         lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler.
 
         Args:
@@ -1095,7 +1094,7 @@ class BlockingBus(Twin):
     ) -> BlockingChannel[Any, Any]:
         """Open a channel, a conversation in both directions with one handler.
 
-        Use the result as an context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
+        Use the result as a context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
         over it to receive items.
 
         Args:
@@ -1122,7 +1121,7 @@ class BlockingBus(Twin):
     ) -> BlockingBlock[BlockingPeer]:
         """Connect this bus to a server.
 
-        Use the result as an context manager, which yields the `BlockingPeer` at the other end. The arguments are those of
+        Use the result as a context manager, which yields the `BlockingPeer` at the other end. The arguments are those of
         `polybus.connect`.
 
         Raises:
@@ -1144,7 +1143,7 @@ class BlockingBus(Twin):
     ) -> BlockingBlock[BlockingListener]:
         """Accept connections at an address.
 
-        Use the result as an context manager, which yields a `BlockingListener`.
+        Use the result as a context manager, which yields a `BlockingListener`.
 
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
@@ -1174,7 +1173,7 @@ class BlockingBus(Twin):
     ) -> BlockingBlock[Recording]:
         """Record every frame of every link in both directions.
 
-        Use the result as an context manager: ``with bus.record("captures/"): ...`` The bus never waits for the
+        Use the result as a context manager: ``with bus.record("captures/"): ...`` The bus never waits for the
         disk: if the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
         'polybus[capture]'``.
 

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from .. import Bus, Context, connect
-from ..backoff import Backoff
 from ..body import JSON
 from ..errors import BusError, LocalProtocolError
 from ..integrations import unchecked_of
@@ -19,6 +18,7 @@ from ..message import Kind, Message
 from ..plugins import Admission, Gate, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter
 from ..plugins.features import ProtocolFeatures
 from ..plugins.registry import find_protocol
+from ..retry import Backoff
 from ..transports.memory import Memory
 from .faults import Faults
 

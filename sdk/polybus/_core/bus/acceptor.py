@@ -12,7 +12,6 @@ from ..._util.cancel_scopes import to_the_end
 from ..._util.certificates import warn_of_certificate
 from ..._util.misuse import entered_first
 from ..._validation import check_hosts, check_origins, check_tls, check_type, texts
-from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
 from ...plugins import (
     Admission,
@@ -26,6 +25,7 @@ from ...plugins import (
     Transport,
 )
 from ...plugins.registry import join_url, resolve_target, resolve_url
+from ...retry import Backoff
 from ...secrets import without_secrets
 from ..link.link import Link
 from ..runtime.access import Admissions

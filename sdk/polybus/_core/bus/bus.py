@@ -16,7 +16,6 @@ from ..._util.cancel_scopes import to_the_end
 from ..._util.misuse import BUS, CONNECT, SERVE, explains
 from ..._util.process import in_own_thread
 from ..._validation import check_callable, check_type, counted, shown
-from ...backoff import Backoff
 from ...errors import LocalProtocolError
 from ...events import BusEvent
 from ...limits import Limits
@@ -24,6 +23,7 @@ from ...nodes import Cluster, Node, Survey
 from ...outcomes import OutgoingHook
 from ...plugins.extensions import Recorder, RecorderStats
 from ...plugins.registry import find_protocol, make_recorder
+from ...retry import Backoff
 from ...stats import Stats
 from ...subjects import check_pattern
 from ..handlers.providers import Dependencies

@@ -29,9 +29,9 @@ from .remote_peer import RemotePeer
 if TYPE_CHECKING:
     import ssl
 
-    from ...backoff import Backoff
     from ...plugins import Connector, ProtocolAdapter
     from ...plugins.extensions import LinkReader, PublicationQueue
+    from ...retry import Backoff
     from ..handlers.lookup import HandlerLookup
     from ..peer.party import PeerParty
     from ..runtime.services import Services

@@ -21,13 +21,13 @@ from ..._util.misuse import entered_first
 from ..._util.process import in_own_thread, read_text_files
 from ..._util.sources import sources
 from ..._validation import check_tls, check_type, counted, in_one_line, seconds
-from ...backoff import Backoff
 from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from ...events import LinkRetrying
 from ...headers import check_handshake_headers
 from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
 from ...plugins.hello import backoff_told
 from ...plugins.registry import check_serves, make_recorder, resolve_target
+from ...retry import Backoff
 from ...secrets import without_secrets
 from ..link.link import Link
 from ..link.moving import next_connection

@@ -19,9 +19,9 @@ from ..peer.party import PeerParty
 from .acceptor import BusGate
 
 if TYPE_CHECKING:
-    from ...backoff import Backoff
     from ...message import Message
     from ...plugins import ProtocolAdapter
+    from ...retry import Backoff
     from ...stats import DurableStats
     from ..handlers.lookup import HandlerLookup
     from ..pubsub.pubsub import PubSub

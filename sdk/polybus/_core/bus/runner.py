@@ -19,12 +19,12 @@ from ..._util.logs import log_fields
 from ..._util.misuse import CONNECT, explains
 from ..._util.process import end_by_sigterm, ending_signals, exit_at_once
 from ..._validation import check_count, check_type, counted, seconds, shown
-from ...backoff import Backoff
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
 from ...plugins.extensions import party_of
 from ...plugins.registry import metrics_maker, resolve_url, supervise, with_tls, worker_here
+from ...retry import Backoff
 from ...secrets import without_secrets
 from .bus import Bus, parts_of
 from .dialer import Connecting, Headers

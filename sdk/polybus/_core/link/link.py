@@ -34,10 +34,10 @@ from .session_events import act_on, refuse
 from .state import TRANSITIONS, Change, Ending, State, ending_after
 
 if TYPE_CHECKING:
-    from ...backoff import Backoff
     from ...body import BodyFormat
     from ...plugins import Admission, Hear, Receiver, Role, Session, SessionOutput, Transport
     from ...plugins.extensions import LinkReader, Recorder
+    from ...retry import Backoff
     from ..runtime.runtime import Runtime
     from .ports import LinkDialer, PeerPort
     from .send_queue import SendQueue

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import anyio
 from attrs import define, field, frozen
 
-from ...backoff import Backoff
 from ...errors import AmbiguousRoute, BusError, LocalProtocolError, Unsupported, another
 from ...nodes import Start
 from ...plugins import ProtocolFeatures
 from ...plugins.extensions import Extension, Keeper
 from ...plugins.tools import check_count, check_type, log_fields, seconds, shown
-from ...retry import Retry
+from ...retry import Backoff, Retry
 from ...subjects import matches
 
 if TYPE_CHECKING:
