@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from polybus import Bus, Subject
+from polybus import Bus, Subject, asyncapi
 from polybus.asyncapi import document, page
 from polybus.asyncapi.page import policy
-from polybus.fastapi import _docs, attach
+from polybus.fastapi import attach
 from polybus.protocols import Csb, Ubre
 from tests.support import BOUND
 
@@ -97,7 +97,7 @@ async def test_the_event_loop_goes_on_while_a_document_is_made_once_for_all(monk
         assert go_on.wait(BOUND)
         return document(bus, **info)
 
-    monkeypatch.setattr(_docs, "document", slow)
+    monkeypatch.setattr(asyncapi, "document", slow)
     attach(app, shop(), docs="/bus/docs")
     found: list[int] = []
 

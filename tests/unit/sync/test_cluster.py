@@ -101,7 +101,7 @@ def test_a_thread_settles_what_it_reads_of_a_store(keeping: str) -> None:
         with bus.subscribe("sold.>", durable="audit", returns=int) as sold:
             first = sold.receive(timeout=BOUND)
             first.retry(0)
-            with pytest.raises(LocalProtocolError, match="is to come again already"):
+            with pytest.raises(LocalProtocolError, match="is to be retried already"):
                 first.ack()
             read = list[tuple[int, int]]()
             while len(read) < 3:
