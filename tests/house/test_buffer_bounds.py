@@ -70,7 +70,7 @@ BOUNDS = {
         cluster.arrivals.cut protocols.nats.cluster.nodes._nodes
     """,
     "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
-    "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.server.answers",
+    "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_server.answers",
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node._samples",
     "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
@@ -86,7 +86,7 @@ BOUNDS = {
     "512 blocks of up to 512 bytes, then it is emptied": "protocols.nats.headers.known",
     "64 deadlines, then it is emptied": "protocols.nats.codec.deadlines",
     "64 addresses": "transports._stream.dial._others",
-    "64 requests that are posted at the same time": "bindings.cloudevents_http.client._waiting",
+    "64 requests that are posted at the same time": "bindings.cloudevents_client._waiting",
     "64 workers": "runtime.workers._idle",
     "65,536 of each peer, and Limits.pending": "protocols.csb.session.pending",
     "65,536 publications, for the seconds in which a link has two connections": "link.moving._missing",
@@ -130,7 +130,7 @@ BOUNDS = {
     "Limits.peers, and the links that this bus opened": "runtime.runtime.links",
     "Limits.peers, then the oldest is forgotten": "protocols.csb.session._sent_away",
     "Limits.peers: the crowd sends the others away at once": "protocols.csb.session._numbered protocols.csb.session._parties",
-    "Limits.peers: the gate of the listener; one that is silent ends": "bindings.cloudevents_http.server._connections",
+    "Limits.peers: the gate of the listener; one that is silent ends": "bindings.cloudevents_server._connections",
     "Limits.pending": """
         peer.party.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
         protocols.nats.native._waiting protocols._uprotocol._asked
@@ -140,7 +140,7 @@ BOUNDS = {
     "Limits.queue_bytes; charged": "peer.subscription._overflow",
     "Limits.running": "peer.call_memory.answers",
     "Limits.running + waiting": "peer.inbound_calls.calls",
-    "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.server._posted",
+    "Limits.running + waiting: more are answered at once": "bindings.cloudevents_server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
     "Limits.running, waiting and channels of each peer": "bus.bridge_forwarding.calls",
@@ -178,7 +178,7 @@ BOUNDS = {
         pubsub.recipients.unconfirmed
     """,
     "one for each peer and link": "runtime.runtime._owners runtime.runtime.timed",
-    "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_http.server._leaving",
+    "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_server._leaving",
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.transport.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",

@@ -463,7 +463,7 @@ def _refusal_hint(text: str) -> str | None:
         return "compare the path with the server's URL"
     if "origin " in text:
         return "the server only accepts the origins in its origins=: leave out --header origin, or have this origin added"
-    if "of its own machine alone" in text:
+    if "on its own machine" in text:
         return "a proxy reports that this client is on another machine, and the server has no authenticate"
     if "accepts no clients" in text or "reached from other machines" in text:
         return "the server has no authenticate and can be reached from other machines: check its log"

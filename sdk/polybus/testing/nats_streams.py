@@ -79,7 +79,6 @@ class Stream:
         }
 
     def store(self, operation: NatsOperation, block: bytes, now: float) -> dict[str, Any]:
-        """Store a message and return the members of the answer."""
         self._forget(now)
         found = _ID.search(block)
         id = "" if found is None else found[1].decode().strip()
@@ -150,7 +149,6 @@ class PullConsumer:
     _sent: int = 0
 
     def begin(self, now: float) -> None:
-        """Find the first message according to the configuration."""
         policy, last = self.config.get("deliver_policy", "all"), self.stream.last
         if policy == "new":
             self._next = last + 1
@@ -231,7 +229,6 @@ class PullConsumer:
         return not wanted or self._matches(str(wanted), message.subject)
 
     def acknowledged(self, number: int, word: bytes, now: float) -> None:
-        """Handle the acknowledgement of a message."""
         given = self._given.get(number)
         if given is None:
             return
@@ -264,7 +261,6 @@ class PullConsumer:
         return min([again, *(min(pull.until, pull.beat_at) for pull in self._pulls)])
 
     def end(self) -> None:
-        """Notify waiting clients that the consumer is removed."""
         while self._pulls:
             self._say(self._pulls.popleft().inbox, "409 Consumer Deleted")
 
@@ -485,7 +481,6 @@ class _Refused(Exception):
 
 
 def _page(member: str, names: list[str], asked: Any) -> dict[str, Any]:
-    """Return a page of names from an offset, as servers do."""
     begin = asked.get("offset", 0)
     page = names[begin : begin + _PAGE]
     return {"total": len(names), "offset": begin, "limit": _PAGE, member: page}

@@ -268,7 +268,7 @@ async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone
         await post(http, event(source="//other.veh7/hmi.app/1/rpc.response"))
         assert len(bus.peers) == 2
         events = bus.events()
-        monkeypatch.setattr("polybus.bindings.cloudevents_http.server._SILENCE", -1.0)
+        monkeypatch.setattr("polybus.bindings.cloudevents_server._SILENCE", -1.0)
         seen = await next_event(events, LinkDown)
         assert seen.reason.startswith("no request for")
 
@@ -471,14 +471,14 @@ async def foreign(answer: Any) -> AsyncIterator[str]:
         (Response("gone", 404), NoHandler, "gone"),
         (Response("later", 503), Unavailable, "later"),
         (Response("late", 504), DeadlineExceeded, "deadline|time|late"),
-        (Response(status_code=202), Unavailable, "no event"),
-        (Response("<html>", 200, media_type="text/html"), RequestError, "no event"),
+        (Response(status_code=202), Unavailable, "without an event"),
+        (Response("<html>", 200, media_type="text/html"), RequestError, "without an event"),
         (Response("oops", 500), RequestError, "oops"),
         (Response("who", 401), Unauthorized, "who"),
         (Response("x" * 3_000_000, 200), Disconnected, "more than"),
-        (Response("[]", 200, media_type="application/cloudevents-batch+json"), RequestError, "to no request"),
-        (Response("{}", 200, media_type="application/cloudevents+json"), RequestError, "to no request"),
-        (Response(json.dumps(OTHERS), 200, media_type="application/cloudevents+json"), RequestError, "to no request"),
+        (Response("[]", 200, media_type="application/cloudevents-batch+json"), RequestError, "no event for this"),
+        (Response("{}", 200, media_type="application/cloudevents+json"), RequestError, "no event for this"),
+        (Response(json.dumps(OTHERS), 200, media_type="application/cloudevents+json"), RequestError, "no event for this"),
         (Response("{", 200, media_type="application/cloudevents+json"), RequestError, "is not an event"),
     ],
     ids=["429", "404", "503", "504", "202", "html", "500", "401", "endless", "none", "empty", "another's", "cut off"],

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Limits
-from polybus.bindings.cloudevents_http.server import EventsEndpoint
+from polybus.bindings.cloudevents_server import EventsEndpoint
 from polybus.bindings.http import server as _http_server
 from polybus.bindings.http.server import Application
 from polybus.bindings.jrep_http.server import ErraiEndpoint

@@ -29,7 +29,7 @@ from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
         (Forbidden("403: it does not say why"), "upgrade", "ws", "ubre", "compare the path"),
         (Forbidden("origin https://a.example is not let in"), "upgrade", "ws", "ubre", "accepts the origins in its origins="),
         (Forbidden("this server accepts no clients"), "upgrade", "ws", "ubre", "has no authenticate"),
-        (Forbidden("takes clients of its own machine alone"), "upgrade", "ws", "ubre", "a proxy reports that"),
+        (Forbidden("accepts only clients on its own machine"), "upgrade", "ws", "ubre", "a proxy reports that"),
         (Forbidden("something else"), "upgrade", "ws", "ubre", "is not allowed: ask the operator of the server"),
         (ssl.SSLCertVerificationError("certificate has expired"), "tls", "tls", "ubre", "renew the certificate"),
         (ssl.SSLCertVerificationError("certificate is not yet valid"), "tls", "tls", "ubre", "correct the clock"),

@@ -163,8 +163,6 @@ class JrepHttp:
 
 
 class CloudEventsHttp:
-    """uProtocol as CloudEvents, a `plugins.HttpBinding` without options."""
-
     option_names: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -173,14 +171,14 @@ class CloudEventsHttp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        import_module("..cloudevents_http.server" if serves else "..cloudevents_http.client", __package__)
+        import_module("..cloudevents_server" if serves else "..cloudevents_client", __package__)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        from ..cloudevents_http.client import EventsClient
+        from ..cloudevents_client import EventsClient
 
         return await EventsClient.opened(url, options.tls, options)
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        from ..cloudevents_http.server import EventsEndpoint
+        from ..cloudevents_server import EventsEndpoint
 
         return EventsEndpoint(path)

@@ -183,7 +183,6 @@ class HttpRequest(AsgiRequest):
             raise HandshakeRejected.of(refusal)
 
     async def probe(self) -> None:
-        """Raise `HandshakeRejected` unless the client would be admitted."""
         self.knock()
         try:
             await self.admission()
@@ -209,8 +208,6 @@ class HttpRequest(AsgiRequest):
 
 
 class HttpEndpoint(ABC):
-    """A `plugins.WebEndpoint` for requests, next to the WebSockets of an `AsgiWebSocket`."""
-
     def __init__(self, path: str = "/") -> None:
         self.path: str = path
         self._sockets = AsgiWebSocket(path)

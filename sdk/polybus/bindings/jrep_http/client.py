@@ -135,7 +135,6 @@ class WebSocketNegotiation:
         return ""
 
     async def _negotiate(self) -> str:
-        """Return the reason for a failure, or an empty string."""
         url, host = self._offer.url, self._options.host
         headers = self._requests.upgrade_headers(url)
         options = DialOptions(
@@ -282,7 +281,6 @@ class ErraiClient(HttpClient):
             return await self._ask("out", payload, {})
 
     async def _ask(self, name: str, payload: bytes, query: Mapping[str, str]) -> bytes:
-        """Post while holding the lock, and deliver the answer."""
         self._busy = True
         self.pause()
         answer = await self._requests.post(name, payload, query)

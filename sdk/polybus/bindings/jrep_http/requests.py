@@ -38,7 +38,6 @@ class EventReader:
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of completed events. Raises `EventTooLarge` if the rest exceeds the limit."""
         events: list[bytes] = []
         if not self._begun:
             chunk = bytes(self._rest) + chunk
@@ -102,7 +101,6 @@ class ErraiRequests:
         self._count = 0
 
     async def post(self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None = None) -> bytes:
-        """Post a payload and return the answer. Raises `ExchangeFailed` if there is none or it ends the connection."""
         status, headers, body = await self._exchange("POST", name, payload, query, patience)
         token = headers.get(_CSRF)
         if status == 403 and token:  # "repeat with this header" (notes, section 2.1)

@@ -65,8 +65,6 @@ class Tokens:
 
 
 class ErraiConnection:
-    """A `plugins.Transport` whose frames are fetched by requests."""
-
     hops = 0
 
     def __init__(self, request: HttpRequest, cookie: str, ended: Callable[[ErraiConnection], None]) -> None:
@@ -128,7 +126,6 @@ class ErraiConnection:
         return self._unread + (self._channel.transport.write_backlog() if self._channel is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Wait until the queue has been fetched, at most `Limits.close_timeout`. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
@@ -319,7 +316,6 @@ class SessionSocket:
                 self._connection.receive(frame)
 
     def closed(self, why: Closed) -> None:
-        """Detach from the session, which continues."""
         self._settle(NegotiationStage.OVER)
         if self._connection is not None:
             self._connection.channel_lost(self)
@@ -471,9 +467,6 @@ class ErraiEndpoint(HttpEndpoint):
         self._channels = SessionSockets(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
-        """Return routes for WebSockets at the path itself, session WebSockets, and addresses below it that end in
-        ``.erraiBus``.
-        """
         requests = WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))
         return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
 
@@ -597,7 +590,6 @@ def _cookie_of(request: HttpRequest) -> str:
 
 
 def _channel_url(request: HttpRequest) -> str:
-    """Return the URL of the client's WebSocket, with the host name that the client used."""
     scheme = "wss" if request.policy.tls else "ws"
     return f"{scheme}://{request.head.only('host')}{request.head.path.rpartition('/')[0]}{CHANNEL}"
 

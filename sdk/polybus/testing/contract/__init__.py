@@ -8,8 +8,8 @@ from typing import Any
 from ...plugins import ProtocolAdapter
 from ._base import Ground, ground_of, suite
 from .channels import ChannelContract, DeadlineContract
-from .links import AuthorityContract, LinkContract
-from .publications import AskedContract, PublicationContract
+from .links import AuthorizationContract, LinkContract
+from .publications import PeerSubscriptionContract, PublicationContract
 from .requests import ClientContract, FailureContract, RequestContract
 from .transport import transport_suite
 
@@ -20,10 +20,10 @@ _PARTS = (
     FailureContract,
     DeadlineContract,
     PublicationContract,
-    AskedContract,
+    PeerSubscriptionContract,
     ChannelContract,
     ClientContract,
-    AuthorityContract,
+    AuthorizationContract,
     LinkContract,
 )
 

@@ -53,8 +53,6 @@ async def echo(body: Any) -> Any:
 
 
 class Endless:
-    """A handler that runs until it is cancelled."""
-
     def __init__(self) -> None:
         self.started = anyio.Event()
         self.stopped = anyio.Event()
@@ -75,7 +73,6 @@ async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Even
 
 
 async def take(subscription: Subscription, count: int) -> list[Any]:
-    """Return the bodies of the next publications."""
     return [(await anext(subscription)).body for _ in range(count)]
 
 
@@ -91,8 +88,6 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
 
 
 class Contract:
-    """Tests of one protocol on one transport."""
-
     # Static methods of the class that `suite` creates.
     make: ClassVar[Any]
     ground: ClassVar[Any]

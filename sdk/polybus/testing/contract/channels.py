@@ -21,8 +21,6 @@ class NumberedLine:
 
 
 class ChannelContract(Contract):
-    """`stream` and `channel`, which need the extensions between polybus peers."""
-
     requires: ClassVar[tuple[str, ...]] = ("extensions",)
 
     async def test_a_stream_yields_every_item_in_order_and_ends(self) -> None:
@@ -262,8 +260,6 @@ class ChannelContract(Contract):
 
 
 class DeadlineContract(Contract):
-    """`timeout=`, scopes, and `Reply.cancel`."""
-
     async def test_a_deadline_ends_the_request_and_the_handler(self) -> None:
         handler = Endless()
         async with self.handling(handler.endless) as (bus, client, subject):

@@ -33,7 +33,6 @@ from ._base import Contract, Dial, Endless, echo, eventually, needs, next_event,
 
 
 def _named(name: str, subject: str | int) -> Bus:
-    """Return a bus with a handler that returns the bus's name."""
     bus = Bus()
 
     @bus.handle(subject)
@@ -44,8 +43,6 @@ def _named(name: str, subject: str | int) -> Bus:
 
 
 class LinkContract(Contract):
-    """Connecting, routing, draining, and losing a link."""
-
     async def test_a_peer_knows_protocol_transport_and_address(self) -> None:
         bus = Bus()
         async with self.serving(bus) as (listener, dial), dial() as client:
@@ -207,9 +204,7 @@ def _later(decide: Decide) -> Callable[[Peer, str, Any], Awaitable[bool]]:
 _plain_and_async = pytest.mark.parametrize("hook", [lambda decide: decide, _later], ids=["plain", "async"])
 
 
-class AuthorityContract(Contract):
-    """`authenticate` and `authorize`."""
-
+class AuthorizationContract(Contract):
     async def test_handlers_see_the_identity_that_authenticate_returns(self) -> None:
         shown: list[Handshake] = []
 

@@ -13,8 +13,6 @@ from ._base import Contract, eventually, needs, next_event, take
 
 
 class PublicationContract(Contract):
-    """`publish`, `subscribe` and `on`."""
-
     requires: ClassVar[tuple[str, ...]] = ("publish",)
 
     async def test_publications_of_a_client_reach_the_server_in_order(self) -> None:
@@ -202,9 +200,7 @@ class PublicationContract(Contract):
                 assert (await take(hers, 3), await take(his, 1)) == ([1, 2, 3], [2])
 
 
-class AskedContract(Contract):
-    """`Peer.subscribe`."""
-
+class PeerSubscriptionContract(Contract):
     requires: ClassVar[tuple[str, ...]] = ("publish",)
 
     async def test_a_subscription_to_a_client_receives_only_its_publications(self) -> None:

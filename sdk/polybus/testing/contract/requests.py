@@ -52,8 +52,6 @@ class AttrsUser:
 
 
 class TupleUser(NamedTuple):
-    """A typed body that is written as an array."""
-
     id: int
     name: str
 
@@ -64,7 +62,6 @@ class DictUser(TypedDict):
 
 
 def _users() -> list[tuple[Any, Any]]:
-    """Return types, each with a value."""
     fields: Any = [("id", int), ("name", str)]
     data, struct = dataclasses.make_dataclass("DataUser", fields, frozen=True), msgspec.defstruct("StructUser", fields)
     kinds: list[Any] = [AttrsUser, data, struct, TupleUser, DictUser]
@@ -77,8 +74,6 @@ def _users() -> list[tuple[Any, Any]]:
 
 
 class RequestContract(Contract):
-    """`request` and `handle`."""
-
     async def test_a_body_survives_the_round_trip(self) -> None:
         async with self.handling(echo) as (_, client, subject):
             for body in BODIES:
@@ -313,8 +308,6 @@ class KnownUser:
 
 
 class Users:
-    """Implements the contract of these tests."""
-
     def __init__(self) -> None:
         self.touched: list[int] = []
         self.watching: int = 0
@@ -340,8 +333,6 @@ class Users:
 
 
 class ClientContract(Contract):
-    """`client` and `implement`."""
-
     async def test_contract_methods_send_requests_and_return_answers(self) -> None:
         class AskedUsers(Protocol):
             @method(self.subject("user.get"))
@@ -414,8 +405,6 @@ CLASSES: dict[tuple[Code, str | None], type[errors.RequestError]] = {
 
 
 class FailureContract(Contract):
-    """Errors over the wire."""
-
     async def test_an_unexpected_exception_is_internal_and_only_its_id_is_sent(self, caplog: pytest.LogCaptureFixture) -> None:
         async def fail() -> None:
             raise ValueError("the password is hunter2")

@@ -20,8 +20,6 @@ _FORM: Any = {"reads": frozenset({"text", "binary"}), "writes": "binary", "subpr
 
 @define(eq=False)
 class FrameReceiver:
-    """A receiver that records calls."""
-
     transport: Transport
     frames: list[bytes] = field(factory=list)
     why: Closed | None = None
@@ -54,7 +52,6 @@ class FrameReceiver:
         self._news = anyio.Event()
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait until a condition on the recorded calls is true."""
         while not condition():
             await self._news.wait()
 
@@ -71,8 +68,6 @@ class FrameReceiver:
 
 @define(eq=False)
 class StubGate:
-    """A gate that admits every peer, or none."""
-
     refusal: BusError | None = None
     inside: list[FrameReceiver] = field(factory=list)
     _news: anyio.Event = field(factory=anyio.Event)
@@ -98,14 +93,11 @@ class StubGate:
 
 
 class TransportContract:
-    """Tests of one transport."""
-
     make: ClassVar[Any]
     ground: ClassVar[Any]
 
     @asynccontextmanager
     async def listening(self, door: StubGate) -> AsyncIterator[tuple[Host, Listening]]:
-        """Yield a listener and its host."""
         async with type(self).ground() as address, Bus() as bus:
             host = host_of(bus)
             options = ListenOptions(host=host, gate=door, protocol="test", **_FORM)

@@ -51,9 +51,6 @@ async def dial_with_preface(
     """Connect to a TCP address whose server sends plain text before the TLS handshake, and return that text too.
 
     `preface` is `Framing.plain_preface`. For other arguments see `dial_tcp`.
-
-    Raises:
-        ConnectFailed: If the server cannot be reached, or its text is malformed.
     """
     if preface(b"") is None:
         return await dial_tcp(url, host, port, tls, bus, name), b""

@@ -38,14 +38,7 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 async def open_websocket(
     url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
 ) -> WebSocketTransport:
-    """Connect and upgrade, at the current address of `addresses` if given.
-
-    Raises:
-        ConnectFailed: If the server cannot be reached or does not upgrade.
-        Unauthorized: If the server answers 401.
-        Forbidden: If the server answers 403.
-        LocalProtocolError: If a header belongs to the handshake or is malformed.
-    """
+    """Connect and upgrade, at the current address of `addresses` if given."""
     core, request = _request(url, options)
     address = net_address(url)
     host, port = (address.host, address.port) if addresses is None else addresses.current

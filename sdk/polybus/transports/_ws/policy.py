@@ -132,7 +132,7 @@ class UpgradeRequest:
     client: str = ""
 
     def only(self, name: str) -> str | None:
-        """Return the value of a header. Raises `HandshakeRejected` (400) if the header is repeated."""
+        """Return the value of a header that must not be repeated."""
         values = self.headers.get(name, ())
         if len(values) > 1:
             raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
@@ -140,7 +140,7 @@ class UpgradeRequest:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The query's fields, the last of each name. Raises `HandshakeRejected` (400) if there are too many."""
+        """The query's fields, the last of each name."""
         try:
             return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=200))
         except ValueError:
@@ -167,11 +167,7 @@ class OriginPolicy:
         self.check_path(upgrade.path)
 
     def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
-        """Return the sub-protocol for the answer, and `known` completed from the request.
-
-        Raises:
-            HandshakeRejected: With status 400, if there is no common sub-protocol or the query has too many fields.
-        """
+        """Return the sub-protocol for the answer, and `known` completed from the request."""
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
         if token is not None:
@@ -186,7 +182,6 @@ class OriginPolicy:
         )
 
     def check_client(self, upgrade: UpgradeRequest) -> None:
-        """Raise `HandshakeRejected` (403) if the client is on another machine, possibly behind a local proxy."""
         seen = from_outside(upgrade.client, upgrade.headers)
         if seen is not None:
             raise HandshakeRejected(
@@ -201,7 +196,6 @@ class OriginPolicy:
             raise HandshakeRejected(404, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
 
     def check_host(self, host: str | None) -> None:
-        """Raise `HandshakeRejected` for an unknown name at a loopback server (421) or a missing host (400)."""
         if not host:
             raise HandshakeRejected(400, "the Host header is missing")
         name, _ = self._host_port(host)
@@ -219,7 +213,6 @@ class OriginPolicy:
         )
 
     def check_origin(self, origin: str | None, host: str) -> None:
-        """Raise `HandshakeRejected` (403) for a page of another site."""
         if origin is None or origin in self.origins:
             return
         try:
@@ -242,11 +235,7 @@ class OriginPolicy:
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
-        """Return the sub-protocol for the answer, and the token among the offers.
-
-        Raises:
-            HandshakeRejected: With status 400, if there is no common sub-protocol.
-        """
+        """Return the sub-protocol for the answer, and the token among the offers."""
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
         if not offers:

@@ -44,11 +44,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(payload)
 
     def framed(self, frame: bytes) -> bytes | None:
-        """Return a frame's bytes, or `None` for a client, whose frames differ by their mask.
-
-        Raises:
-            TooLarge: If the frame exceeds `Limits.message`.
-        """
+        """Return a frame's bytes, or `None` for a client, whose frames differ by their mask."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return b"".join(self._framer.encode(frame)) if self._framer.server else None

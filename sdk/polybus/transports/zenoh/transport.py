@@ -44,18 +44,9 @@ _OPTIONS: Final = ("mode", "link", "connect", "listen", "scouting", "ca", "cert"
 class ZenohAddress:
     """A parsed URL.
 
-    Attributes:
-        host: Host of the node, or empty if only scouting finds other nodes.
-        port: Port of the node.
-        mode: Kind of this node. `None` is a router if it serves, otherwise a client.
-        link: Link of a locator: ``tcp``, ``tls``, ``quic``, ``ws`` or ``udp``.
-        connect: Further locators to connect to, such as ``tcp/192.0.2.7:7447``.
-        listen: Further locators to listen on.
-        scouting: Find other nodes by multicast, and be found.
-        ca: Path of the certificates that verify others.
-        cert: Path of this node's certificate.
-        key: Path of its private key.
-        config: Path of a Zenoh configuration. URL options take precedence.
+    ``host`` is empty if only scouting finds other nodes. ``mode`` is `None` for the default: a router if the node serves,
+    otherwise a client. ``connect`` and ``listen`` are further locators, such as ``tcp/192.0.2.7:7447``. ``ca``, ``cert``,
+    ``key`` and ``config`` are paths; URL options take precedence over ``config``.
     """
 
     host: str
@@ -85,11 +76,7 @@ class ZenohAddress:
         return evolve(self, port=port)
 
     def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
-        """Return the session's configuration, by Zenoh's paths.
-
-        `serves` is True to listen at the address, and False to connect to it. `patience` is the time-out of an attempt to
-        connect, in seconds.
-        """
+        """Return the session's configuration, by Zenoh's paths. `patience` limits an attempt to connect, in seconds."""
         own = (self.shown,) if self.host else ()
         listen, connect = ((*own, *self.listen), self.connect) if serves else (self.listen, (*own, *self.connect))
         settings: dict[str, Any] = {
@@ -122,7 +109,6 @@ class ZenohAddress:
 
 
 def listening_address(url: str) -> ZenohAddress:
-    """Parse a server's URL. Raises `ValueError` if `zenoh_address` does, or if the node cannot listen."""
     address = zenoh_address(url)
     if address.mode == "client":
         shown = without_secrets(url)
@@ -210,12 +196,8 @@ _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber 
 class ZenohTransport:
     """A Zenoh session.
 
-    Args:
-        address: Address to listen on or connect to.
-        fabric: Converts between samples and frames.
-        host: The bus.
-        dialled: End when the last other node is gone.
-        filters: Filters from the start, in addition to those of a new protocol session.
+    `filters` are declared from the start, in addition to those of a new protocol session. If `dialled`, the transport ends when
+    the last other node is gone.
     """
 
     __slots__ = (
@@ -445,10 +427,11 @@ class ZenohConnector:
             raise LocalProtocolError(text, protocol="zenoh")
         transport = ZenohTransport(self.address, fabric, options.host, dialled=bool(self.address.host or self.address.connect))
         try:
-            with anyio.fail_after(limits.connect_timeout + limits.handshake_timeout):
+            with anyio.fail_after(seconds := limits.connect_timeout + limits.handshake_timeout):
                 await transport.open(serves=False)
         except TimeoutError:
-            raise ConnectFailed(self.url, f"timed out after {limits.connect_timeout:g} s (Limits.connect_timeout)") from None
+            text = f"timed out after {seconds:g} s (Limits.connect_timeout and handshake_timeout)"
+            raise ConnectFailed(self.url, text) from None
         except BusError:
             raise
         except Exception as error:  # Zenoh's errors have no base class of their own
@@ -465,12 +448,6 @@ class ZenohListening:
         self._scope = anyio.CancelScope()
 
     async def begin(self) -> None:
-        """Open the session and hand it to the bus.
-
-        Raises:
-            OSError: If the node cannot listen there.
-            BusError: If the bus does not admit it.
-        """
         transport = await self._opened()
         try:
             await self._admitted(transport)
@@ -566,7 +543,6 @@ class Zenoh:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import Zenoh. Raises `ImportError` if it is not installed."""
         try:
             import zenoh  # noqa: F401  # needed soon
         except ImportError:

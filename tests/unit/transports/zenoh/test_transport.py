@@ -4,12 +4,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import pytest
 
 import polybus
-from polybus import Limits
+from polybus import ConnectFailed, Limits
+from polybus.plugins import DialOptions
 from polybus.protocols import Up
 from polybus.testing.contract.transport import FrameReceiver
-from polybus.transports.zenoh.transport import ZenohTransport, zenoh_address
+from polybus.transports.zenoh.transport import Zenoh, ZenohTransport, zenoh_address
 from tests.support import BOUND, eventually
 from tests.unit.protocols.up.test_session import published
 
@@ -85,3 +87,16 @@ async def test_a_server_whose_session_has_ended_misses_nothing_from_the_moment_i
             sent.set()
             with anyio.fail_after(BOUND):
                 assert (await anext(news)).body == "kept"
+
+
+async def test_a_session_that_never_opens_times_out_after_both_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: ZenohTransport, *, serves: bool) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(ZenohTransport, "open", never)
+    host: Any = SimpleNamespace(limits=Limits(connect_timeout=0.01, handshake_timeout=0.02), time=lambda: 0.0)
+    options = DialOptions(
+        host=host, reads=frozenset({"binary"}), writes="binary", subprotocol="up", adapter=Up(entity="//device1/10AB/3")
+    )
+    with pytest.raises(ConnectFailed, match=r"timed out after 0\.03 s \(Limits\.connect_timeout and handshake_timeout\)"):
+        await Zenoh().connector("zenoh://127.0.0.1:1").connect(options)

@@ -15,15 +15,15 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from ...errors import Code, ConnectFailed, RemoteProtocolError
-from ...message import Kind, Message
-from ...plugins import Closed, DialOptions
-from ...plugins.tools import log_fields, to_the_end
-from ...protocols.uprotocol import IdFactory, UProtocol
-from ...protocols.uprotocol.adapter import UProtocolCodec
-from ...protocols.uprotocol.http import Form, frames_of, http_of
-from ...transports.sockets import bounded
-from ..http.client import ExchangeFailed, HttpClient, shown, turned_away
+from ..errors import Code, ConnectFailed, RemoteProtocolError
+from ..message import Kind, Message
+from ..plugins import Closed, DialOptions
+from ..plugins.tools import log_fields, to_the_end
+from ..protocols.uprotocol import IdFactory, UProtocol
+from ..protocols.uprotocol.adapter import UProtocolCodec
+from ..protocols.uprotocol.http import Form, frames_of, http_of
+from ..transports.sockets import bounded
+from .http.client import ExchangeFailed, HttpClient, shown, turned_away
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -162,7 +162,7 @@ class EventsClient(HttpClient):
             except (RemoteProtocolError, ValueError, RecursionError) as error:
                 return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is not an event: {error}")]
             # Without an error, the caller would wait until the deadline.
-            return [self._undelivered(asked, Code.INTERNAL, "the server's answer has the id of another request")]
+            return [self._undelivered(asked, Code.INTERNAL, "the server's answer has no event for this request")]
         if status < 300:
             return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status} without an event")]
         code = _CODES.get(status, Code.UNKNOWN if status < 500 else Code.INTERNAL)

@@ -13,16 +13,16 @@ from typing import Any
 import anyio
 from attrs import frozen
 
-from ...errors import RemoteProtocolError, TooLarge
-from ...message import Kind, Message
-from ...plugins import Admission, Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
-from ...plugins.connections import HIGH_WATER, TransportState
-from ...protocols.uprotocol import IdFactory, UProtocol
-from ...protocols.uprotocol.events import ReturnAddress
-from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
-from ...protocols.uprotocol.names import entity_of
-from ...transports.asgi import HandshakeRejected, Send
-from ..http.server import HttpEndpoint, HttpRequest, respond
+from ..errors import RemoteProtocolError, TooLarge
+from ..message import Kind, Message
+from ..plugins import Admission, Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
+from ..plugins.connections import HIGH_WATER, TransportState
+from ..protocols.uprotocol import IdFactory, UProtocol
+from ..protocols.uprotocol.events import ReturnAddress
+from ..protocols.uprotocol.http import Form, form_of, frames_of, http_of
+from ..protocols.uprotocol.names import entity_of
+from ..transports.asgi import HandshakeRejected, Send
+from .http.server import HttpEndpoint, HttpRequest, respond
 
 _SILENCE = 90.0
 """Seconds without a request after which a peer is considered gone."""
@@ -225,8 +225,6 @@ class _Content:
 
 
 class EventsEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint` for CloudEvents in POST requests, next to WebSockets."""
-
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
         self._adapter: UProtocol = UProtocol()
@@ -234,7 +232,6 @@ class EventsEndpoint(HttpEndpoint):
         self._connections: dict[tuple[str, str, str | None], list[EventsConnection]] = {}
 
     def routes(self) -> Sequence[WebRoute]:
-        """Return routes for WebSockets and POST requests at the path itself. OPTIONS checks admission."""
         return [*super().routes(), WebRoute("", self.exchange, ("POST", "OPTIONS"))]
 
     async def listen(self, options: ListenOptions) -> Listening:
