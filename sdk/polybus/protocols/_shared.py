@@ -93,9 +93,7 @@ LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Return what is wrong with a subject, or None if it is a string of up to `limit` UTF-8 bytes without control
-    characters.
-    """
+    """Return what is wrong with a subject, or None for a string of up to `limit` UTF-8 bytes without control characters."""
     if type(value) is not str:
         return f"a subject is a string here, not {type(value).__name__}"
     if _CONTROL.search(value):

@@ -118,9 +118,9 @@ class Csb(UrlOptions):
             ``base64``. By default, the type of the value decides.
         side: ``direct``, or ``broker-server`` for a server that connects to a broker and has the broker's clients as peers.
         pool: Number of sockets that `connect` opens to the broker. The broker spreads its clients over them.
-        server: Id of this server, which clients select with their ``x-csb-server`` header. A broker also sends facts about its
-            clients to a server with an id.
-        instance: Tells the sockets of a pool from other servers with the same id. Random by default.
+        server: Id of this server. Clients select it with their ``x-csb-server`` header, and the broker also sends it facts
+            about its clients.
+        instance: Distinguishes the sockets of one pool from other servers with the same id. Random by default.
 
     Raises:
         ValueError: If a value is invalid, or an option does not apply to this side.

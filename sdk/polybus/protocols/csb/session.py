@@ -263,9 +263,7 @@ class CsbSession(QuietSession):
         return None, self._framed(frame, party)
 
     def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: CsbParty, now: float) -> list[bytes]:
-        """Add the deadline before a request by name, because the peer may handle each frame separately, and a hello after
-        it.
-        """
+        """Return a request by name with its deadline in a frame of its own before it, and a hello after it."""
         frames = [frame]
         if ttl is not None:
             frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))

@@ -175,9 +175,7 @@ class CsbWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, side: int) -> tuple[int, bytes]:
-        """Return the first byte and the payload. Empty bytes are sent as base64, because an empty binary payload means no
-        body.
-        """
+        """Return the first byte and the payload. Empty bytes are base64, because an empty binary payload means no body."""
         if not message.has_body:
             return side, b""
         raw = message.encoded(FORMATS, choose_format)

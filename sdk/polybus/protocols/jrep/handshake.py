@@ -402,7 +402,7 @@ def _associate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _greet(federation: Federation, message: Message, now: float) -> None:
-    """Handle ConnectToQueue. If it is repeated, the client lists all its subjects again."""
+    """Handle ConnectToQueue. A client that repeats it lists all its subjects again."""
     federation.renewing = federation.ready
     if federation.ready:
         for subject in list(federation.wanted):

@@ -147,9 +147,7 @@ class MessageReader:
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """Return the messages of a payload, with errors in place of malformed ones. Raises `RemoteProtocolError` if nothing is
-        readable.
-        """
+        """Return the messages of a payload, with errors in place of malformed ones, or raise if nothing is readable."""
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return self._read_parts(parts)
         try:
@@ -176,9 +174,7 @@ class MessageReader:
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """Split a long payload, even malformed JSON, so that it is not read in one turn. Raises `RemoteProtocolError` if it is
-        too large.
-        """
+        """Split a long payload, even malformed JSON, so that it is not read in one turn, or raise if it is too large."""
         if len(frame) > self._limits.payload:
             text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
             raise refuse(text, "too_large", close_code=1009)

@@ -47,7 +47,7 @@ class Method(Subject[Any, Any]):
     parameters: tuple[JavaType, ...] = field(default=(), eq=False)
 
     def given(self, body: Any) -> Any:
-        """Return the arguments, so that each is written as the type of its parameter."""
+        """Attach the parameter types to the arguments, so that each is written as the type of its parameter."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
 
 

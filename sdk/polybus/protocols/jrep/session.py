@@ -144,7 +144,7 @@ class JrepSession:
         self.federation.events.append(message)
 
     def _may_be_told(self, error_to: str) -> bool:
-        """Check that an error may be sent there. Errai's clients name ClientBusErrors, which is allowed."""
+        """Check that an error may be sent to a subject. Errai's clients name ClientBusErrors, which is allowed."""
         return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.federation.role == "server")
 
     def _echo(self, message: Message) -> None:

@@ -230,9 +230,7 @@ class NatsDialect:
     """Base class of the dialects, which interpret the messages of a connection for NATS clients or for cluster nodes."""
 
     probes: tuple[bytes, ...] = ()
-    """Frames sent with the inbox subscription, so that the server reports missing permissions before it confirms the
-    subscription.
-    """
+    """Frames sent with the inbox subscription, so that the server reports missing permissions before confirming it."""
 
     def __init__(self, connection: NatsConnection, inbox: str) -> None:
         self._connection = connection

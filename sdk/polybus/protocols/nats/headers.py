@@ -210,9 +210,7 @@ def _is_utf8(value: str) -> bool:
 
 
 def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
-    """Return the header fields of an error. A text that does not fit on a line is cut, and also sent whole as JSON in
-    `TEXT`.
-    """
+    """Return the header fields of an error. A text that does not fit on a line is cut, and sent whole in `TEXT`."""
     line = LINE_BREAK.sub(" ", text)[:_SHORT].strip(_BLANKS)
     fields = [(ERROR, line), (ERROR_CODE, str(number))]
     if line != text:

@@ -25,9 +25,7 @@ _LIMITS: Final = Limits()
 
 @frozen(eq=False, kw_only=True)
 class UbreCodec:
-    """Reads and writes one message per frame. The session uses `read` and `write`; `decode` and `encode` implement the
-    plugin.
-    """
+    """Reads and writes one message per frame. The session uses `read` and `write`, other callers `decode` and `encode`."""
 
     read: Callable[[bytes], Message]  # Reads the message of a frame. Raises only `RemoteProtocolError`.
     write: Callable[[Message, Any], bytes]  # Writes a message under an id (ignores `Message.id`). Raises as `encode`.

@@ -218,9 +218,7 @@ _MAX_NAME: Final = 0xFFFF
 
 
 class BinaryWriter:
-    """Writes binary frames, with requests in the document's dialect (`spec`), bodies as bytes (`raw`), or -1 as their length
-    (`to_the_end`).
-    """
+    """Writes binary frames. The flags stand for the options ``dialect=spec``, ``body=raw`` and ``body_length=-1``."""
 
     def __init__(self, limits: Limits, spec: bool, raw: bool, to_the_end: bool) -> None:
         self._limits = limits

@@ -75,9 +75,7 @@ class UbreSession(QuietSession):
         return output
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
-        """Return the frame of a message, and the new id of a request, notification or open, for which `Message.id` is
-        ignored.
-        """
+        """Return the frame of a message. A request, notification or open gets a new id, which is also returned."""
         kind = message.kind
         key = None
         if kind is _REQUEST or kind is _NOTIFY or kind is _OPEN:

@@ -48,8 +48,8 @@ class Up(EntityOptions):
 
     Args:
         entity: Address of this side, with its authority: ``//device1/10AB/3``.
-        peer: Address of the other side, for notifications and for requests to names that are only a number. The default is the
-            source of its first message.
+        peer: Address of the other side, for notifications and for requests to names that are only a number. By default polybus
+            takes it from the first message.
         names: Resource number of each subject (a method below 0x8000, otherwise a topic), a list with one of each, or a whole
             address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` the services of a
             proto file. A subject with a slash needs no entry.
@@ -65,8 +65,8 @@ class Up(EntityOptions):
             messages.
         per_authority: Maximum number of active requests from one authority. Further requests fail with RESOURCE_EXHAUSTED. The
             bus sees a whole fabric as one peer, so a single sender could otherwise use up all of that peer's requests.
-        max_clock_skew: Seconds by which a message with a ttl may be from the future.
-        allowance: Seconds by which a message may outlive its ttl, because clocks differ.
+        max_clock_skew: Seconds that the time in a message's id may be ahead of this clock, if the message has a ttl.
+        allowance: Extra seconds before a message expires, because clocks differ.
         clock: Returns nanoseconds since 1970.
 
     Raises:

@@ -51,9 +51,7 @@ from .wire import (
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON, ANY, OCTETS, TEXT)
 _READ: Mapping[int, BodyFormat] = {PayloadFormat.PROTOBUF_IN_ANY: ANY, PayloadFormat.JSON: JSON, PayloadFormat.TEXT: TEXT}
-"""Other formats are read as bytes, with the format in ``message.attributes``, because a bare protobuf message does not carry
-its type.
-"""
+"""Payloads in other formats are bytes: a bare protobuf message, for example, does not carry its type."""
 _WRITTEN: Final = {id(OCTETS): int(PayloadFormat.RAW), **{id(format): int(number) for number, format in _READ.items()}}
 _JSON: Final = int(PayloadFormat.JSON)
 _decode: Final = msgspec.json.Decoder().decode
@@ -401,9 +399,7 @@ MAX_TTL: Final = 2**32 - 1
 
 @frozen(eq=False, kw_only=True)
 class UpCodec:
-    """Converts between frames and messages. A message that was read has all attributes in `Message.attributes`, and an address
-    as its subject.
-    """
+    """Converts between frames and messages. After reading, `attributes` has all attributes and the subject is an address."""
 
     limits: Limits = field(factory=Limits)
     texts: bool = False  # True to send str as plain text, not as JSON

@@ -1,6 +1,6 @@
 """Maps the bus's subjects to addresses and back, with a table of names from code, a file, or a proto file (see `services`).
 
-A bare number is a resource of the peer in a request to it. Anywhere else it is a resource of this entity. A subject with a
+A bare number is a resource: in a request to the peer it belongs to the peer, anywhere else to this entity. A subject with a
 ``/`` is an address.
 """
 

@@ -33,9 +33,7 @@ _NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
 
 
 def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
-    """Return the segments of an address or pattern: five, or four with the whole entity, which may cover more than the
-    pattern.
-    """
+    """Return the five segments of an address or pattern, or four with the whole entity, which may cover more."""
     type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
     instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
     version = "*" if uri.version == ANY_VERSION else f"{uri.version:X}"

@@ -159,7 +159,7 @@ class UpSession(EntitySession):
         return False
 
     def _check_answer(self, message: UpMessage, shape: MessageShape) -> bool:
-        """Return True to accept an answer. If it has expired, its request waits until its own deadline."""
+        """Return True to accept an answer. If the answer has expired, its request waits until its own deadline."""
         key, source = message.reqid, shape.source
         sink = self._asked.get(key)
         if sink is None:

@@ -49,9 +49,7 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
-    """Converts between events and messages. A message that was read has all attributes in `Message.attributes`, and an address
-    as its subject.
-    """
+    """Converts between events and messages. After reading, `attributes` has all attributes and the subject is an address."""
 
     reader: JsonEventReader | ProtoReader
     writer: JsonEventWriter | ProtoWriter
@@ -182,7 +180,7 @@ class UProtocol(EntityOptions):
 
     Args:
         entity: Address of this side: ``//VCU.VIN/body.access/1``.
-        peer: Address of the other side, for requests to plain subjects. The default is the source of its first message.
+        peer: Address of the other side, for requests to plain subjects. By default polybus takes it from the first message.
         format: ``json`` (text) or ``protobuf`` (binary).
         mode: How strictly to read messages, which are always written strictly. ``document`` accepts the forms in the document's
             own examples: ids of any UUID version, base64 in ``data``, data without ``Any``, ``permission_level``, and addresses
@@ -201,10 +199,10 @@ class UProtocol(EntityOptions):
             logged.
         permission_level: Permission level to send with each request (``plevel``).
         sign: ``sign(data)`` returns the ``hash`` of outgoing data.
-        verify: ``verify(data, hash)`` returns True if incoming data is genuine. Otherwise the message is refused, and also if
-            it has no hash or `verify` raises an exception.
-        max_clock_skew: Seconds by which a message with a ttl may be from the future.
-        allowance: Seconds by which a message may outlive its ttl, because clocks differ.
+        verify: ``verify(data, hash)`` returns True if incoming data is genuine. If it returns False or raises an exception, or
+            if there is no hash, the message is refused.
+        max_clock_skew: Seconds that the time in a message's id may be ahead of this clock, if the message has a ttl.
+        allowance: Extra seconds before a message expires, because clocks differ.
         clock: Returns nanoseconds since 1970.
 
     Raises:

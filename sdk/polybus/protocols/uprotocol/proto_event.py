@@ -344,9 +344,7 @@ _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 
 class ProtoWriter:
-    """Writes protobuf events, or events as in up-python 1.5: `binary_data` even if it is empty, and addresses as
-    ``ce_string``.
-    """
+    """Writes protobuf events or, if `old`, those of up-python 1.5: always with `binary_data`, addresses as ``ce_string``."""
 
     def __init__(self, schema: str, old: bool) -> None:
         self._old = old

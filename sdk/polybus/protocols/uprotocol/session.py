@@ -130,7 +130,7 @@ class UProtocolSession(EntitySession):
         return True
 
     def _check_answer(self, message: EventMessage) -> bool:
-        """Return True to accept an answer. If it has expired, its request waits until its own deadline."""
+        """Return True to accept an answer. If the answer has expired, its request waits until its own deadline."""
         key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:

@@ -236,9 +236,7 @@ class ClusterNodes:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def announced(self, own: tuple[str, ...], reply: str | None, payload: bytes) -> None:
-        """Handle a hello or goodbye. `own` has the prefixes of this node's subjects, and the sender expects a hello at
-        `reply`.
-        """
+        """Handle a hello or goodbye. `own` has this node's prefixes, and the sender expects a hello at `reply`."""
         try:
             facts = _decode(payload)
         except (ValueError, RecursionError):
