@@ -24,19 +24,12 @@ _MARKS: Final = "__polybus_marks__"
 
 
 class Marks(Struct, frozen=True):
-    """The data that the decorators store on a method.
+    """The data that the decorators store on a method."""
 
-    Attributes:
-        name: Last part of the subject, if it differs from the name of the method.
-        timeout: Timeout in seconds.
-        notification: True if the method has no answer.
-        method: True if the method is decorated with `method`.
-    """
-
-    name: str | int | None = None
-    timeout: float | None = None
-    notification: bool = False
-    method: bool = False
+    name: str | int | None = None  # Last part of the subject, if it differs from the name of the method
+    timeout: float | None = None  # Seconds
+    notification: bool = False  # True if the method has no answer
+    method: bool = False  # True if the method is decorated with `method`
 
     @classmethod
     def of(cls, function: object) -> Marks:

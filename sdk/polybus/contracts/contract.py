@@ -29,31 +29,18 @@ _FOR_IMPLEMENTATIONS: Final = ("__init__", "__init_subclass__", "__subclasshook_
 
 @frozen
 class ContractMethod:
-    """One method of a contract.
+    """One method of a contract."""
 
-    Attributes:
-        name: Name with the name of the class.
-        attribute: Name without the name of the class.
-        signature: Signature without ``self``.
-        takes: Type of the body, or None if there is no body.
-        returns: Type of the answer, or of a stream's items.
-        style: Kind of call.
-        tail: Part of the subject after the prefix. An integer or a URI is a whole subject.
-        timeout: Timeout in seconds, if the contract sets one.
-        text: The docstring.
-        function: The function in the class.
-    """
-
-    name: str
-    attribute: str
-    function: Callable[..., Any]
-    signature: inspect.Signature
-    takes: Any
-    returns: Any
+    name: str  # With the name of the class
+    attribute: str  # Without the name of the class
+    function: Callable[..., Any]  # The function in the class
+    signature: inspect.Signature  # Without ``self``
+    takes: Any  # Type of the body, or None if there is no body
+    returns: Any  # Type of the answer, or of a stream's items
     style: Style
-    tail: str | int
-    timeout: float | None
-    text: str
+    tail: str | int  # Part of the subject after the prefix. An integer or a URI is a whole subject.
+    timeout: float | None  # Seconds, if the contract sets a timeout
+    text: str  # The docstring
 
     @property
     def parameter(self) -> inspect.Parameter | None:
@@ -94,19 +81,12 @@ class ContractMethod:
 
 @frozen
 class ContractPlan:
-    """A Protocol class and its methods.
-
-    Attributes:
-        name: Name of the class.
-        blocking: True if the methods are plain functions, for threads.
-        methods: In order of definition.
-        text: Docstring.
-    """
+    """A Protocol class and its methods."""
 
     name: str
-    blocking: bool
-    methods: tuple[ContractMethod, ...]
-    text: str
+    blocking: bool  # True if the methods are plain functions, for threads
+    methods: tuple[ContractMethod, ...]  # In order of definition
+    text: str  # The docstring
 
     @classmethod
     def of(cls, contract: Any) -> ContractPlan:
