@@ -1,6 +1,6 @@
-"""Describes a bus's handlers, subscriptions and publications in an AsyncAPI 3 document.
+"""Generates AsyncAPI 3 documents of a bus's handlers, subscriptions and publications.
 
-It also shows the document as an HTML page, and writes its types in TypeScript. ``polybus schema app:bus`` and
+A document can also become an HTML page or TypeScript types. ``polybus schema app:bus`` and
 ``polybus.fastapi.attach(..., docs="/bus/docs")`` use this package.
 """
 

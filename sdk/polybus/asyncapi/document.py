@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document of a bus or a contract."""
+"""Generates the AsyncAPI 3.0 document of a bus or a contract."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _ALWAYS: Final[tuple[Code, ...]] = (Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
-"""Codes of the errors that any request may get."""
+"""Error codes that any request can get."""
 _SUMMARIES: Final = {
     Code.CANCELLED: "the request was cancelled",
     Code.UNKNOWN: "the peer gave no details",
-    Code.INVALID_ARGUMENT: "the body does not fit; `detail` names each fault",
+    Code.INVALID_ARGUMENT: "the body is invalid; `detail` lists the errors",
     Code.DEADLINE_EXCEEDED: "there was no answer in time",
     Code.NOT_FOUND: "not found",
     Code.ALREADY_EXISTS: "already exists",
     Code.PERMISSION_DENIED: "the caller is not allowed",
-    Code.RESOURCE_EXHAUSTED: "too many requests at once, or a body that is too large",
+    Code.RESOURCE_EXHAUSTED: "too many requests at once, or the body is too large",
     Code.FAILED_PRECONDITION: "not possible in the current state",
-    Code.ABORTED: "another request was faster",
+    Code.ABORTED: "the request conflicts with another one",
     Code.OUT_OF_RANGE: "out of range",
     Code.UNIMPLEMENTED: "no handler",
-    Code.INTERNAL: "the handler failed; the text has an id for its log",
-    Code.UNAVAILABLE: "the server is stopping, or temporarily unavailable",
+    Code.INTERNAL: "the handler failed; the text contains an id that is also in the log",
+    Code.UNAVAILABLE: "the server is shutting down, or temporarily unavailable",
     Code.DATA_LOSS: "data loss",
     Code.UNAUTHENTICATED: "the caller is not authenticated",
 }
 _ERROR: Final[Schema] = {
     "title": "Error",
-    "description": "An error, as clients of polybus see it; its form on the wire depends on the protocol.",
+    "description": "An error as polybus clients see it. Its encoding depends on the protocol.",
     "type": "object",
     "properties": {
         "code": {"type": "string", "enum": [code.name for code in Code if code is not Code.OK]},
-        "text": {"type": "string", "description": "For people."},
-        "reason": {"type": "string", "description": "For programs: a short word within the code."},
-        "detail": {"description": "Further data about the error."},
+        "text": {"type": "string", "description": "Human-readable message."},
+        "reason": {"type": "string", "description": "Machine-readable keyword that refines the code."},
+        "detail": {"description": "Additional data about the error."},
     },
     "required": ["code"],
 }
@@ -62,26 +62,26 @@ def document(
     servers: Mapping[str, str] | None = None,
     protocol: str | None = None,
 ) -> dict[str, Any]:
-    """Describe a contract, or the handlers, subscriptions and declared publications of a bus, as AsyncAPI 3.0.
+    """Generate an AsyncAPI 3.0 document of a contract, or of a bus's handlers, subscriptions and declared publications.
 
-    The same source produces the same document on any machine. `to_text` writes the document as JSON.
+    The result is the same on every machine. Use `to_text` to write it as JSON.
 
     Args:
-        source: A `Bus`, with its current handlers and `Bus.publishes`, or a contract (a Protocol class).
+        source: A `Bus` with its current handlers and `Bus.publishes`, or a contract (a Protocol class).
         title: Title of the document.
-        version: Version of the program that is described.
-        description: Description in Markdown. The default is the docstring of the contract.
-        prefix: Prefix of a contract, as for `Bus.implement`.
-        servers: Maps server names to URLs: ``{"production": "ubre+wss://example.org/bus"}``
-        protocol: Write bindings for this protocol if there are no servers.
+        version: Version of the API.
+        description: Markdown text. Defaults to the docstring of the contract.
+        prefix: Subject prefix of a contract, as in `Bus.implement`.
+        servers: Server URLs by name, for example ``{"production": "ubre+wss://example.org/bus"}``.
+        protocol: Protocol for the bindings if there are no servers.
 
     Raises:
-        TypeError: The source is neither a bus nor a contract, or an argument has the wrong type.
-        ValueError: The URL of a server is invalid.
+        TypeError: If the source is neither a bus nor a contract, or an argument has the wrong type.
+        ValueError: If the URL of a server is invalid.
     """
     check_given(title, str, "title", "title='Orders'")
     check_given(version, str, "version", "version='1.4.0'")
-    check_given(description, str, "description", "description='What the shop can be asked.'")
+    check_given(description, str, "description", "description='Orders and payments.'")
     check_type(servers, Mapping, "servers", "servers={'production': 'ubre+wss://example.org/bus'}")
     check_type(protocol, str, "protocol", "protocol='ubre'")
     if protocol is not None:
@@ -101,7 +101,7 @@ def document(
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON. The same document always results in the same text."""
+    """Return a document as JSON. The text is always the same for the same document."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -111,7 +111,7 @@ def _reference(*path: str) -> dict[str, str]:
 
 @frozen
 class _Address:
-    """A subject or pattern in AsyncAPI's syntax: each wildcard is a parameter with a description."""
+    """A subject or pattern in AsyncAPI syntax, where each wildcard is a parameter with a description."""
 
     text: str
     parameters: dict[str, str]
@@ -255,7 +255,7 @@ class _Builder:
         return _reference("channels", channel, "messages", key)
 
     def _reply(self, operation: Operation, key: str, words: Docstring) -> dict[str, Any]:
-        """Return the reply of an operation. The request contains the reply's address, in the form that the protocol uses."""
+        """Return the reply of an operation, whose address is in the request."""
         channel = self._channel_keys.free(f"{key}.reply")
         self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
         name = "answer" if operation.style == "request" else "reply_item"
@@ -289,7 +289,7 @@ class _Builder:
 
 
 def _tag(subject: str | int) -> str:
-    """Return the first word of a subject, which groups operations."""
+    """Return the first token of a subject, by which operations are grouped."""
     if isinstance(subject, int):
         return ""
     parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")
@@ -312,7 +312,7 @@ def _title(schema: Schema) -> str:
 
 
 def servers_of(urls: Iterable[str]) -> dict[str, str]:
-    """Name servers after their protocol and transport. Duplicates get a number."""
+    """Name servers after their protocol and transport. Duplicates are numbered."""
     found: dict[str, str] = {}
     for url in urls:
         name = url.partition("://")[0].replace("+", "-")

@@ -1,7 +1,7 @@
-"""The operations of a document: the handlers, subscriptions and publications of a bus, or the methods of a contract.
+"""Collects operations: the handlers, subscriptions and publications of a bus, or the methods of a contract.
 
-Each operation has its types, and a summary, a description and errors from its docstring. It also has bindings for the protocols
-of the servers. AsyncAPI defines bindings for ws, http and nats; the names of all others begin with ``x-``.
+Summary, description and errors come from the docstring. AsyncAPI defines bindings for ws, http and nats; all other names
+start with ``x-``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Docstring:
     Attributes:
         summary: The first sentence, or the first line.
         description: The rest of the text before the sections.
-        parameters: Maps each parameter to its text.
-        raises: Maps each error code to its text.
+        parameters: Text by parameter.
+        raises: Text by error code.
     """
 
     summary: str
@@ -45,7 +45,7 @@ class Docstring:
 
     @classmethod
     def of(cls, text: str) -> Docstring:
-        """Parse a docstring in Google's style."""
+        """Parse a Google-style docstring."""
         clean = inspect.cleandoc(text) + "\n"
         sections = {found["title"]: found["text"] for found in _SECTION.finditer(clean)}
         rest = _SECTION.sub(lambda found: "" if found["title"] in _LEFT_OUT else found[0], clean).strip()
@@ -59,7 +59,7 @@ class Docstring:
 
 
 def code_of(name: str) -> Code | None:
-    """Return the code of an error class such as ``NotFound``, or of a code's name. Returns None for other errors."""
+    """Return the code of an error class such as ``NotFound``, or of a code's name, and None for other names."""
     name = name.rpartition(".")[2]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
@@ -69,7 +69,7 @@ def code_of(name: str) -> Code | None:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """Return the entries of a section. A line that is indented further continues the previous one."""
+    """Parse the entries of a section. A line that is indented further continues the previous entry."""
     entries: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(section).splitlines():
@@ -84,12 +84,12 @@ def _entries(section: str) -> dict[str, str]:
 
 @frozen
 class Described:
-    """A bus or a contract, along with its operations.
+    """The operations of a bus or a contract.
 
     Attributes:
-        operations: The operations, ordered by subject.
+        operations: Ordered by subject.
         text: Docstring of the contract.
-        guarded: True if peers need permission.
+        guarded: True if peers require permission.
     """
 
     operations: tuple[Operation, ...]
@@ -101,11 +101,11 @@ class Described:
         """Read a bus or a contract.
 
         Raises:
-            TypeError: It is neither a bus nor a contract, the contract is invalid, or a bus is given along with a prefix.
+            TypeError: If it is neither a bus nor a contract, the contract is invalid, or a prefix is given for a bus.
         """
         if isinstance(source, Bus):
             if prefix:
-                raise TypeError(f"prefix={prefix!r} is for a contract: a bus already has its subjects")
+                raise TypeError(f"prefix={prefix!r} is only for contracts: the subjects of a bus are complete")
             return cls(_sorted(operations_of(source)), guarded=is_guarded(source))
         if isinstance(get_origin(source) or source, type):
             contract = ContractPlan.of(source)
@@ -127,10 +127,10 @@ _HTTP: Final = ("http", "https")
 
 
 def server_of(url: str) -> dict[str, Any]:
-    """Return the server object for a URL, without the URL's secrets.
+    """Return the server object for a URL, without its secrets.
 
     Raises:
-        ValueError: The URL does not belong to a server.
+        ValueError: If the URL has no host.
     """
     protocol, transport, address = _parts(url)
     parts = urlsplit(address)
@@ -145,7 +145,7 @@ def server_of(url: str) -> dict[str, Any]:
         made["pathname"] = parts.path
     made["protocol"] = "nats" if protocol == "nats" else transport if transport in _WS + _HTTP else f"{protocol}+{transport}"
     if transport in ("wss", "https", "tls"):
-        made["description"] = "encrypted by TLS"
+        made["description"] = "encrypted with TLS"
     made["x-polybus-protocol"] = protocol
     made["x-polybus-transport"] = transport
     return made
@@ -158,12 +158,11 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def wires_of(urls: list[str]) -> list[tuple[str, str]]:
-    """Return the protocol and transport of each URL, each pair only once."""
+    """Return the distinct pairs of protocol and transport."""
     return sorted({_parts(url)[:2] for url in urls})
 
 
 def channel_binding(url: str) -> dict[str, Any]:
-    """Return the bindings of channels at a server."""
     _, transport, _ = _parts(url)
     if transport not in _WS:
         return {}
@@ -171,7 +170,6 @@ def channel_binding(url: str) -> dict[str, Any]:
 
 
 def operation_binding(operation: Operation, wires: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return the bindings of an operation for these protocols and transports."""
     made: dict[str, Any] = {}
     if operation.group is not None or operation.durable is not None or any(protocol == "nats" for protocol, _ in wires):
         made["nats"] = {"bindingVersion": "0.1.0"} | ({} if operation.group is None else {"queue": operation.group})

@@ -1,4 +1,4 @@
-// The page of an AsyncAPI document: it is searched, the document is saved, and requests are sent where the server allows it.
+// The script of the page: searching, saving the document and, if the server allows it, sending requests.
 {
   const every = (selector, within = document) => [...within.querySelectorAll(selector)]
   document.documentElement.classList.add("js")
@@ -34,7 +34,7 @@
       search()
     }
   })
-  // On a wide screen the list is always there; on a narrow one it is opened.
+  // The list is always open on a wide screen, and folded on a narrow one.
   const list = document.querySelector("nav details")
   const wide = matchMedia("(min-width: 60rem)")
   const unfold = () => {
@@ -54,7 +54,7 @@
     event.target.href = URL.createObjectURL(new Blob([text], { type: "application/json" }))
   })
 
-  // -- trying it, by polybus.js, which stands above where the page is live ------------------------------------------------------
+  // -- trying it, with polybus.js, which a live page includes above ------------------------------------------------------------
 
   const live = document.body.dataset.live
   const KEPT = 200
@@ -94,7 +94,7 @@
       if (detail !== undefined && detail !== null) show(detail)
     }
 
-    // Each of them ends when there is nothing more to come.
+    // Each one returns when nothing more follows.
     const styles = {
       async request(at, name, body) {
         const value = await at.request(name, body)
@@ -145,7 +145,7 @@
       try {
         body = text && text.value.trim() ? JSON.parse(text.value) : undefined
       } catch (error) {
-        state(`This is no JSON: ${error.message}`, true)
+        state(`This is not JSON: ${error.message}`, true)
         return
       }
       const name = subject.replace(/\{(\w+)\}/g, (_, parameter) => form.elements[`in-${parameter}`].value.trim())

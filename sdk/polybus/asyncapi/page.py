@@ -1,7 +1,4 @@
-"""Shows a document as an HTML page in a single file.
-
-The page needs no network. It has a search field, works on desktops and phones, and has a light and a dark theme.
-"""
+"""Renders a document as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -28,35 +25,35 @@ _STYLES: Final = {
     "publication": ("listens", "receives publications"),
     "sent": ("publishes", "publishes to subscribers"),
 }
-_ALWAYS: Final = "Every request can also fail with"
+_ALWAYS: Final = "Errors of every request"
 _NAME: Final = re.compile(r"\{\w+\}")
 _CODE: Final = re.compile(r"``(.+?)``|`(.+?)`")
 _BULLET: Final = re.compile(r"^[*-] +")
 
 
 def page(document: Part, *, live: str | None = None) -> str:
-    """Return an HTML page that shows a document.
+    """Render a document as an HTML page.
 
     Args:
-        document: The document to show, as returned by the function `document`.
-        live: Address of the bus, relative to the page. If it is given, readers can send requests from the page. At this address
-            the bus must speak UBRE in JSON on a WebSocket.
+        document: A document as returned by `polybus.asyncapi.document`.
+        live: Address of the bus, relative to the page, so that readers can send requests from the page. The bus must serve UBRE
+            in JSON over WebSocket there.
 
     Raises:
-        TypeError: `document` was not returned by the function `document`, or `live` is not a string.
+        TypeError: If `document` is not such a document, or `live` is not a string.
     """
     check_type(live, str, "live", "live='../bus'")
     given: Any = document
     operations = given.get("operations") if isinstance(given, Mapping) else None
     if not isinstance(operations, Mapping) or not all("x-polybus-style" in one for one in operations.values()):
-        raise TypeError(f"page({shown(document)}): pass a document made by polybus, as in page(document(bus))")
+        raise TypeError(f"page({shown(document)}): pass a document that polybus has generated, as in page(document(bus))")
     return _Page(document, live).write()
 
 
 def policy(page: str) -> str:
-    """Return the Content-Security-Policy of a page.
+    """Return a page's Content-Security-Policy.
 
-    It allows the page's own style and script and, with `live`, WebSockets to the page's own server.
+    It allows the page's own style and script and, if the page is live, WebSocket connections to its own server.
     """
     hashes = {
         name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}{more}>(.*?)</{name}>", page, re.S))
@@ -213,12 +210,12 @@ class _Page:
 
     def _bodies(self, operation: Part, style: str) -> str:
         asked = self._body(
-            {"channel": "Takes items of", "publication": "Receives", "sent": "Sends"}.get(style, "Takes"),
+            {"channel": "Incoming items", "publication": "Receives", "sent": "Sends"}.get(style, "Body"),
             operation["messages"][0],
         )
         if "reply" not in operation:
             return asked
-        given = self._body("Gives" if style == "request" else "Gives items of", operation["reply"]["messages"][0])
+        given = self._body("Answer" if style == "request" else "Items", operation["reply"]["messages"][0])
         return f'<div class="columns"><div>{asked}</div><div>{given}</div></div>'
 
     def _body(self, words: str, reference: Part) -> str:
@@ -238,7 +235,7 @@ class _Page:
         codes = [message["name"] for message in messages if _is_error(message)]
         rows = [self._error(code, named[code]) for code in codes if code in named]
         others = "".join(self._error(code, "") for code in codes if code not in named)
-        text = f'<h4>Refuses with</h4><table class="errors">{"".join(rows)}</table>' if rows else ""
+        text = f'<h4>Errors</h4><table class="errors">{"".join(rows)}</table>' if rows else ""
         return f'{text}<details><summary>{_ALWAYS}</summary><table class="errors">{others}</table></details>'
 
     def _error(self, code: str, said: str) -> str:
@@ -257,7 +254,7 @@ class _Page:
             for name, binding in bindings.items()
             if set(binding) != {"bindingVersion"}
         )
-        return f"<details><summary>On the wire</summary><table>{rows}</table></details>" if rows else ""
+        return f"<details><summary>Bindings</summary><table>{rows}</table></details>" if rows else ""
 
     def _attempt(self, operation: Part, channel: Part, style: str) -> str:
         if self._live is None or style == "channel" or not isinstance(channel.get("x-polybus-subject", ""), str):
@@ -274,10 +271,10 @@ class _Page:
         if message["payload"] != {"type": "null"}:
             shown = json.dumps(message.get("examples", [{"payload": None}])[0]["payload"], indent=2, ensure_ascii=False)
             rows = min(12, shown.count("\n") + 1)
-            label = f"the body for {escape(address)}, in JSON"
+            label = f"JSON body for {escape(address)}"
             body = f'<textarea rows="{rows}" spellcheck="false" aria-label="{label}">{escape(shown)}</textarea>'
         stop = '<button type="button" class="plain stop" hidden>Stop</button>' if style == "stream" else ""
-        verb = {"publication": "Publish", "notification": "Tell", "stream": "Open"}.get(style, "Ask")
+        verb = {"publication": "Publish", "notification": "Notify", "stream": "Open"}.get(style, "Send")
         return (
             f'<form class="try" data-style="{style}" data-subject="{escape(address)}"><h4>Try it</h4>{inputs}{body}'
             f'<button type="submit">{verb}</button>{stop}{_ANSWER}</form>'
@@ -296,7 +293,7 @@ class _Page:
         )
 
     def _fields(self, schema: Part) -> str:
-        """Return a table of the members of an object, or of the items of a tuple."""
+        """Render the members of an object or the items of a tuple as a table."""
         items = schema.get("items")
         if isinstance(items, list):
             rows = "".join(
@@ -324,7 +321,7 @@ class _Page:
         return "".join(f'<span class="note">{one}</span>' for one in (*remarks, *([", ".join(limits)] if limits else [])))
 
     def _type(self, schema: Any) -> str:
-        """Return the description of a type, with links to the named types in it."""
+        """Render a type, with links to named types."""
         if not isinstance(schema, dict) or not schema:
             return "anything"
         if "$ref" in schema:
@@ -357,11 +354,11 @@ _LIMITS: Final = {
     "maximum": "at most",
     "exclusiveMinimum": "more than",
     "exclusiveMaximum": "less than",
-    "minLength": "characters at least",
-    "maxLength": "characters at most",
-    "minItems": "items at least",
-    "maxItems": "items at most",
-    "pattern": "like",
+    "minLength": "minimum length",
+    "maxLength": "maximum length",
+    "minItems": "minimum number of items",
+    "maxItems": "maximum number of items",
+    "pattern": "matches",
 }
 
 
@@ -387,7 +384,6 @@ def _note(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Return a line of prose with inline code as HTML."""
     parts = []
     end = 0
     for found in _CODE.finditer(text):
@@ -411,8 +407,8 @@ def _prose(text: str) -> str:
 
 
 _ACCESS: Final = """<details class="access"><summary>Requests from this page</summary>
-<p class="fact">They go over the bus of this server, as from any other program: with your cookies, and only where you may.</p>
-<div class="try"><label>A token, where the server wants one; it is forgotten with the page
+<p class="fact">They use this server's bus, with your cookies and permissions, like those of any other client.</p>
+<div class="try"><label>Token, if the server requires one (not stored after you leave the page)
 <input id="token" type="password" autocomplete="off"></label></div></details>"""
 
 _ANSWER: Final = '<output class="answer" aria-live="polite"></output>'
@@ -432,7 +428,7 @@ _PAGE: Final = """<!doctype html>
 <style>{style}</style>
 </head>
 <body{attributes}>
-<a class="skip" href="#main">To the operations</a>
+<a class="skip" href="#main">Skip to the operations</a>
 <div class="side">
 <h1>{title}</h1>
 <p class="version">version {version} · <a id="save" href="#" download="asyncapi.json">AsyncAPI</a></p>
@@ -444,7 +440,7 @@ _PAGE: Final = """<!doctype html>
 {intro}{access}{servers}
 {operations}
 <section data-group{has_schemas}><h2>Types</h2>{schemas}</section>
-<footer>Made by polybus from the code.</footer>
+<footer>Generated by polybus.</footer>
 </main>
 <script type="application/json" id="document">{document}</script>
 <script type="module">{script}</script>

@@ -1,7 +1,4 @@
-"""Creates JSON schemas of Python types in the dialect of AsyncAPI 3 (draft 07).
-
-msgspec creates the schemas, and pydantic those of its models.
-"""
+"""Creates JSON schemas of Python types, with msgspec and pydantic, in the dialect of AsyncAPI 3 (draft 07)."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Keys:
-    """Assigns unique keys to parts of one kind."""
+    """Assigns unique keys."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """Reserve a key that resembles a name. If the key is already in use, a number is added."""
+        """Reserve a key that resembles a name, with a number if the name is taken."""
         clean = key = _UNSAFE.sub("_", name).strip("_") or "empty"
         number = self._last.get(clean, 1)
         while key in self._taken:
@@ -45,15 +42,15 @@ _Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
 OMITS: Final = "x-polybus-omits-defaults"
-"""Member of the schema of a class that omits default values when it is written."""
+"""Keyword in the schema of a class that omits default values when it is written."""
 
 
 class Schemas:
-    """The schemas of the types in one document, including types that these refer to.
+    """The schemas of all types in a document.
 
     Args:
         read: Types that are read.
-        written: Types that are written. A model may use other names for its members when it is written.
+        written: Types that are written, because the members of a model may have other names then.
     """
 
     def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
@@ -71,7 +68,7 @@ class Schemas:
         self.components = {name: self.components[name] for name in sorted(self.components)}
 
     def of(self, kind: Any, *, written: bool = False) -> Schema:
-        """Return the schema of one of the types, as it is read or written."""
+        """Return the schema of a type, as it is read or written."""
         return self._of[_key(kind), "serialization" if written else "validation"]
 
     def _add(
@@ -82,11 +79,11 @@ class Schemas:
             try:
                 schemas_of([(kind, mode)])
                 readable.append((kind, mode))
-            except Exception:  # a library's type with an adapter: no schema available
+            except Exception:  # a type of a library, which an adapter reads
                 self._of[_key(kind), mode] = {"description": f"{_name(kind)}, which JSON Schema cannot describe"}
         try:
             made = [(readable, *schemas_of(readable))]
-        except KeyError:  # two classes whose names differ only in non-ASCII letters
+        except KeyError:  # the names of two classes differ only in non-ASCII letters
             made = [([one], *schemas_of([one])) for one in readable]
         for group, schemas, components in made:
             names = {name: self.keys.free(name) for name in components}
@@ -96,7 +93,7 @@ class Schemas:
 
 
 def _key(kind: Any) -> Any:
-    """Return the key of a type: the type itself, or its `id` if it has no hash, like ``Annotated[int, {"unit": "m"}]``."""
+    """Return the type itself, or its `id` if it is not hashable, like ``Annotated[int, {"unit": "m"}]``."""
     try:
         hash(kind)
     except TypeError:
@@ -107,7 +104,7 @@ def _key(kind: Any) -> Any:
 def _is_read_by_pydantic(kind: Any) -> bool:
     try:
         return is_read_by_pydantic(kind)
-    except Exception:  # it has an unknown name, or no library reads it
+    except Exception:  # it contains an unknown name, or no library can read it
         return False
 
 
@@ -125,7 +122,7 @@ def _structs(kinds: list[Any]) -> set[type[msgspec.Struct]]:
         one = waiting.pop()
         if isinstance(one, (tuple, list)):
             waiting.extend(one)
-        elif isinstance(one, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(one) not in seen:  # it may contain itself
+        elif isinstance(one, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(one) not in seen:  # types can be recursive
             seen.add(id(one))
             waiting.extend(getattr(one, name) for name in one.__struct_fields__)
             if isinstance(one, msgspec.inspect.StructType):
@@ -134,7 +131,7 @@ def _structs(kinds: list[Any]) -> set[type[msgspec.Struct]]:
 
 
 def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schema]]:
-    from pydantic import TypeAdapter  # installed: the types contain something of its own
+    from pydantic import TypeAdapter  # installed, because the types contain pydantic types
     from pydantic.json_schema import GenerateJsonSchema
 
     class AsWritten(GenerateJsonSchema):
@@ -152,11 +149,11 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")
-"""Keywords that contain values of the schema's type, not schemas."""
+"""Keywords with values of the type instead of schemas."""
 
 
 def draft_07(schema: Any) -> Any:
-    """Convert a schema from draft 2020-12 to draft 07. Leaves out values that JSON lacks, such as an infinite default."""
+    """Convert a schema from draft 2020-12 to draft 07, without values that JSON does not support, such as infinity."""
     if isinstance(schema, list):
         return [draft_07(one) for one in schema]
     if not isinstance(schema, dict):
@@ -189,7 +186,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _is_made_up(schema: Schema) -> bool:
-    """Return True for a docstring that Python has generated for a class: ``User(id, name)``."""
+    """Return True for a generated docstring such as ``User(id, name)``."""
     return bool(schema.get("title")) and schema["description"].startswith(f"{schema['title']}(")
 
 
@@ -229,20 +226,20 @@ _TEXTS: Final = {
 
 
 class _Endless(Exception):
-    """Raised if an example would contain itself endlessly."""
+    """The example would be infinite."""
 
 
 def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> Any:
-    """Return an example of a schema that can also be read as its type, or None if there is none."""
+    """Return an example of a schema that its type accepts, or None."""
     try:
         made = example(schema, components)
         return None if made is None or convert(made, kind) is None else made
-    except Exception:  # a pattern, a check of the application, or any error of a library
+    except Exception:  # for example a pattern, or a check by the application
         return None
 
 
 def example(schema: Any, components: dict[str, Schema], within: tuple[str, ...] = ()) -> Any:
-    """Return an example with the shape of a schema, or None if it would contain itself endlessly."""
+    """Return an example of a schema, or None if it would be infinite."""
     try:
         return _value(schema, components, within)
     except _Endless:
@@ -285,7 +282,6 @@ def _value(schema: Any, components: dict[str, Schema], within: tuple[str, ...]) 
 
 
 def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str, ...]) -> Any:
-    """Return an example of the first choice that is finite."""
     for one in choices:
         with suppress(_Endless):
             return _value(one, components, within)
@@ -293,7 +289,7 @@ def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str,
 
 
 def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Return examples of the members that are required, have no default, or identify the object."""
+    """Yield examples of members that are required, have no default, or identify the object."""
     wanted = schema.get("required", [])
     for name, one in schema.get("properties", {}).items():
         if name in wanted:

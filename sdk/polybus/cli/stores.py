@@ -64,7 +64,7 @@ async def _administration(url: str, tls: Tls) -> AsyncIterator[Administration]:
     cluster = cluster_of(url, tls=tls)
     if cluster is None:
         raise UsageError(
-            f"{url} is not a cluster: its URL has a name after the host, as in nats+tcp://127.0.0.1:4222/shop, or is auto"
+            f"{url} does not name a cluster: add the name, as in nats+tcp://127.0.0.1:4222/shop, or use auto"
         )
     async with hasty_bus(10.0, cluster, _LARGEST) as bus:
         yield Administration.of(bus)
@@ -79,8 +79,8 @@ async def _letters_at(url: str, tls: Tls) -> AsyncIterator[Letters]:
     adapter: Any = resolve_url(url)[0]
     if not getattr(adapter, "dead_letters", ""):
         raise UsageError(
-            f"{url} is not a cluster: its URL has a name after the host, as in nats+tcp://127.0.0.1:4222/shop, or is auto. For "
-            "an external stream, name the prefix of its dead letters: nats+tcp://127.0.0.1:4222?dead_letters=dead.orders"
+            f"{url} does not name a cluster: add the name, as in nats+tcp://127.0.0.1:4222/shop, or use auto. For an external "
+            "stream, add the prefix of its dead letters: nats+tcp://127.0.0.1:4222?dead_letters=dead.orders"
         )
     from ..cluster.durable.foreign import letters_of
 

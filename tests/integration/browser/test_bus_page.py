@@ -115,7 +115,7 @@ async def attempt(tab: Tab, subject: str, body: str | None = None, **parameters:
 async def test_a_request_is_answered_with_the_body_that_stands_there_or_another_and_what_is_no_json_is_not_sent(
     reader: Tab, chromium: Browser, served: Served
 ) -> None:
-    assert (await attempt(reader, "user.get", "{id")).startswith("This is no JSON")
+    assert (await attempt(reader, "user.get", "{id")).startswith("This is not JSON")
     assert served.bus.peers == []
     await reader.visit(served.url)
     assert '"name": "Ann"' in await attempt(reader, "user.get")

@@ -119,7 +119,7 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
             "polybus: --max-bytes '1X': use a number of bytes, such as 500M or",
         ),
         (["store", "add", "{url}", "a b", "a.>"], "polybus: Store('a b'): 1 to 100 letters, digits, '-' and '_'"),
-        (["store", "list", "{bare}"], "is not a cluster: its URL has a name after the host"),
+        (["store", "list", "{bare}"], "does not name a cluster: add the name"),
     ],
 )
 @pytest.mark.parametrize("keeping", ["debian"], indirect=True)
@@ -213,7 +213,7 @@ def test_dead_letters_of_a_stream_of_others_from_the_shell(keeping: NatsServer, 
     assert run("dead", "drop", url, "--all", "--yes") == (0, "0 dead letters dropped\n", "")
     assert run("dead", "list", url) == (0, "no dead letters\n", "")
     status, _, err = run("store", "list", url)
-    assert (status, "is not a cluster" in err) == (2, True)
+    assert (status, "does not name a cluster" in err) == (2, True)
 
 
 @pytest.mark.parametrize("command", [["store", "list"], ["dead", "list"], ["dead", "retry", "--all"]])

@@ -337,7 +337,7 @@ def test_what_is_neither_bus_nor_contract_is_an_error() -> None:
         document("shop")
     with pytest.raises(TypeError, match="UsersInMemory"):
         document(UsersInMemory)
-    with pytest.raises(TypeError, match="prefix='user' is for a contract"):
+    with pytest.raises(TypeError, match="prefix='user' is only for contracts"):
         document(Bus(), prefix="user")
     with pytest.raises(TypeError, match="version="):
         document(Bus(), version=2)  # type: ignore[arg-type]

@@ -134,8 +134,8 @@ def test_a_subject_that_begins_with_error_is_no_error() -> None:
     bus.handle("error.report")(report)
     bus.on("error.*")(report)
     text = Reader(page(document(bus), live="bus")).text
-    assert "Takes string Gives integer" in text
-    assert "Unavailable UNAVAILABLE the server is stopping" in text
+    assert "Body string Answer integer" in text
+    assert "Unavailable UNAVAILABLE the server is shutting down" in text
 
 
 def test_the_address_of_a_live_page_is_text(shop: dict[str, Any]) -> None:
@@ -148,5 +148,7 @@ FOREIGN: Any = {"asyncapi": "3.0.0", "info": {}, "channels": {}, "operations": {
 
 @pytest.mark.parametrize("wrong", [Bus(), {}, {"asyncapi": "3.0.0"}, FOREIGN, "{}", None])
 def test_a_page_is_made_of_a_document(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"page\(.*\): pass a document made by polybus, as in page\(document\(bus\)\)"):
+    with pytest.raises(
+        TypeError, match=r"page\(.*\): pass a document that polybus has generated, as in page\(document\(bus\)\)"
+    ):
         page(wrong)
