@@ -120,8 +120,8 @@ BOUNDS = {
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
     "Limits.peers": """
         bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
-        link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.participants.clients
-        broker.participants.held broker.registry.servers broker.registry._slow cluster.arrivals._clients
+        link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.registry.held
+        broker.registry.servers broker.registry._slow cluster.arrivals._clients
         cluster.arrivals._names cluster.arrivals._newcomers cluster.handover._parked cluster.handover._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",

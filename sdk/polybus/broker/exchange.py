@@ -13,8 +13,7 @@ from ..errors import Code, TooLarge
 from ..protocols.csb import wire
 from . import frames
 from .frames import BROKER, HEAD
-from .participants import BrokerClient, Event, Server, Stage
-from .registry import SLOW, ClientRegistry
+from .registry import SLOW, BrokerClient, ClientRegistry, Event, Server, Stage
 
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30

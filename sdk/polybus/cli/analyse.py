@@ -29,9 +29,8 @@ from ..capture.errors import CaptureError
 from ..plugins.tools import counted, in_one_line, shown_duration
 from ..protocols.up import names_in
 from .bridge import read_routes, text_of
-from .options import Json, argument, duration, flag, option
+from .options import Json, argument, duration, flag, json_line, option
 from .problems import PeerError, UsageError
-from .values import json_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

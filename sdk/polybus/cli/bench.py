@@ -22,10 +22,22 @@ from ..demo.children import leave_with_parent
 from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..plugins.tools import without_secrets
 from ..testing import pair
-from .options import Header, Tls, Wait, argument, connects, duration, flag, option
+from .options import (
+    Header,
+    Tls,
+    Wait,
+    argument,
+    connecting,
+    connects,
+    duration,
+    flag,
+    json_line,
+    option,
+    parse_body,
+    parse_subject,
+)
 from .problems import PeerError, UsageError, unwrapped
 from .show import Printer
-from .values import connecting, json_line, parse_body, parse_subject
 
 ECHO = "bench.echo"
 ONE_WAY = "bench.one_way"

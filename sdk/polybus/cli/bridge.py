@@ -19,10 +19,9 @@ from ..errors import BusError
 from ..integrations import parts_of
 from ..plugins.registry import with_tls
 from ..plugins.tools import without_secrets
-from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option
+from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, client_tls, dialling, option, server_tls
 from .problems import UsageError, announce, unwrapped
 from .serve import imported
-from .values import client_tls, dialling, server_tls
 
 _KEYS = ("source", "target", "kinds", "reverse", "request", "reply", "headers")
 _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)

@@ -10,9 +10,8 @@ from typing import Annotated
 import anyio
 
 from .. import Broker
-from .options import Cert, Insecure, Key, Origin, duration, option
+from .options import Cert, Insecure, Key, Origin, duration, option, server_tls
 from .problems import PeerError, announce
-from .values import server_tls
 
 
 def broker(

@@ -19,9 +19,29 @@ from rich.console import Console
 from .. import capture
 from ..plugins.registry import has_tls, resolve_target, split_url, with_tls
 from ..plugins.tools import counted, in_one_line, shown_duration
-from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, group, option
+from .options import (
+    Ca,
+    Folder,
+    Header,
+    Insecure,
+    Json,
+    Key,
+    OwnCert,
+    Tls,
+    Url,
+    Wait,
+    argument,
+    client_tls,
+    connects,
+    dialling,
+    flag,
+    group,
+    json_line,
+    option,
+    parse_size,
+    server_tls,
+)
 from .problems import PeerError, UsageError, announce
-from .values import client_tls, dialling, json_line, parse_size, server_tls
 
 _NOUNS: Final = {
     "publish": "publication",

@@ -21,9 +21,26 @@ from ..plugins import ProtocolFeatures
 from ..plugins.extensions import party_of
 from ..plugins.tools import in_one_line
 from ..subjects import literal_wildcards
-from .options import AnyUrl, Body, Header, Json, Tls, Url, Wait, argument, connects, duration, option
+from .options import (
+    AnyUrl,
+    Body,
+    Header,
+    Json,
+    Tls,
+    Url,
+    Wait,
+    argument,
+    cluster_of,
+    connecting,
+    connects,
+    duration,
+    hasty_bus,
+    json_line,
+    option,
+    parse_body,
+    parse_subject,
+)
 from .problems import PeerError, UsageError, say, unwrapped
-from .values import cluster_of, connecting, hasty_bus, json_line, parse_body, parse_subject
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
 """Transports without a handshake: an open connection does not prove that a bus is at the other end."""

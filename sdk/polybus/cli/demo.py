@@ -21,9 +21,8 @@ from rich.text import Text
 
 from ..demo.cast import Cast, StoryLine
 from ..demo.scenes import PROGRAMS, SCENES, Scene, SceneOutcome, Telling, can_record, path_of
-from .options import flag, option
+from .options import flag, json_line, option
 from .problems import UsageError, unwrapped
-from .values import json_line
 
 READ, LOOK = 0.65, 0.8
 """Seconds to read the code before it runs, and its output after that."""

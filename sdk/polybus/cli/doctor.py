@@ -42,10 +42,24 @@ from ..plugins.registry import resolve_url
 from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
 from ..speedups import ACTIVE
 from ..transports.sockets import plain_reason
-from .options import Header, Tls, argument, connects, duration, flag, option
+from .options import (
+    Header,
+    Tls,
+    argument,
+    check_for_cluster,
+    cluster_of,
+    connects,
+    duration,
+    flag,
+    headers_of,
+    json_line,
+    option,
+    parse_body,
+    parse_subject,
+    warn_of_slips,
+)
 from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say
 from .show import Printer
-from .values import check_for_cluster, cluster_of, headers_of, json_line, parse_body, parse_subject, warn_of_slips
 
 _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 

@@ -17,7 +17,7 @@ from ..plugins.tools import counted
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
 from .doctor import NOBODY, Examination, StepDoubtful, StepFailed
-from .values import hasty_bus
+from .options import hasty_bus
 
 if TYPE_CHECKING:
     from ..cluster.durable.administration import StoreState

@@ -16,10 +16,9 @@ from ..message import Message
 from ..plugins import FrameField, ProtocolAdapter, ProtocolFeatures
 from ..plugins.registry import find_reader
 from ..plugins.tools import is_secret
-from .options import argument, flag, option
+from .options import argument, flag, json_line, option
 from .problems import PeerError, UsageError
 from .show import Printer
-from .values import json_line
 
 _MOST = 64 * 1024 * 1024
 _PREFIX = 4

@@ -1,18 +1,26 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the meaning of their values."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 import ssl
+import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 import typer
 
-from .values import client_tls
+from .. import Backoff, Bus, Cluster, Limits, connect
+from ..nodes import VARIABLE
+from ..plugins.registry import mistyped_options, resolve_url
+from .problems import UsageError, say
 
 
 def finite(value: float) -> float:
@@ -90,3 +98,185 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(name=name, annotation=kind))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     return run
+
+
+# -- values ------------------------------------------------------------------------------------------------------------------
+
+_IMPATIENT = Backoff(maximum=1.0)
+"""Someone is waiting at the terminal."""
+
+_FOR_EVER: Final = 1e9
+"""Seconds."""
+
+_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that JSON allows in strings but that can control a terminal. JSON escapes the others itself."""
+
+_FAREWELL = 0.3
+"""Seconds to wait for the peer's close message: a command meets its deadline even if the peer is silent."""
+
+
+def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -> Cluster | None:
+    """Return the cluster that a URL names by its path or as ``auto``, or None for any other URL, such as a plain NATS server's.
+
+    Raises:
+        UsageError: If the URL is ``auto`` and the environment does not name a cluster.
+    """
+    scheme, _, rest = url.partition("://")
+    path = rest.partition("?")[0].partition("/")[2]
+    if url != "auto" and not (scheme in ("nats+tcp", "nats+tls") and path):
+        return None
+    options = Cluster(url, wait=min(wait, _FOR_EVER), tls=tls)
+    if options.resolved() is None:
+        raise UsageError(f"auto uses {VARIABLE}, which is not set: set it, or give a URL")
+    return options
+
+
+def hasty_bus(timeout: float, cluster: Cluster | None = None, message: int | None = None) -> Bus:
+    """Create a command's bus. `timeout` (seconds) lowers its time limits, and `message` is its `Limits.message`."""
+    usual = Limits()
+    limits = Limits(
+        message=message or usual.message,
+        connect_timeout=min(usual.connect_timeout, timeout or math.inf),
+        handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
+        close_timeout=_FAREWELL,
+    )
+    return Bus(limits=limits, cluster=cluster)
+
+
+def connecting(
+    url: str, header: list[str] | None, tls: ssl.SSLContext | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
+) -> AbstractAsyncContextManager[Bus]:
+    """Connect a command's bus, by default a `hasty_bus`. Raises UsageError if options contradict the URL."""
+    bus = bus or hasty_bus(timeout, cluster_of(url, wait, tls))
+    if bus.cluster is None:
+        warn_of_slips(url)
+        return connect(url, bus=bus, backoff=_IMPATIENT, **dialling(header, tls, wait))
+    check_for_cluster(header)
+    return bus
+
+
+def check_for_cluster(header: list[str] | None) -> None:
+    if header:
+        raise UsageError("--header: a cluster does not use headers; put a token before the host of its URL, as in TOKEN@host")
+
+
+def warn_of_slips(url: str) -> None:
+    """Warn about query parameters that look like mistyped options, since they are sent to the server silently."""
+    if slips := mistyped_options(url):
+        say(f"{slips}? It is not an option, and goes to the server unchanged")
+
+
+def dialling(header: list[str] | None, tls: ssl.SSLContext | None, wait: float) -> dict[str, Any]:
+    """Return the arguments of `connect`. Raises UsageError for a malformed --header."""
+    return {"headers": headers_of(header), "tls": tls, "wait": wait}
+
+
+def headers_of(given: list[str] | None) -> dict[str, str] | None:
+    headers: dict[str, str] = {}
+    for text in given or ():
+        name, colon, value = text.partition(":")
+        if not (colon and name.strip()):
+            raise UsageError(f"--header {text!r}: write 'name: value'")
+        headers[name.strip()] = value.strip()
+    return headers or None
+
+
+def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return a client's TLS context, or None without --ca and --cert. Raises UsageError for an unusable file."""
+    _check_pair(cert, key)
+    if ca is None and cert is None:
+        return None
+    try:
+        tls = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--ca {ca}: {error.strerror or error}; it must contain PEM certificates") from None
+    if cert is not None:
+        _load(tls, cert, key)
+    return tls
+
+
+def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return a server's TLS context, or None without --cert. Raises UsageError for an unusable file."""
+    _check_pair(cert, key)
+    if cert is None:
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    _load(tls, cert, key)
+    return tls
+
+
+def _check_pair(cert: Path | None, key: Path | None) -> None:
+    if cert is None and key is not None:
+        raise UsageError("--key without --cert: give the certificate too")
+
+
+def _load(tls: ssl.SSLContext, cert: Path, key: Path | None) -> None:
+    def encrypted() -> str:  # otherwise OpenSSL prompts for the password
+        raise UsageError(f"--key {key or cert}: the private key is encrypted: decrypt it with openssl pkey -in FILE -out NEW")
+
+    try:
+        tls.load_cert_chain(cert, key, encrypted)
+    except (OSError, ssl.SSLError) as error:
+        missing = "" if key is not None else "; if the key is in a separate file, add --key FILE"
+        file = next((given for given in (cert, key) if given is not None and not given.is_file()), None)
+        option = "--key" if file is not None and file == key else "--cert"
+        raise UsageError(
+            f"{option} {file or cert}: {error.strerror or error}; "
+            f"certificate and key must be PEM files that belong together{missing}"
+        ) from None
+
+
+def parse_body(text: str | None) -> Any:
+    if text is None:
+        return None
+    if text == "-" and sys.stdin is None:
+        raise UsageError("BODY is -, but stdin is closed")
+    given = sys.stdin.read() if text == "-" else text
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise UsageError(f"BODY is not JSON: {error}{_meant(given)}") from None
+    except RecursionError:
+        raise UsageError("BODY is nested too deeply") from None
+
+
+def _meant(body: str) -> str:
+    if body[:1] == "@":
+        return f"; to read a file, write - < {body[1:101]}"
+    return """; a string needs its own quotes: '"like this"'""" if body[:1].isalpha() else ""
+
+
+def parse_subject(url: str, text: str) -> str | int:
+    """Return a number, which may be hexadecimal, if the URL's protocol has numeric subjects, otherwise the text."""
+    if not text[:1].isdigit():
+        return text
+    if cluster_of(url) is None:  # a cluster takes both
+        adapter, _, _ = resolve_url(url)
+        if not adapter.session("client").capabilities.numbers:
+            return text
+    try:
+        return int(text, 0)
+    except ValueError:
+        return text
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.I)
+
+
+def parse_size(option: str, text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{option} {text!r}: use a number of bytes, such as 500M or 10GiB")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+
+
+def json_line(value: Any, *, pretty: bool = False) -> str:
+    """Return JSON with bytes as base64, and with characters escaped that control a terminal."""
+    line = msgspec.json.encode(value, enc_hook=str)
+    if not pretty:
+        return _for_terminal(line.decode())
+    return "\n".join(map(_for_terminal, msgspec.json.format(line, indent=2).decode().split("\n")))
+
+
+def _for_terminal(line: str) -> str:
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)

@@ -24,9 +24,8 @@ from ..integrations import raised_by_lifespan, serve_until_signal
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from ..plugins.tools import check_hosts, check_origins
-from .options import Ca, Insecure, Key, Origin, OwnCert, argument, duration, flag, option
+from .options import Ca, Insecure, Key, Origin, OwnCert, argument, client_tls, duration, flag, option, server_tls
 from .problems import PeerError, UsageError, announce, say
-from .values import client_tls, server_tls
 
 _PACKAGE: Final = Path(__file__).parents[1]
 

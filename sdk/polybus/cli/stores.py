@@ -16,9 +16,21 @@ from ..errors import BusError, ConnectFailed
 from ..nodes import check_store_name
 from ..plugins.registry import resolve_url
 from ..plugins.tools import counted, in_one_line, shown_duration
-from .options import Json, Tls, argument, connects, flag, group, option
+from .options import (
+    Json,
+    Tls,
+    argument,
+    cluster_of,
+    connecting,
+    connects,
+    flag,
+    group,
+    hasty_bus,
+    json_line,
+    option,
+    parse_size,
+)
 from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
-from .values import cluster_of, connecting, hasty_bus, json_line, parse_size
 
 if TYPE_CHECKING:
     from ..cluster.durable.administration import Administration, StoreState
@@ -63,9 +75,7 @@ async def _administration(url: str, tls: Tls) -> AsyncIterator[Administration]:
 
     cluster = cluster_of(url, tls=tls)
     if cluster is None:
-        raise UsageError(
-            f"{url} does not name a cluster: add the name, as in nats+tcp://127.0.0.1:4222/shop, or use auto"
-        )
+        raise UsageError(f"{url} does not name a cluster: add the name, as in nats+tcp://127.0.0.1:4222/shop, or use auto")
     async with hasty_bus(10.0, cluster, _LARGEST) as bus:
         yield Administration.of(bus)
 

@@ -9,8 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polybus.broker.events import BrokerStats
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import BrokerClient, Server, Stage
-from polybus.broker.registry import REST
+from polybus.broker.registry import REST, BrokerClient, Server, Stage
 from polybus.errors import TooLarge
 from polybus.prometheus import broker_text
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import BrokerClient, Stage
-from polybus.broker.registry import REST, TABLE, ClientRegistry
+from polybus.broker.registry import REST, TABLE, BrokerClient, ClientRegistry, Stage
 
 
 def test_every_stage_can_be_reached_and_left() -> None:

@@ -13,7 +13,7 @@ import pytest
 from polybus import Limits
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
-from polybus.cli.values import json_line
+from polybus.cli.options import json_line
 from tests.support import BOUND, free_port
 from tests.unit.capture.rows import batch, row
 from tests.unit.cli.app import NASTY
@@ -39,7 +39,7 @@ def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, cli: Cli,
     def patient(**given: Any) -> Limits:
         return Limits(**given | {"connect_timeout": BOUND})  # however slow this machine is: it is silent when connected
 
-    monkeypatch.setattr("polybus.cli.values.Limits", patient)
+    monkeypatch.setattr("polybus.cli.options.Limits", patient)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
         for protocol in ("ubre", "csb", "jrep", "uprotocol"):
             url = f"{protocol}+tcp://127.0.0.1:{silent.getsockname()[1]}"

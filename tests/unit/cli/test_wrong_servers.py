@@ -21,7 +21,7 @@ import trustme
 
 from polybus import Bus
 from polybus.cli.app import run
-from polybus.cli.values import connecting
+from polybus.cli.options import connecting
 from polybus.events import LinkUp
 from tests.unit.cli.support import COMMAND, Cli, serving, started
 

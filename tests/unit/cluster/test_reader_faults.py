@@ -108,7 +108,7 @@ async def test_an_engine_that_refuses_is_asked_once_a_second(
     assert (f"the durable handler billing: the engine refuses: {status}" in caplog.text) == status.startswith("409")
 
 
-async def test_of_an_engine_that_does_not_say_how_far_handlers_are_nothing_is_shown(engine: Liar) -> None:
+async def test_a_store_is_unavailable_if_its_engine_does_not_say_how_far_handlers_are(engine: Liar) -> None:
     bus = shop(engine)
     bus.on("work.x", durable="billing")(lambda number: None)
     async with bus:
@@ -116,7 +116,8 @@ async def test_of_an_engine_that_does_not_say_how_far_handlers_are_nothing_is_sh
         assert len(bus.stats().durables) == 1
         engine.lies(INFO, {"error": {"code": 500, "err_code": 1, "description": "no"}})
         await anyio.sleep(PACE + 1)
-        assert bus.stats().durables == ()
+        (state,) = bus.stats().durables
+        assert (state.available, state.pending) == (False, None)
 
 
 async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:

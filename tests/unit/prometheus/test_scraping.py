@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, Counter, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus
-from polybus.cluster.queries import Queries
+from polybus.cluster.backbone import Queries
 from polybus.prometheus import Durations, collector, joined, node_text, scrape, text_of, with_workers
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.nats_engine import met
