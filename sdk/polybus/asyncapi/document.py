@@ -242,7 +242,6 @@ class _Builder:
         return key
 
     def _message(self, channel: str, operation: str, name: str, kind: Any, *, written: bool) -> dict[str, str]:
-        """Add a message to a channel, and return the reference to it."""
         key = f"{operation}.{name}"
         schema = self._schemas.of(kind, written=written)
         made: dict[str, Any] = {"name": key, "title": _title(schema)}
@@ -355,7 +354,6 @@ class Docstring:
 
     @classmethod
     def of(cls, text: str) -> Docstring:
-        """Parse a Google-style docstring."""
         clean = inspect.cleandoc(text) + "\n"
         sections = {found["title"]: found["text"] for found in _SECTION.finditer(clean)}
         rest = _SECTION.sub(lambda found: "" if found["title"] in _LEFT_OUT else found[0], clean).strip()
@@ -468,7 +466,6 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def wires_of(urls: list[str]) -> list[tuple[str, str]]:
-    """Return the distinct pairs of protocol and transport."""
     return sorted({_parts(url)[:2] for url in urls})
 
 

@@ -293,7 +293,6 @@ class _Page:
         )
 
     def _fields(self, schema: Part) -> str:
-        """Render the members of an object or the items of a tuple as a table."""
         items = schema.get("items")
         if isinstance(items, list):
             rows = "".join(
@@ -321,7 +320,6 @@ class _Page:
         return "".join(f'<span class="note">{one}</span>' for one in (*remarks, *([", ".join(limits)] if limits else [])))
 
     def _type(self, schema: Any) -> str:
-        """Render a type, with links to named types."""
         if not isinstance(schema, dict) or not schema:
             return "anything"
         if "$ref" in schema:

@@ -18,8 +18,6 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Keys:
-    """Assigns unique keys."""
-
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
@@ -68,7 +66,6 @@ class Schemas:
         self.components = {name: self.components[name] for name in sorted(self.components)}
 
     def of(self, kind: Any, *, written: bool = False) -> Schema:
-        """Return the schema of a type, as it is read or written."""
         return self._of[_key(kind), "serialization" if written else "validation"]
 
     def _add(

@@ -61,7 +61,6 @@ def closing(frame: bytes) -> tuple[int, str]:
 
 
 def object_in(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in a payload, or {}."""
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):

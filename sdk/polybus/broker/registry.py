@@ -220,7 +220,6 @@ class ClientRegistry:
         return True
 
     def server_left(self, server: Server, reason: str) -> None:
-        """Remove a server and close its clients."""
         if self.servers.pop(server, 0) == 0:
             return
         server.gone = True
@@ -326,7 +325,6 @@ class ClientRegistry:
     # -- the table -------------------------------------------------------------------------------------------------------
 
     def step(self, client: BrokerClient, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
-        """Apply `TABLE` to an event."""
         act, following = TABLE[client.stage][event]
         if following is not Stage.OPEN:
             client.server.clients.pop(client.number, None)
@@ -345,7 +343,6 @@ class ClientRegistry:
         self.counters.to_clients += 1
 
     def send(self, client: BrokerClient, frame: bytes) -> None:
-        """Send a frame to a client, and close a slow client."""
         client.send(frame)
         if client.paused:
             self.readers.check(client)
@@ -375,7 +372,6 @@ class ClientRegistry:
             self.step(self._resting.popleft(), Event.RESTED)
 
     def drain(self) -> None:
-        """Close every client (step 9)."""
         self.draining = True
         for client in list(self.clients.values()):
             self.step(client, Event.DRAIN, 1001, "the broker is shutting down")
@@ -396,7 +392,6 @@ class ClientRegistry:
                 self.send_away(party, 1008, text)
 
     def busy(self) -> bool:
-        """Return True if a client or server waits for an answer."""
         return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())
 
     def stats(self) -> BrokerStats:

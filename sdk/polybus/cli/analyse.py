@@ -281,7 +281,6 @@ def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
 
 
 def in_units(size: int) -> str:
-    """Format a size, for example as ``3.4 MiB``."""
     power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{size} bytes" if not power else f"{size / 1024**power:.3g} {_UNITS[power]}"
 

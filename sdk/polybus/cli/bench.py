@@ -233,7 +233,6 @@ def _addresses(folder: str) -> dict[str, str]:
 
 @contextmanager
 def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[list[str]]:
-    """Start a server process and yield its URLs."""
     name, _, options = protocol.partition("?")
     urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
     command = [sys.executable, "-m", "polybus.cli.bench", loop, *urls]
@@ -270,7 +269,6 @@ def make_bus() -> Bus:
 
 
 def main(loop: str, *urls: str) -> None:
-    """Serve until the parent process exits."""
     leave_with_parent()
     run(make_bus(), *urls, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
 

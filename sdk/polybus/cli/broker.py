@@ -62,6 +62,5 @@ async def _run(broker: Broker, drain: float) -> None:
 
 
 async def _first(scope: anyio.CancelScope, function: Callable[..., Awaitable[object]], *args: float) -> None:
-    """Stop waiting for a signal when a function returns."""
     await function(*args)
     scope.cancel()

@@ -120,7 +120,6 @@ class Paper:
         self._print(*([] if seen.outcome == "ok" else [Text(seen.detail, style=_MARKS[seen.outcome][1])]), "")
 
     def curtain(self, telling: Telling, seconds: float) -> None:
-        """Print the results, and what to try next."""
         for name, seen in telling.seen.items():
             self._print(_row(Text.assemble(_MARKS[seen.outcome], " ", (name, "bold")), Text(seen.detail), width=9))
         if telling.traffic:

@@ -354,7 +354,6 @@ class _Halves:
         return transport
 
     async def enter(self, manager: Any) -> None:
-        """Keep the connection open until this task is cancelled."""
         try:
             async with manager:
                 self.known.set()

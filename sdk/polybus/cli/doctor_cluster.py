@@ -193,7 +193,6 @@ async def _greetings(bus: Bus) -> None:
 
 
 async def _refusal(events: AsyncIterator[BusEvent]) -> str | None:
-    """Return the server's first permission error for a subject that a node requires."""
     with anyio.move_on_after(0):
         async for event in events:
             if isinstance(event, DeadLettered) and "ermission" in event.reason:

@@ -42,7 +42,6 @@ def option(metavar: str, help: str, **more: Any) -> Any:
 
 
 def duration(help: str, min: float = 0) -> Any:
-    """Option in finite seconds."""
     return typer.Option(metavar="S", help=help, min=min, callback=finite)
 
 

@@ -234,7 +234,6 @@ _SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
 
 
 def python_files(folder: Path) -> Iterator[str]:
-    """List the Python files below a folder, except in virtual environments, caches and hidden folders."""
     count = 0
     for where, folders, names in os.walk(folder):
         folders[:] = [
@@ -296,7 +295,6 @@ class Reloader:
             say(f"{os.path.relpath(path, self._folder)} changed: restarting")
 
     def _until_change(self, process: subprocess.Popen[bytes], seen: dict[str, tuple[int, int]]) -> str | None:
-        """Return the changed file, or None after a signal."""
         ended = False
         while not self._signalled.wait(_PACE):
             if not ended and process.poll() is not None:

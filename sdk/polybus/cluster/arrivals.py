@@ -151,7 +151,6 @@ class ParkedPublications:
             services.emit(PeerSlow(peer=self.peer.public, policy=_POLICY, dropped=1))
 
     def take(self) -> Message | None:
-        """Remove and return the oldest publication, or None if the queue is empty."""
         if not self._waiting:
             return None
         _, message, size, _ = self._waiting.popleft()
@@ -171,8 +170,6 @@ class ParkedPublications:
 
 @define(eq=False)
 class Returning:
-    """A client that has reconnected to this node."""
-
     peer: PeerParty
     name: str
     """Name that the other node uses when it hands over the client's publications."""
@@ -361,7 +358,6 @@ class Arrivals:
         splice.marking = False
 
     def give_mark(self, mark: str, to: str) -> None:
-        """Send this node's mark to the draining node."""
         self._parts.tell_inside(ToNode(to), "marked", JSON.encode({"mark": mark, "node": self._node.own}))
 
     def _ask_for_mark(self, splice: Splice, node: str) -> None:

@@ -455,7 +455,6 @@ class Queries:
     async def _ask(
         self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float
     ) -> tuple[list[Any], list[str]]:
-        """Send each node a request, and return the rows of all answers and the silent nodes."""
         found, silent = dict[str, Sequence[Any]](), list[str]()
         if (cluster := self._known.peer) is None:
             return [], silent

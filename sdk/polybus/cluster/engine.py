@@ -344,7 +344,6 @@ logtime: false
 
 
 async def end(child: Child, seconds: float) -> None:
-    """Send SIGTERM, and SIGKILL after `seconds`."""
     child.send_signal(signal.SIGTERM)
     with anyio.move_on_after(seconds):
         await child.ended.wait()

@@ -92,7 +92,6 @@ class Cast:
         self.url = self._served(await self._start("plant", "children", "plant", self.url))
 
     async def open_desk(self, name: str) -> None:
-        """Start a desk. It connects and subscribes, and the first desk records."""
         line = await self._start(name, "desk", self.url, *(self._recording if name == DESKS[0] else ()))
         self._hear(name, line, timed=False)
 
@@ -105,7 +104,6 @@ class Cast:
         return [] if self.record is None else [str(self.record)]
 
     async def open_van(self, fabric: str) -> None:
-        """Start a van. It connects to the fabric, delivers and exits."""
         self._since = perf_counter()
         self._hear("van", await self._start("van", "children", "van", fabric), timed=False)
 

@@ -61,8 +61,6 @@ async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float
 
 @define(eq=False)
 class Administration(Letters):
-    """The stores and dead letters of a bus's cluster."""
-
     _cluster: str
 
     @classmethod
@@ -211,7 +209,6 @@ class Administration(Letters):
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Name the store in the engine's errors."""
         try:
             yield
         except JetStreamError as error:

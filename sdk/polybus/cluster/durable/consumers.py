@@ -98,7 +98,6 @@ class Consumer(ABC):
 
     @property
     def asked_at(self) -> str:
-        """Subject of pull requests."""
         return f"{self._jetstream.api}CONSUMER.MSG.NEXT.{self.stream}.{self.name}"
 
     async def prepare(self) -> None:
@@ -147,8 +146,6 @@ class Consumer(ABC):
 
 @define(eq=False)
 class DurableConsumer(Consumer):
-    """The consumer that all workers with the same durable name share."""
-
     _spec: DurableSpec
     _beginning: dict[str, Any] = field(init=False)
     _seen: int = field(default=0, init=False)
@@ -295,7 +292,6 @@ def _readable(member: str, value: Any) -> str:
 
 
 def beginning_of(start: Start) -> dict[str, Any]:
-    """Return the members that determine where a consumer starts."""
     if isinstance(start, datetime.timedelta):
         at = datetime.datetime.now(datetime.UTC) - start
         return {"deliver_policy": "by_start_time", "opt_start_time": at.isoformat().replace("+00:00", "Z")}

@@ -151,7 +151,6 @@ class LetterWriter:
         return kept is not None
 
     async def _fits(self, message: Message, id: str, deadline: float, at: str, block: bytes = b"") -> dict[str, Any] | None:
-        """Store a message and return the engine's answer, or None if the message exceeds the limits."""
         with suppress(LocalProtocolError, TooLarge):
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
@@ -209,7 +208,6 @@ class DeadLetters:
 
 
 async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
-    """Count the dead letters of one or all durable handlers. Returns {} if there is no such stream."""
     info = await jetstream.find(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
     state = (info or {}).get("state")
     subjects = state.get("subjects") if isinstance(state, dict) else None
@@ -371,7 +369,6 @@ class Letters:
             raise LocalProtocolError(f"{self._place.owner} has no durable handler {durable!r}{hint}")
 
     async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
-        """Yield the current dead letters of one or all durable handlers, oldest first."""
         info = await self._jetstream.find(f"STREAM.INFO.{self._place.stream}") or {}
         number, last = 1, count_of(info.get("state"), "last_seq")
         while number <= last:

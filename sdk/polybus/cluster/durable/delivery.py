@@ -78,7 +78,6 @@ class Fate:
         delivery.end(again(max(_AGAIN, self.pause(delivery))))  # has no effect if the letter was stored
 
     async def _keep(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> None:
-        """Try to store a dead letter. If this succeeds, end redelivery."""
         message, services, durable, to = delivery.message, self._services, self.spec.name, delivery.to
         death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block, delivery.created)
         if death.all_came:  # otherwise the id is unknown
@@ -146,7 +145,6 @@ class Delivery:
             self.end(GIVEN_BACK)
 
     def taken(self) -> None:
-        """Called when the iteration returns the publication."""
         self.read = True
         if self._fate is None:
             self.done()
@@ -154,12 +152,10 @@ class Delivery:
             self._reader.go_on()
 
     def ack(self) -> None:
-        """Implement `Message.ack`."""
         _ = self._decide("is acknowledged")
         self.end(_DONE)
 
     def retry(self, delay: float | None) -> None:
-        """Implement `Message.retry`."""
         pause = None if delay is None else seconds(delay, "delay")
         check_pause(pause or 0.0, "delay")
         fate = self._decide("is to be retried")
@@ -169,7 +165,6 @@ class Delivery:
             self.end(again(fate.pause(self) if pause is None else pause))
 
     def reject(self, reason: str) -> None:
-        """Implement `Message.reject`."""
         check_given(reason, str, "reason", "reason='the order is unknown'")
         self._bury(self._decide("is rejected"), reason or "it was rejected")
 
@@ -281,7 +276,6 @@ class SubscriptionTaker:
         return self._subscription.full
 
     def take(self, delivery: Delivery) -> None:
-        """Queue a publication, unless it must not be tried again."""
         fate = self.fate
         hopeless = None if fate is None else fate.hopeless(delivery)
         if fate is not None and hopeless is not None:
@@ -301,5 +295,4 @@ class SubscriptionTaker:
         self._subscription.offer(delivery.message)
 
     def stop(self) -> None:
-        """End the iteration after the queued publications."""
         self._subscription.end(None)

@@ -106,7 +106,6 @@ def again(pause: float) -> str:
 
 
 def config_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration in an answer, or {}."""
     config = answer.get("config")
     return config if isinstance(config, dict) else {}
 
@@ -117,7 +116,6 @@ def is_stream_name(name: Any) -> TypeGuard[str]:
 
 
 def count_of(members: Any, name: str) -> int:
-    """Return an integer in an answer, or 0."""
     value = members.get(name) if isinstance(members, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
@@ -152,7 +150,6 @@ class JetStream:
 
     @property
     def api(self) -> str:
-        """Prefix of the API's subjects."""
         return api_of(self.domain)
 
     @property
@@ -177,7 +174,6 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def streams(self, subject: str) -> list[str]:
-        """Return the names of the streams that store any subject of a wire pattern."""
         return await self._names("STREAM.NAMES", "streams", {"subject": subject})
 
     async def consumers(self, stream: str) -> list[str]:

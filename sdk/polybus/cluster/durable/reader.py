@@ -191,12 +191,10 @@ class StoreReader:
         return self._taker.fate is not None and bool(self._running or self._waiting)
 
     async def prepare(self) -> None:
-        """Find or create the consumer. Raises as `Consumer.prepare`."""
         await self._consumer.prepare()
         self._found = True
 
     async def _run(self) -> None:
-        """Pull until the reader is stopped and nothing is in progress."""
         try:
             await self._pull_on()
         finally:
@@ -221,7 +219,6 @@ class StoreReader:
                 await self._changed.wait()
 
     async def _look(self) -> None:
-        """Look the consumer up on a new connection, or after the engine has rejected a request."""
         try:
             await self.prepare()
         except Exception as error:  # an engine may answer anything; try again as long as the bus runs
@@ -270,19 +267,16 @@ class StoreReader:
         self._taker.stop()
 
     def leave(self) -> None:
-        """Stop pulling, and give back what has arrived."""
         self.withdraw()
         self.give_back()
         self.services.running.spawn(self._consumer.remove)
 
     def give_back(self) -> None:
-        """Let the engine redeliver unacknowledged publications to other workers at once."""
         waiting, self._waiting = self._waiting, {}
         for delivery in [*waiting, *self._running]:
             delivery.give_back()
 
     def go_on(self) -> None:
-        """Start waiting publications as long as there is room."""
         now = self.services.running.time()
         while self._waiting and self._has_room:
             delivery = next(iter(self._waiting))
@@ -424,7 +418,6 @@ class StoreReader:
 
 
 def say(peer: PeerParty | None, to: ToReader, word: str) -> None:
-    """Acknowledge a publication to the engine, if the link is up."""
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
         peer.link.answer(said, peer)

@@ -111,7 +111,6 @@ class StoreReaders:
         reader.begin(self._engine())
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Stop delivering to a subscription, if it is known."""
         number = self._of_subscriptions.pop(subscription, None)
         if number is not None:
             self._durables.pop(number, None)
@@ -134,7 +133,6 @@ class StoreReaders:
         return reader
 
     def begin(self) -> None:
-        """Start the durable handlers. Call this when the bus is ready."""
         for reader in self._handlers:
             reader.begin(self._engine())
         if self._handlers:
@@ -196,7 +194,6 @@ class StoreReaders:
             reader.down()
 
     def withdraw(self) -> None:
-        """Stop pulling."""
         if self._watched is not None:
             self._watched.set()
             self._watched, self.progress = None, ()

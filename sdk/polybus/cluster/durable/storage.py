@@ -361,7 +361,6 @@ class StoredReading(Extension):
         return self._behind(link).readers
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Stop delivering to a subscription, if it is known."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
             engine.unsubscribe(subscription)
@@ -388,7 +387,6 @@ class StoredReading(Extension):
 
 
 def has_streams(link: Link) -> bool:
-    """Return True if a link may have external streams."""
     return link.opened and not link.inner and ProtocolFeatures.of(link.adapter).keeps
 
 

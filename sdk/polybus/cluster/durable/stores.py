@@ -170,7 +170,6 @@ class Stores:
         return False
 
     async def replicas(self, stream: str) -> int:
-        """Return a stream's number of replicas, or 1 if unknown."""
         return max(count_of(await self.config(stream), "num_replicas"), 1)
 
     async def remove_copy(self, stream: str, number: int) -> None:
