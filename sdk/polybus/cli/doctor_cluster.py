@@ -122,13 +122,13 @@ class ClusterExamination(Examination):
         if not others:
             raise StepDoubtful(
                 f"there is no other node in the cluster {self.name!r}",
-                "start the workers with this URL, whose path is the name of the cluster",
+                "start the workers with this URL: its path is the name of the cluster",
             )
         told = [f"{node.name or node.id}, {node.clients} client{'s' * (node.clients != 1)}" for node in others[:_SHOWN]]
         more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         if not nodes.complete:
             raise StepDoubtful(
-                f"{len(others)}, of which at least one is silent: {'; '.join(told)}{more}",
+                f"{len(others)}, but at least one does not answer: {'; '.join(told)}{more}",
                 "a node that does not answer within 2 s is blocked or stopped: check the event loops of the workers",
             )
         return f"{len(others)}: {'; '.join(told)}{more}"

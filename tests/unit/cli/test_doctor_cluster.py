@@ -134,7 +134,7 @@ def test_another_name_is_another_cluster(cluster: RunningCluster, cli: Cli) -> N
     steps, err = examined(cli, 0, cluster.url + "ping")
     assert steps["nodes"]["outcome"] == "doubtful"
     assert "there is no other node in the cluster 'shopping'" in err
-    assert "whose path is the name of the cluster" in err
+    assert "its path is the name of the cluster" in err
 
 
 def test_auto_is_the_cluster_of_the_environment(cluster: RunningCluster, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
