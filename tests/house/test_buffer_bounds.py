@@ -138,13 +138,13 @@ BOUNDS = {
     "Limits.pending, twice Limits.channels": "rpc.loopback.calls",
     "Limits.queue_bytes, then the connection ends": "protocols.csb.session._early",
     "Limits.queue_bytes; charged": "peer.subscription._overflow",
-    "Limits.running": "peer.call_memory.answers",
+    "Limits.running": "peer.inbound_calls.answers",
     "Limits.running + waiting": "peer.inbound_calls.calls",
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
     "Limits.running, waiting and channels of each peer": "bus.bridge_forwarding.calls",
-    "Limits.running; charged": "peer.call_memory.bodies",
+    "Limits.running; charged": "peer.inbound_calls.bodies",
     "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
         _util.pattern_index.patterns _util.pattern_index.tails _util.pattern_index.whole

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Disconnected, Limits, TooManyRequests
-from polybus._core.peer import call_memory
+from polybus._core.peer import inbound_calls
 from polybus._core.rpc.reply import Reply
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
@@ -136,7 +136,7 @@ async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_however_
 
 
 async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_memory, "_LOOK", 1e6)  # as long as the machine takes to run a thread
+    monkeypatch.setattr(inbound_calls, "_LOOK", 1e6)  # as long as the machine takes to run a thread
     bus = Bus()
     library = Library(bus)
     async with pair(bus) as client:
