@@ -57,7 +57,7 @@ class Declared:
 
 @define(eq=False)
 class _Token:
-    text: str
+    text: str  # With its quotation marks if `quoted`, so that it differs from any mark or word
     line: int
     quoted: bool = False
 
@@ -86,7 +86,7 @@ class _Reader:
     def services(self) -> Iterator[Declared]:
         while self._next.text:
             token = self._take()
-            if token.text == "service" and not token.quoted:
+            if token.text == "service":
                 yield self._declaration("service", token.line)
             elif token.text != ";":
                 self._pass_over(token)
@@ -100,23 +100,23 @@ class _Reader:
 
     def _expect(self, text: str) -> None:
         token = self._take()
-        if token.text != text or token.quoted:
+        if token.text != text:
             raise ProtoSyntaxError(f"{token.text[:40]!r} where {text!r} is expected", token.line)
 
     def _name(self, what: str) -> _Token:
         token = self._take()
-        if token.quoted or not token.text.isidentifier():
+        if not token.text.isidentifier():
             raise ProtoSyntaxError(f"{token.text[:40]!r} is not the name of a {what}", token.line)
         return token
 
     def _pass_over(self, token: _Token) -> None:
         """Skip the rest of a declaration, up to its semicolon or the end of its block."""
         while True:
-            if token.text == ";" and not token.quoted:
+            if token.text == ";":
                 return
-            if token.text == "}" and not token.quoted:
+            if token.text == "}":
                 raise ProtoSyntaxError("'}' without '{'", token.line)
-            if token.text == "{" and not token.quoted:
+            if token.text == "{":
                 self._leave_block()
                 if self._next.text != ";":  # after an option's value; other blocks end a declaration
                     return
@@ -126,8 +126,7 @@ class _Reader:
         depth = 1
         while depth:
             token = self._take()
-            if not token.quoted:
-                depth += (token.text == "{") - (token.text == "}")
+            depth += (token.text == "{") - (token.text == "}")
 
     def _declaration(self, what: str, line: int) -> Declared:
         found = Declared(self._name(what).text, [], [], line)
@@ -138,7 +137,7 @@ class _Reader:
                 self._take()
                 return found
         self._expect("{")
-        while (token := self._take()).text != "}" or token.quoted:
+        while (token := self._take()).text != "}":
             if token.text == "option":
                 found.options.extend(self._option(token.line))
             elif token.text == "rpc" and what == "service":
@@ -201,7 +200,7 @@ class _Reader:
             if name == "[":  # the name of an extension
                 while (part := self._take().text) != "]":
                     name += part
-            elif token.quoted or not name.isidentifier():
+            elif not name.isidentifier():
                 raise ProtoSyntaxError(f"{name[:40]!r} is not the name of a field", token.line)
             if self._next.text == ":":
                 self._take()
