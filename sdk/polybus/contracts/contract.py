@@ -221,7 +221,7 @@ class _PlanReader:
         takes = None
         for place, parameter in enumerate(parameters):
             takes = self._body(parameter, hints)
-            if self.types:  # with its arguments, for people who write one
+            if self.types:  # with its type arguments, because people see this signature
                 parameters[place] = parameter.replace(annotation=takes)
         marks = Marks.of(function)
         if style == "notification" and marks.timeout is not None:

@@ -119,8 +119,8 @@ class JavaObject(dict[str, Any]):
         self.node: dict[str, Any] | None = None
         self.table: Mapping[str, Any] | None = None
 
-    # Equal only to itself, as Java's default. It may contain itself.
-    __hash__ = object.__hash__  # type: ignore[assignment]  # of dict it is None
+    # Equal only to itself, which is the default in Java, and because it may contain itself.
+    __hash__ = object.__hash__  # type: ignore[assignment]  # dict sets it to None
 
     def __eq__(self, other: object) -> bool:
         return self is other

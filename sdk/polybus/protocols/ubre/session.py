@@ -97,7 +97,7 @@ class ShortUbreSession(UbreSession):
     def ask(self, subject: str | int, raw: bytes | None, ttl: float) -> tuple[str, bytes]:
         self._count = count = self._count + 1
         key = self._prefix + str(count)
-        frame = self.codec.ask(subject, key, raw, ttl)  # type: ignore[misc]  # else it is no session of this class
+        frame = self.codec.ask(subject, key, raw, ttl)  # type: ignore[misc]  # otherwise the session has another class
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
         return key, frame
