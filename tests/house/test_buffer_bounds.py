@@ -150,7 +150,7 @@ BOUNDS = {
         _util.pattern_index.patterns _util.pattern_index.tails _util.pattern_index.whole
     """,
     "Limits.subscriptions of each peer; charged to the peer": "_util.pattern_index._exact",
-    "Limits.subscriptions; charged to the peer": "peer.subscriptions.patterns",
+    "Limits.subscriptions; charged to the peer": "peer.remote_subscriptions.patterns",
     "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs": "runtime.threads._addresses",
     "Limits.total_running, and one for each `on` handler": "runtime.workers._ready",
     "Limits.total_running: each is a handler that runs": "runtime.threads._waits",
@@ -169,7 +169,7 @@ BOUNDS = {
     "one for each channel of the link, for the time of one chunk": "link.link.deferred",
     "one for each link": "pubsub.announcer._told",
     "one for each link that others have opened, and one while something is kept for it still": "runtime.runtime.addresses",
-    "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.strangers",
+    "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.new_servers",
     "one for each peer": """
         bus.links._of_key runtime.loop_prevention._asked runtime.loop_prevention._names runtime.loop_prevention._proofs
         runtime.loop_prevention._told runtime.loop_prevention._voices runtime.loop_prevention.held_out

@@ -11,7 +11,7 @@ import pytest
 
 from polybus._core.bus.bridge_forwarding import RouteParty
 from polybus._core.peer.party import PeerParty
-from polybus._core.peer.subscriptions import Subscriptions
+from polybus._core.peer.remote_subscriptions import RemoteSubscriptions
 from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
 from polybus.errors import BusError, Unavailable
 from polybus.message import Kind, Message
@@ -65,15 +65,15 @@ def a_bridge_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def an_account_that_a_cut_leaves_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a peer's subscriptions cost is not given back with them."""
 
-    clear = Subscriptions.clear
+    clear = RemoteSubscriptions.clear
 
-    def forgetful(self: Subscriptions) -> None:
+    def forgetful(self: RemoteSubscriptions) -> None:
         budget = self._peer.budget
         held = budget.held
         clear(self)
         budget.charge(held - budget.held)
 
-    monkeypatch.setattr(Subscriptions, "clear", forgetful)
+    monkeypatch.setattr(RemoteSubscriptions, "clear", forgetful)
 
 
 def a_publication_that_is_taken_on_each_way(monkeypatch: pytest.MonkeyPatch) -> None:

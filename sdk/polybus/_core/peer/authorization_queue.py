@@ -18,8 +18,8 @@ from ...message import Kind, Message
 from ...plugins.hello import HELLO
 from ..link.send_queue import SendQueue
 from ..runtime.memory_budgets import MemoryBudget
+from .remote_subscriptions import canonical_pattern, canonical_subject
 from .responses import send_error
-from .subscriptions import canonical_pattern, canonical_subject
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

@@ -25,8 +25,8 @@ from ...message import Kind, Message
 from ...plugins import Admission
 from ...plugins.hello import HELLO, answer_of, is_answer, question_of, retry_of
 from ..rpc.reply import Reply, error_of
+from .remote_subscriptions import canonical_pattern
 from .responses import response_to, send_error
-from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Resumption

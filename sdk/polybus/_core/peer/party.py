@@ -26,8 +26,8 @@ from . import authorization_queue
 from .inbound_calls import InboundCalls
 from .negotiation import ExtensionProbe, Negotiation
 from .peer import Peer
+from .remote_subscriptions import RemoteSubscriptions
 from .streams import Streams
-from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from ...plugins import Identity
@@ -106,7 +106,7 @@ class PeerParty:
         self._inbound: InboundCalls | None = None
         self._negotiation: Negotiation | None = None
         self._streams: Streams | None = None
-        self._subscriptions: Subscriptions | None = None
+        self._subscriptions: RemoteSubscriptions | None = None
 
     # -- identity --------------------------------------------------------------------------------------------------------
 
@@ -205,9 +205,9 @@ class PeerParty:
         return self._streams
 
     @property
-    def subscriptions(self) -> Subscriptions:
+    def subscriptions(self) -> RemoteSubscriptions:
         if self._subscriptions is None:
-            self._subscriptions = Subscriptions(self)
+            self._subscriptions = RemoteSubscriptions(self)
         return self._subscriptions
 
     def greet(self) -> None:

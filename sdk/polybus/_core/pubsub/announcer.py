@@ -261,7 +261,7 @@ class SubscriptionAnnouncer:
         for peer in link.peers:
             self._recipients.bus_identities.lost(peer)  # an earlier hello may still be in the outbox
             if link.opened and link.multiplexed is None:
-                self._recipients.strangers[peer] = None
+                self._recipients.new_servers[peer] = None
         for peer in () if alone else self._recipients.unintroduced():
             self.introduce(peer)
         for peer in link.peers:

@@ -373,13 +373,13 @@ class Publisher:
         if not services.outgoing:
             return [(message, targets)], Departure([])
         departure = depart(services.outgoing, message, None, services.limits.headers)
-        strangers = tuple(peer for peer in targets.peers if not peer.reads_headers)
-        if not strangers or targets.two_ways or message.headers == given:
+        others = tuple(peer for peer in targets.peers if not peer.reads_headers)
+        if not others or targets.two_ways or message.headers == given:
             return [(message, targets)], departure
         readers = tuple(peer for peer in targets.peers if peer.reads_headers)
         copies = [(message, Targets(readers, targets.queues))]
-        for own in {peer.link.own_headers: None for peer in strangers}:
-            alike = tuple(peer for peer in strangers if peer.link.own_headers == own)
+        for own in {peer.link.own_headers: None for peer in others}:
+            alike = tuple(peer for peer in others if peer.link.own_headers == own)
             copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
         return copies, departure
 

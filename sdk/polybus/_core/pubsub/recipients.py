@@ -69,7 +69,7 @@ class Recipients:
     _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
     _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
     """The same peers as `_upstream`, for fast removal."""
-    strangers: dict[PeerParty, None] = field(factory=dict, init=False)
+    new_servers: dict[PeerParty, None] = field(factory=dict, init=False)
     """Servers that may not know this bus's identity yet."""
     gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
     """Peers that receive everything because their protocol has no subscriptions, until they are identified as polybus and have
@@ -95,13 +95,13 @@ class Recipients:
         if peer is None:
             return
         self._dialled.pop(peer, None)
-        self.strangers.pop(peer, None)
+        self.new_servers.pop(peer, None)
         self._upstream = tuple(self._dialled)
         self._changed()
 
     def clear(self) -> None:
         self._dialled.clear()
-        self.strangers.clear()
+        self.new_servers.clear()
         self._upstream = ()
         self._changed()
 
@@ -133,8 +133,8 @@ class Recipients:
     def unintroduced(self) -> list[PeerParty]:
         """Return the connected servers that may not know this bus's identity."""
         told = self.bus_identities.has_told
-        self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
-        return list(self.strangers)
+        self.new_servers = {peer: None for peer in self.new_servers if peer.may_be_ours and not told(peer)}
+        return list(self.new_servers)
 
     def add(self, peer: PeerParty) -> bool:
         """Add a connected peer. Returns True if it receives no publications until it is identified."""

@@ -25,7 +25,7 @@ def canonical_pattern(pattern: str | int) -> str | int:
     return wire_pattern(pattern)
 
 
-class Subscriptions(Struct, eq=False):
+class RemoteSubscriptions(Struct, eq=False):
     """The patterns that a peer subscribes to. They count against its memory budget."""
 
     _peer: PeerParty
