@@ -113,7 +113,7 @@ BOUNDS = {
     "Limits.channels of each direction": "peer.streams.channels",
     "Limits.channels of each peer": "bus.bridge_forwarding.tunnels",
     "Limits.handshakes": "bindings.http.server._slow capture.record.proxy._dialled transports._stream.listen._arrivals",
-    "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
+    "Limits.handshakes: the gate of the listener": "bus.acceptor._waiting transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
     "Limits.outbox and outbox_bytes; charged": "cluster.arrivals._waiting",

@@ -20,14 +20,14 @@ import websockets
 from fastapi import FastAPI
 
 import polybus.sync
-from polybus import Bus, BusError, ConnectFailed, Disconnected, Limits, LocalProtocolError, Unavailable, connect
+from polybus import Bus, BusError, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, Unavailable, connect
 from polybus.fastapi import BusDep, attach, readiness_endpoint, run
 from polybus.fastapi._attachment import Attachment
 from polybus.fastapi._server import DrainingServer
 from tests.integration.processes.processes import Process, running
 from tests.integration.web.support import Slow, served
 from tests.refusal import refused
-from tests.support import eventually
+from tests.support import BOUND, eventually
 
 PROGRAM = """
 from fastapi import FastAPI
@@ -182,6 +182,28 @@ async def test_it_says_where_it_serves_and_takes_the_limits_of_the_buses(capsys:
         assert (server.config.ws_max_size, server.config.ws_ping_interval) == (3_000_000, 5)
         assert server.config.ws_ping_timeout == 9.0  # uvicorn's own option wins
         assert capsys.readouterr().out.startswith("serving http://127.0.0.1:")
+
+
+async def test_a_client_that_is_not_authenticated_yet_is_refused_at_once_when_the_server_stops() -> None:
+    asked = anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> bool:
+        asked.set()
+        await anyio.sleep_forever()
+        return True
+
+    app, bus = FastAPI(), Bus(authenticate=authenticate, limits=Limits(handshake_timeout=3600))
+    attach(app, bus)
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as clients, serving(app, drain=3600) as (server, _):
+
+            async def client() -> None:
+                with pytest.raises(ConnectFailed, match="503 Service Unavailable: this server accepts no clients"):
+                    async with connect(url_of(server)):
+                        pass
+
+            clients.start_soon(client)
+            await asked.wait()
 
 
 async def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from attrs import define, field
 
 from ..._util.cancel_scopes import to_the_end
@@ -46,6 +47,7 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 _IDLE: Final = 10.0
 """Seconds after which an idle peer without a connection (HTTP) may be dropped to make room for a new one."""
+_LEAVING: Final = Unavailable("this server accepts no clients: it is shutting down or has not started yet")
 _UNKNOWN: Final = Unavailable("this server cannot authenticate you now: try again later")
 
 
@@ -61,6 +63,8 @@ class BusGate:
     _retry: Backoff | None
     _admissions: Admissions = field(init=False)
     links: dict[Link, str] = field(factory=dict, init=False)
+    _waiting: dict[anyio.CancelScope, Callable[[Admission | BusError], None]] = field(factory=dict, init=False)
+    """Connections that `authenticate` is deciding about."""
     open: bool = field(default=True, init=False)
     _looks_again: float = field(default=-math.inf, init=False)
 
@@ -69,7 +73,7 @@ class BusGate:
 
     def knock(self, address: str) -> BusError | None:
         if not (self.open and self._services.ready):
-            return Unavailable("this server accepts no clients: it is shutting down or has not started yet")
+            return _LEAVING
         links, limits = self._services.running.links, self._services.limits
         refusal = self._admissions.knock(address, len(links))
         if refusal is not None and refusal.reason != "handshakes":
@@ -116,12 +120,27 @@ class BusGate:
             self._services.running.spawn(self._ask, handshake, decided)
 
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        try:
-            outcome = await self._services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program is exiting: answer the client first
-            decided(_UNKNOWN)
-            raise
-        decided(outcome)
+        if not self._services.ready:  # the drain began before this task
+            decided(_LEAVING)
+            return
+        with anyio.CancelScope() as scope:
+            self._waiting[scope] = decided
+            try:
+                outcome = await self._services.access.admit(handshake)
+            except KeyboardInterrupt:  # the program is exiting: answer the client first
+                decided(_UNKNOWN)
+                raise
+            finally:
+                waits = self._waiting.pop(scope, None) is not None
+            if waits:
+                decided(outcome)
+
+    def refuse_waiting(self) -> None:
+        """Refuse the connections that `authenticate` is deciding about."""
+        waiting, self._waiting = self._waiting, {}
+        for scope, decided in waiting.items():
+            scope.cancel()
+            decided(_LEAVING)
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         self._admissions.opened()
@@ -236,6 +255,7 @@ class Serving:
         """Close the address if other processes can serve it. Existing connections stay open."""
         features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
         if listening is not None and features.bind is not None and not features.keeps_sessions:
+            self._gate.refuse_waiting()
             await listening.aclose()
 
     async def __aenter__(self) -> Listener:
@@ -287,6 +307,7 @@ class Serving:
     async def _stop(self, drain: bool) -> None:
         gate, links = self._gate, self._parts.links
         gate.open = False
+        gate.refuse_waiting()
         if (listening := links.gates.pop(gate, None)) is not None:
             await listening.aclose()
         for link in list(gate.links):

@@ -475,6 +475,9 @@ class Lifecycle:
         self._phase = phase
         self._services.ready = self._services.takes_requests = phase is Phase.RUNNING
         self._services.leaving = phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING)
+        if self._services.leaving:
+            for gate in self._links.gates:
+                gate.refuse_waiting()
 
     @contextmanager
     def _change(self, phase: Phase) -> Iterator[None]:

@@ -63,17 +63,27 @@ class StreamListener:
         options.host.spawn(self._run)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address. Connections stay, but unfinished handshakes are cut."""
+        """Stop accepting and release the address. Connections stay, but unfinished handshakes are cut.
+
+        Refused clients have `Limits.close_timeout` to read the reason.
+        """
         self._scope.cancel()
         for arrival in list(self._arrivals):
             if not arrival.over:
                 arrival.wire.abort()
         await self._released.wait()
+        with anyio.move_on_after(self.options.host.limits.close_timeout):
+            await self._until_alone()
+
+    async def _until_alone(self) -> None:
+        while self._arrivals:
+            await self._alone.wait()
 
     def forget(self, arrival: PendingConnection) -> None:
         self._arrivals.discard(arrival)
         if not self._arrivals:
             self._alone.set()
+            self._alone = anyio.Event()
 
     async def _run(self) -> None:
         try:
@@ -82,10 +92,7 @@ class StreamListener:
                     for sock in self._sockets:
                         group.start_soon(accept_from, sock, self.url, partial(self.options.host.spawn, self._open))
             self._release()
-            # Refused clients may still be reading, until the bus ends.
-            while self._arrivals:
-                self._alone = anyio.Event()
-                await self._alone.wait()
+            await self._until_alone()  # refused clients may still be reading, until the bus ends
         finally:
             self._release()
             for arrival in list(self._arrivals):
