@@ -309,12 +309,13 @@ def slow() -> Bus:
 
 
 @pytest.mark.parametrize("url", ["csb+memory://other-words", "ubre+memory://other-words?format=binary"])
-async def test_a_server_that_does_not_understand_is_suspected_to_speak_something_else(url: str) -> None:
+@pytest.mark.parametrize("timeout", [0.1, 1, 1.5])
+async def test_a_server_that_does_not_understand_is_suspected_to_speak_something_else(url: str, timeout: float) -> None:
     async with slow().serve("ubre+memory://other-words"), connect(url) as client:
         protocol = url.partition("+")[0]
         with pytest.raises(DeadlineExceeded, match=f"nothing has come over this link yet: .* speak {protocol}, in"):
             subject, body = ("quick", None) if protocol == "ubre" else (7, b"")
-            await client.request(subject, body, timeout=1.5)  # from a second on
+            await client.request(subject, body, timeout=timeout)
 
 
 async def test_a_handler_that_is_slow_is_the_one_to_look_at_where_the_server_has_been_heard() -> None:

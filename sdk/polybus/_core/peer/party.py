@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
-_TELLING: Final = 1.0
-"""Requests with a shorter timeout, in seconds, may have timed out for that reason only."""
 _UNHEARD: Final = (
     "increase timeout=, or check the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -605,7 +603,7 @@ class PeerParty:
         """Return False if the peer may use another protocol, because nothing has been received on this link."""
         link = self.link
         heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0
-        return heard or not reply.sent or reply.deadline - reply.started < _TELLING
+        return heard or not reply.sent
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
         calls, channels = self.calls, self.channels
