@@ -12,8 +12,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -28,9 +29,9 @@ from ..clocks import LAST_NS
 from ..engine import DuckEngine, Engine
 from ..ranges import ReadWindow
 from ..results import Output
+from .listed import for_journeys
 from .names import Names, by_name, is_for
-from .sums import Spans, Sums, by_latency, in_order, meets
-from .tables import DEFECTS
+from .sums import Spans, Sums, meets
 from .views import SLACK_NS, TIES, USERS, clocks_of, told_apart
 
 Row = dict[str, Any]
@@ -174,9 +175,7 @@ def _name_and_body(row: Row) -> tuple[str, str] | None:
 Rows = list[dict[str, Any]]
 
 SHOWN: Final = 4
-"""Journeys per kind."""
-_CANDIDATES: Final = 8
-"""Candidates per kind: some are hops of an earlier journey."""
+"""Journeys per reason."""
 _NEAR: Final = 60
 """Nearby exchanges considered per journey."""
 _ENOUGH: Final = 5 * _NEAR
@@ -186,6 +185,8 @@ _AROUND_NS: Final = 2_000_000_000
 _CARRIED_NS: Final = 50_000_000
 """Time between a frame in a tunnel and its carrier."""
 _CARRIERS: Final = 20
+_RANGES: Final = 20
+"""Most ranges of time in a statement."""
 _COMMON: Final = frozenset(
     hashlib.md5(body, usedforsecurity=False).hexdigest() for body in (b"", b"null", b"true", b"false", b"{}", b"[]", b"0", b"1")
 )
@@ -272,26 +273,6 @@ _CHOICE: Final = pa.schema(
 )
 
 
-def choose(rows: Iterable[Row]) -> Rows:
-    """Return candidates of each kind: the first of each subject and code, then the second..."""
-    found: dict[str, Rows] = {}
-    for row in rows:
-        if row["outcome"] not in ("cancelled", "unseen", "open-at-end") and row["request_time_ns"] is not None:
-            why = "failed" if row["outcome"] == "error" else "unanswered" if row["latency_ns"] is None else "slowest"
-            found.setdefault(why, []).append({**row, "why": why})
-    chosen: Rows = []
-    for why, some in sorted(found.items()):
-        nth, placed = Counter[tuple[Any, ...]](), list[tuple[Any, ...]]()
-        key = by_latency if why == "slowest" else lambda row: (row["code"] not in DEFECTS, *in_order(row))
-        for place, row in enumerate(sorted(some, key=key)):
-            kind = row["protocol"], row["subject"], row["code"]
-            nth[kind] += 1
-            placed.append((nth[kind], place, row))
-        some = [row for *_, row in sorted(placed, key=lambda one: one[:2])[:_CANDIDATES]]
-        chosen += [{name: row[name] for name in _CHOICE.names if name in row} for row in some]
-    return chosen
-
-
 _FOLLOWED: Final = 6
 """Connections with their last messages."""
 _BODY: Final = 300
@@ -337,7 +318,10 @@ def _on_driver(engine: Engine) -> AbstractContextManager[Engine]:
 
 def told(engine: Engine, output: Output, sums: Sums) -> Rows:
     """Return the journeys of the most important exchanges, from records of about the same time."""
-    clocks, chosen = sums.now.clocks, choose(sums.shown_rows)
+    clocks, chosen = (
+        sums.now.clocks,
+        [{name: row[name] for name in _CHOICE.names if name in row} for row in for_journeys(sums.shown_rows)],
+    )
     ahead = {0, *(clocks or {}).values()}
     spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
     if sums.now.told[:1] != [chosen] or any(meets(span, spans) for span in sums.fresh):
@@ -347,10 +331,25 @@ def told(engine: Engine, output: Output, sums: Sums) -> Rows:
 
 
 def _told(engine: Engine, output: Output, sums: Sums, chosen: Rows, spans: Spans) -> Rows:
-    near = sums.near(engine, output, "exchanges", spans)
+    near, within = sums.near(engine, output, "exchanges", spans), _within(sums)
     exchanges = by_name(engine, engine.sql("select *, 'new' as place from {near}", near=near), sums.now.called)
-    with told_apart(engine, exchanges, sums.now.clocks) as views:
-        return Journeys(engine, partial(sums.near, engine, output, "events"), views, _within(sums)).chosen(chosen)
+    with ExitStack() as stack:
+        views = stack.enter_context(told_apart(engine, exchanges, sums.now.clocks))
+        if sums.now.clocks is None:
+            views = stack.enter_context(engine.kept(_close(engine, views, chosen, within)))
+        events = partial(sums.near, engine, output, "events")
+        return Journeys(engine, events, views, within, sums.stepped_ns).chosen(chosen)
+
+
+def _close(engine: Engine, views: Any, chosen: Rows, within: Callable[[int], int]) -> Any:
+    """Return the exchanges of one recording that `_NEARBY` may find, so that these are read once."""
+    ids = {row["correlation_id"] for row in chosen} - {None}
+    spans = _joined((row["request_time_ns"], within(row["request_time_ns"])) for row in chosen)
+    close = " or ".join(f"at_ns between {begin} and {end}" for begin, end in spans)
+    text = (
+        f"select {_LISTED} from {{views}} where {close} or correlation_id in ({', '.join(['null', *map(_text, sorted(ids))])})"
+    )
+    return engine.sql(text, views=views)
 
 
 def _within(sums: Sums) -> Callable[[int], int]:
@@ -378,15 +377,23 @@ def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
     return found
 
 
-def _moments(rows: Iterable[Row]) -> Spans:
-    return _joined((row["request_time_ns"] + after, SLACK_NS) for row in rows for after in (0, row["latency_ns"] or 0))
+def _moments(rows: Iterable[Row], stepped_ns: int) -> Spans:
+    """Return the times of requests and their answers, in not too many ranges."""
+    spans = _joined((row["request_time_ns"] + after, stepped_ns) for row in rows for after in {0, row["latency_ns"] or 0})
+    least = sorted(after[0] - before[1] for before, after in pairwise(spans))[-_RANGES:][:1]
+    return _joined(((begin + end) // 2, (end - begin + least[0]) // 2 + 1) for begin, end in spans) if least else spans
 
 
 class Journeys:
     def __init__(
-        self, engine: Engine, events: Callable[[Spans], Any], views: Any, within: Callable[[int], int] = lambda _: _AROUND_NS
+        self,
+        engine: Engine,
+        events: Callable[[Spans], Any],
+        views: Any,
+        within: Callable[[int], int] = lambda _: _AROUND_NS,
+        stepped_ns: int = SLACK_NS,
     ) -> None:
-        self._engine, self._within = engine, within
+        self._engine, self._within, self._stepped_ns = engine, within, stepped_ns
         self._events = events
         self._exchanges = views
 
@@ -413,7 +420,7 @@ class Journeys:
             _PLACED,
         )
         near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=engine.hand(numbered))).to_pylist()
-        events = self._events(_moments([*chosen, *near]))
+        events = self._events(_moments([*chosen, *near], self._stepped_ns))
         messages = self._messages(events, [*chosen, *near])
         for row in (*chosen, *near):
             asked = messages.get(_asked(row))

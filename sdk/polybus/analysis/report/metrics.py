@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import accumulate, islice
 from math import floor, log10
 from typing import Any, Final
 
@@ -20,9 +22,10 @@ from ..engine import Engine
 from ..ingest import RunCounts
 from ..results import Output
 from .journeys import follow_connections, told
+from .listed import KIND_OF, in_order, listed, slowest, unanswered
 from .names import Names, is_for
-from .sums import PARTS, STORE_NUMBERS, WHO, Sums, as_parquet, by_latency, grouped, in_order
-from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED, broke_off
+from .sums import PARTS, STORE_NUMBERS, WHO, Sums, as_parquet, grouped
+from .tables import BUCKETS_A_DECADE, FEW, MANY, METRICS, STACKED, broke_off
 
 SHOWN_BYTES: Final = 48
 _SHARES: Final = (50, 90, 95, 99)
@@ -64,18 +67,23 @@ _COUNT: Final = {"n": "sum"}
 
 
 def _most(table: pa.Table, keys: str, numbers: Mapping[str, str] = _COUNT) -> Rows:
-    return _first(grouped(table, keys.split(), numbers).to_pylist(), keys)
+    found: Rows = _sorted(grouped(table, keys.split(), numbers), keys)[:MANY].to_pylist()
+    return found
 
 
-_TOPIC: Final = ("protocol", "subject", "capture_id", "direction", "n")
+def _sorted(table: pa.Table, keys: str) -> pa.Table:
+    """Sort a table as `_first` does."""
+    names, order = keys.split(), [("n", "descending")]
+    columns = {"n": table["n"]}
+    for name in names:
+        columns |= {f"has {name}": pc.is_valid(table[name]), name: table[name]}  # null comes first
+        order += [(f"has {name}", "ascending"), (name, "ascending")]
+    return table.take(pc.sort_indices(pa.table(columns), order))
 
 
 def _first(found: Iterable[dict[str, Any]], keys: str) -> Rows:
-    names, rows = keys.split(), list(found)
-    if len(rows) > MANY:  # few keys are compared
-        least = sorted(row["n"] for row in rows)[-MANY]
-        rows = [row for row in rows if row["n"] >= least]
-    return sorted(rows, key=lambda row: (-row["n"], *in_order(row, names)))[:MANY]
+    names = keys.split()
+    return sorted(found, key=lambda row: (-row["n"], *in_order(row, names)))[:MANY]
 
 
 class _Tables:
@@ -83,12 +91,12 @@ class _Tables:
         self._sums, self._parts, self._names = sums, dict(sums.shown), names
         self.broke: int = 0
         """Number of connections that broke off, including unlisted ones."""
-        tables = {name: self._parts[name] for name in ("subjects", "windows", "orphans")}
-        subjects = {one for table in tables.values() for one in pc.unique(table["subject"]).to_pylist()}
-        if found := names.renamed(subjects - {None}):
-            for name, table in tables.items():
-                named = pa.array([found.get(one, one) for one in table["subject"].to_pylist()], pa.string())
-                self._parts[name] = table.set_column(table.schema.get_field_index("subject"), "subject", named)
+        for name in ("subjects", "windows", "orphans"):
+            table, place = self._parts[name], self._parts[name].schema.get_field_index("subject")
+            found = pc.unique(table["subject"])
+            if renamed := names.renamed(one for one in found.to_pylist() if one is not None):
+                spelled = pa.array([renamed.get(one, one) for one in found.to_pylist()], pa.string())
+                self._parts[name] = table.set_column(place, "subject", spelled.take(pc.index_in(table["subject"], found)))
 
     def all(self) -> dict[str, Rows]:
         links, topics = self._parts["links"], self._of("subjects", topic="publish")
@@ -135,38 +143,23 @@ class _Tables:
         paces = self._parts["paces"].filter(pc.is_valid(self._parts["paces"]["window_ns"]))
         classes = _classes(paces, "window_ns")
         rows = grouped(paces, ["window_ns"], {"n": "sum", "not_ok": "sum"}).to_pylist()
-        return _ordered(({**row, **_percentiles(classes.get((row["window_ns"],), ()))} for row in rows), "window_ns")
+        return _ordered(({**row, **_percentiles(classes.get((row["window_ns"],), _NO_CLASSES))} for row in rows), "window_ns")
 
     def _throughput(self) -> Rows:
-        windows, busiest = self._parts["windows"], Counter[str]()
-        for row in grouped(windows, ["subject"], {"n": "sum"}).to_pylist():
-            if row["subject"] is not None:
-                busiest[row["subject"]] = row["n"]
-        first = sorted(busiest.items(), key=lambda pair: (-pair[1], pair[0]))[:STACKED]
-        shown = pa.array([name for name, _ in first], pa.string())
+        windows = self._parts["windows"]
+        busiest = grouped(windows.filter(pc.is_valid(windows["subject"])), ["subject"], _COUNT)
+        shown = _sorted(busiest, "subject")["subject"][:STACKED].combine_chunks()
         subject = pc.if_else(pc.is_in(windows["subject"], shown), windows["subject"], None)
         table = windows.set_column(windows.schema.get_field_index("subject"), "subject", subject)
         rows = grouped(table, ["window_ns", "subject"], {"n": "sum", "nbytes": "sum"}).to_pylist()
         return _ordered(rows, "window_ns subject")
 
     def _exchanges(self, requests: pa.Table) -> dict[str, Rows]:
-        names = ("protocol", "subject", "outcome", "code")
-        counts = grouped(requests, names, _COUNT).to_pylist()
-        alike = {tuple(row[name] for name in names): row["n"] for row in counts}
-        nth, kinds, listed = Counter[tuple[Any, ...]](), self._sums.shown_rows, []
-        for row in kinds:
-            kind = tuple(row[name] for name in names)
-            nth[kind] += 1
-            if nth[kind] <= ALIKE:
-                listed.append((row["outcome"] == "ok", nth[kind], in_order(row, names), {**row, "alike": alike.get(kind, 1)}))
-        listed.sort(key=lambda one: one[:3])
-        answered = [row for row in kinds if row["latency_ns"] is not None]
-        return {
-            "rows": [row for *_, row in listed[:ROWS]],
-            "slowest": sorted(answered, key=by_latency)[:SAMPLES],
-            # By the wall clock: each recording counts its frames from 0.
-            "dead_letters": sorted((row for row in kinds if row["latency_ns"] is None), key=in_order)[:SAMPLES],
-        }
+        alike, rows = dict[tuple[Any, ...], int](), self._sums.shown_rows
+        for row in grouped(requests, KIND_OF, _COUNT).to_pylist():
+            alike[tuple(row[name] for name in KIND_OF)] = row["n"]
+        some = [{**row, "alike": alike.get(tuple(row[name] for name in KIND_OF), 1)} for row in listed(rows)]
+        return {"rows": some, "slowest": slowest(rows), "dead_letters": unanswered(rows)}
 
     def _sessions(self) -> Rows:
         found, names = [], ("capture_id", "conn_id", "protocol")
@@ -194,7 +187,7 @@ class _Tables:
 
     def _asks(self, *by: str) -> Rows:
         """Return who asks whom by some columns; the recorded program is `here`."""
-        table, keys = self._of("asks", kind="request"), ["capture_id", "direction", "who", *by]
+        table, keys = self._parts["asks"], ["capture_id", "direction", "who", *by]
         rows, alone = _most(table, " ".join(keys), {"n": "sum", "not_ok": "sum"}), len(pc.unique(table["capture_id"])) == 1
         few = pa.Table.from_pylist([{name: row[name] for name in keys} for row in rows], table.select(keys).schema)
         of_few = table.join(few, keys, join_type="left semi", use_threads=False)
@@ -203,26 +196,21 @@ class _Tables:
         for row in rows:
             here = "here" if alone else (row["capture_id"] or "")[-8:]
             row["asker"], row["answerer"] = [row["who"] or "unknown peer", here][:: 1 if row["direction"] else -1]
-            row["p95_ns"] = _percentiles(classes.get(tuple(row[name] for name in keys), ()))["p95_ns"]
+            row["p95_ns"] = _percentiles(classes.get(tuple(row[name] for name in keys), _NO_CLASSES))["p95_ns"]
         return _first(rows, " ".join(("asker", "answerer", *by)))
 
     def _unheard(self, topics: pa.Table) -> Rows:
         """Return publications that arrived without a subscription, and were not forwarded; recordings may share them."""
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
-        came, sent = dict[tuple[Any, ...], Counter[Any]](), set[tuple[Any, ...]]()
-        for *topic, name, way, n in zip(*(topics[one].to_pylist() for one in _TOPIC), strict=True):
-            if way == 1:
-                came.setdefault(tuple(topic), Counter())[name] += n
-            elif way == 0:
-                sent.add((*topic, name))
-        found = [
-            {"protocol": protocol, "subject": subject, "n": max(by.values())}
-            for (protocol, subject), by in came.items()
-            if not any((protocol, subject, name) in sent for name in by)
-            and not any(is_for(pattern, subject or "") for pattern in patterns)
-        ]
-        return _first(found, "protocol subject")
+        for name, way in (("came", 1), ("sent", 0)):
+            topics = topics.append_column(name, pc.if_else(pc.equal(topics["direction"], way), topics["n"], 0))
+        places = grouped(topics, ["protocol", "subject", "capture_id"], {"came": "sum", "sent": "sum"})
+        places = places.filter(pc.greater(places["came"], 0)).rename_columns({"came": "n"})
+        found = grouped(places, ["protocol", "subject"], {"n": "max", "sent": "sum"})
+        rows = _sorted(found.filter(pc.equal(found["sent"], 0)), "protocol subject")
+        unheard = (row for batch in rows.to_batches(MANY) for row in batch.to_pylist())
+        return list(islice((row for row in unheard if not any(is_for(one, row["subject"] or "") for one in patterns)), MANY))
 
     def _clocks(self) -> Rows:
         found, ahead = [], self._sums.now.clocks or {}
@@ -301,44 +289,45 @@ def _by_subject(exchanges: pa.Table) -> Iterator[dict[str, Any]]:
                 "answered": answers["n"],
                 "mean_ns": _mean(answers["summed"], answers["n"]),
             },
-            "max_ns": max((value for _, _, value in classes.get(key, ())), default=None),
+            "max_ns": max(classes.get(key, _NO_CLASSES)[2], default=None),
             **{name.replace("-", "_"): ends[name] for name in OUTCOMES},
             "duplicates": sum(row["duplicates"] for row in rows),
             "asked": sum(row["n"] for row in rows if row["direction"] == 0),
             "seen": sum(row["n"] for row in rows if row["views"] > 1),
             "way_ns": _mean(sum(row["way"] or 0 for row in rows), sum(row["ways"] for row in rows)),
-            **_percentiles(classes.get(key, ())),
+            **_percentiles(classes.get(key, _NO_CLASSES)),
             "items": sum(row["items"] or 0 for row in rows),
             "views": sum(row["views"] * row["n"] for row in rows),
         }
 
 
-def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[tuple[int, int, int]]]:
-    """Return the latency classes by keys, in order, each with its number of answers and the longest of them."""
-    found, columns = dict[tuple[Any, ...], list[tuple[int, int, int]]](), (*keys, "class", "n", "value")
+_Classes = tuple[Sequence[int], Sequence[int], Sequence[int]]
+_NO_CLASSES: Final[_Classes] = ((), (), ())
+
+
+def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], _Classes]:
+    """Return by keys the latency classes in order, their numbers of answers, and their longest latencies."""
     answered = table.filter(pc.is_valid(table["class"]))
     counted = grouped(answered, [*keys, "class"], {"n": "sum", "value": "max"}).sort_by("class")
-    for *key, place, n, value in zip(*(counted[name].to_pylist() for name in columns), strict=True):
-        found.setdefault(tuple(key), []).append((place, n, value))
-    return found
+    lists = grouped(counted, keys, dict.fromkeys(("class", "n", "value"), "list"))
+    columns = [lists[name].to_pylist() for name in (*keys, "class", "n", "value")]
+    return {tuple(key): (places, numbers, values) for *key, places, numbers, values in zip(*columns, strict=True)}
 
 
-def _percentiles(classes: Sequence[tuple[int, int, int]]) -> dict[str, int | None]:
+def _percentiles(classes: _Classes) -> dict[str, int | None]:
     """Return the longest latency of the class that contains each percentile."""
-    total, upto, found = sum(n for _, n, _ in classes), 0, dict[str, int | None]()
+    upto, found = list(accumulate(classes[1])), dict[str, int | None]()
+    total = upto[-1] if upto else 0
     for share in _SHARES:
-        found[f"p{share}_ns"] = None
-    for _, n, value in classes:
-        upto += n
-        for share in _SHARES:
-            if found[f"p{share}_ns"] is None and upto * 100 >= share * total and (share < 99 or total >= FEW):
-                found[f"p{share}_ns"] = value
+        enough = total >= (FEW if share == 99 else 1)
+        found[f"p{share}_ns"] = classes[2][bisect_left(upto, -(-share * total // 100))] if enough else None
     return found
 
 
 def _histogram(exchanges: pa.Table) -> Rows:
     buckets = Counter[int]()
-    for place, n, _ in _classes(exchanges).get((), ()):
+    classes = grouped(exchanges.filter(pc.is_valid(exchanges["class"])), ["class"], _COUNT)
+    for place, n in zip(classes["class"].to_pylist(), classes["n"].to_pylist(), strict=True):
         # keeps an exact power of ten out of the lower bucket
         buckets[floor(log10(max(place, 1)) * BUCKETS_A_DECADE + 1e-9)] += n
     return [{"from_ns": 10 ** (bucket / BUCKETS_A_DECADE), "n": n} for bucket, n in sorted(buckets.items())]

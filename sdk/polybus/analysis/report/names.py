@@ -59,7 +59,8 @@ class Names:
         return next((found for back in self._back if (found := back(name))), name)
 
     def renamed(self, subjects: Iterable[str]) -> dict[str, str]:
-        return {subject: name for subject in subjects if (name := self.of(subject)) != subject}
+        some = subjects if self else (one for one in subjects if one.startswith(DEFAULT_ENTITY))  # quick where all are plain
+        return {subject: name for subject in some if (name := self.of(subject)) != subject}
 
     def _by_resource(self, subject: str) -> str | None:
         if not self._spelled or "/" not in subject:

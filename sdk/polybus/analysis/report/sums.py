@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -32,6 +31,7 @@ from ..clocks import LAST_NS
 from ..engine import Engine
 from ..results import TABLES, Output
 from ..storage import TableStorage
+from .listed import KIND_OF, kept, kinds_to_list
 from .names import Names, by_name
 from .tables import METRICS, SAMPLES
 from .views import CROWDED_NS, DRAWN, FAR_NS, SLACK_NS, TIES, USERS, clocks_of, lost, told_apart
@@ -40,9 +40,6 @@ DIGITS: Final = 3
 """Significant digits of latency classes."""
 MOST: Final = 500_000
 """Rows of a table of sums. Beyond them the rarest rows lose their names: they are counted without a name."""
-SHOWN: Final = 20_000
-OF_A_KIND: Final = 20
-"""Listed exchanges with the same protocol, subject, outcome and code."""
 WIDTHS_S: Final = tuple(
     map(float, "0.01 0.1 0.5 1 5 10 30 60 300 600 1800 3600 21600 86400 604800 6048000 60480000 604800000".split())
 )
@@ -52,7 +49,7 @@ WINDOWS: Final = 120
 SUMS: Final = "_sums"
 _NOW: Final = f"{SUMS}/now.json"
 _OURS: Final = re.compile(rf"{SUMS}/[0-9a-f]{{12}}")
-_VERSION: Final = 3
+_VERSION: Final = 4
 
 _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.decimal128(38, 0)
 
@@ -109,7 +106,7 @@ _BY: Final = {"kind": _TEXT, "protocol": _TEXT, "subject": _TEXT, "outcome": _TE
 _HOW: Final = {"match_quality": _TEXT, "direction": pa.int8(), "views": _SHORT, "class": _WHOLE}
 _ENDS: Final = dict.fromkeys(("n", "summed", "duplicates", "repeats", "way", "ways", "items"), "sum") | {"value": "max"}
 _STORED: Final = {"stored": _TEXT, "store": _TEXT, "durable": _TEXT, "reason": _TEXT, "letter": _WHOLE}
-_ASKS: Final = {"capture_id": _TEXT, "direction": pa.int8(), "who": _TEXT, "kind": _TEXT, "protocol": _TEXT, "subject": _TEXT}
+_ASKS: Final = {"capture_id": _TEXT, "direction": pa.int8(), "who": _TEXT, "protocol": _TEXT, "subject": _TEXT}
 STORE_NUMBERS: Final = dict.fromkeys(
     "n kept had refused unanswered repeats firsts redelivered handled again ended".split(), "sum"
 ) | {"most_attempts": "max"}
@@ -133,76 +130,99 @@ _OF_EXCHANGES: Final = ("exchanges", "paces", "asks", "stores")
 LISTED: Final = METRICS["rows"][1].remove(METRICS["rows"][1].get_field_index("alike"))
 
 
-_MESSAGES: Final = f"""
-    select case when grouping(conn_id) = 0 then 'links' when grouping(topic) = 0 then 'subjects' else 'windows' end as part,
-        capture_id, conn_id, protocol, transport, peer, kind, direction, own, closed, topic, window_ns,
-        case when grouping(topic) = 0 then told else shown end as subject,
-        count(*) as n, cast(sum(nbytes) as bigint) as nbytes, min(time_ns) as first_ns, max(time_ns) as last_ns,
-        min(mono_ns) as first_mono_ns, max(mono_ns) as last_mono_ns, min(apart_ns) as least_ns, max(apart_ns) as most_ns,
-        min(who) as first_who, max(who) as last_who
-    from (
-        select capture_id, conn_id, protocol, transport, peer, kind, direction, nbytes, time_ns, mono_ns, own,
-            case when own and source != peer and (direction = 1 or nbytes = 0 and source != capture_id) then source end as who,
-            case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
-            case when kind in ('publish', 'subscribe') and {USERS} then kind end as topic,
-            case when kind in ('publish', 'subscribe') and {USERS} then subject end as told,
-            case when {USERS} then subject end as shown,
-            time_ns - time_ns % {{width}} as window_ns,
-            case when time_ns between -{FAR_NS} and {FAR_NS} and mono_ns between -{FAR_NS} and {FAR_NS}
-                then time_ns - mono_ns end as apart_ns
-        from (select *, coalesce(client, '') = '' as own from {{events}}) as owned
-    ) as messages
-    group by grouping sets (
-        (capture_id, conn_id, protocol, transport, peer, kind, direction, own, closed),
-        (capture_id, protocol, told, topic, direction), (window_ns, shown)
-    )
-"""
+def _summed(made: Mapping[str, str], parts: Mapping[str, tuple[str, str]], also: str = "") -> str:
+    """Return the SQL for some parts, each with a source and a condition; `made` has the expressions of columns by name.
+
+    A statement for each part reads its own columns only. Grouping sets take twice as long: each computes all numbers.
+    """
+    names, selects = dict.fromkeys(name for part in parts for name in PARTS[part].schema.names), list[str]()
+    for part, (source, where) in parts.items():
+        own = PARTS[part].schema.names
+        columns = (f"{made.get(name, name) if name in own else 'null'} as {name}" for name in names)
+        by = ", ".join(made.get(name, name) for name in PARTS[part].keys)
+        selects.append(f"select '{part}' as part, {also}{', '.join(columns)} from {source} where {where} group by {also}{by}")
+    return " union all ".join(selects)
+
+
+_OWNED: Final = f"""(
+    select *, case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
+        case when own and source != peer and (direction = 1 or nbytes = 0 and source != capture_id) then source end as who,
+        case when time_ns between -{FAR_NS} and {FAR_NS} and mono_ns between -{FAR_NS} and {FAR_NS}
+            then time_ns - mono_ns end as apart_ns
+    from (select *, coalesce(client, '') = '' as own from {{events}}) as owned
+) as messages"""
+_MESSAGES: Final = _summed(
+    {
+        **{"n": "count(*)", "nbytes": "cast(sum(nbytes) as bigint)", "topic": "kind"},
+        **{"window_ns": "time_ns - time_ns % {width}", "least_ns": "min(apart_ns)", "most_ns": "max(apart_ns)"},
+        **{f"first_{name}": f"min({of})" for name, of in (("ns", "time_ns"), ("mono_ns", "mono_ns"), ("who", "who"))},
+        **{f"last_{name}": f"max({of})" for name, of in (("ns", "time_ns"), ("mono_ns", "mono_ns"), ("who", "who"))},
+    },
+    {
+        "links": (_OWNED, "true"),
+        "subjects": ("{events}", f"kind in ('publish', 'subscribe') and {USERS}"),
+        "windows": (
+            f"(select time_ns, nbytes, case when {USERS} then subject end as subject from {{events}}) as shown",
+            "true",
+        ),
+    },
+)
+KIND: Final = ("settled", *KIND_OF)
 _SETTLED: Final = "latency_ns is not null and code_name"
 _CLASS: Final = """latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > DIGITS
     then length(cast(latency_ns as string)) - DIGITS else 0 end) as bigint)"""
+_CLASSED: Final = f"(select *, {_CLASS.replace('DIGITS', str(DIGITS))} as class from {{counted}}) as classed"
 # Clients have a new port each time: such ports are left out of the names of peers.
-_EXCHANGES: Final = f"""
-    select case when grouping(outcome) = 0 then 'exchanges' when grouping(stored) = 0 then 'stores'
-            when grouping(who) = 0 then 'asks' else 'paces' end as part,
-        settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views,
-        coalesce(class, rough) as class, window_ns, timed, capture_id, who, stored, store, durable, reason, letter,
-        count(*) as n, cast(sum(cast(latency_ns as decimal(20, 0))) as decimal(38, 0)) as summed, max(latency_ns) as value,
-        sum(duplicates) as duplicates, sum(attempts - 1) as repeats,
-        cast(sum(cast(way_ns as decimal(20, 0))) as decimal(38, 0)) as way, count(way_ns) as ways, sum(items) as items,
-        count_if(outcome != 'ok') as not_ok, count_if(latency_ns is not null and coalesce(code, 0) = 0) as kept,
-        count_if(code_name = 'DUPLICATE') as had, count_if(code != 0) as refused, count_if(latency_ns is null) as unanswered,
-        count_if(attempt = 1) as firsts, count_if(attempt > 1) as redelivered, max(attempt) as most_attempts,
-        count_if({_SETTLED} = 'OK') as handled, count_if({_SETTLED} = 'NAK') as again, count_if({_SETTLED} = 'TERM') as ended
+_NAMED: Final = f"""(
+    select *, {_CLASS.replace("DIGITS", "1")} as class,
+        case when direction = 1 and identity_key != peer then identity_key when first_who is not null then first_who
+            else regexp_replace(peer, ':(3[2-9]|[4-6][0-9])[0-9][0-9][0-9]$', '') end as who
     from (
-        select *, kind = 'request' as timed, case when kind = 'request' then at_ns - at_ns % {{width}} end as window_ns,
-            case when stored = '{DEAD_LETTER}' then store_seq end as letter,
-            {_CLASS.replace("DIGITS", str(DIGITS))} as class, {_CLASS.replace("DIGITS", "1")} as rough,
-            case when direction = 1 and identity_key != peer then identity_key when first_who is not null then first_who
-                else regexp_replace(peer, ':(3[2-9]|[4-6][0-9])[0-9][0-9][0-9]$', '') end as who
-        from (
-            select /*+ broadcast(known) */ counted.*, known.first_who from {{counted}} as counted left join {{known}} as known
-            on counted.capture_id = known.capture_id and counted.conn_id = known.conn_id
-        ) as named
-    ) as classed
-    group by grouping sets (
-        (settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class),
-        (settled, timed, window_ns, class), (settled, stored, store, durable, reason, letter),
-        (settled, capture_id, direction, who, kind, protocol, subject, rough)
-    )
-"""
-_ORDER: Final = f"latency_ns desc nulls first, request_time_ns, {TIES}"
-_KIND: Final = ("settled", "protocol", "subject", "outcome", "code")
-_SLOW: Final = pa.schema(
-    zip((*(f"of_{name}" for name in _KIND), "least_ns"), (_TRUTH, _TEXT, _TEXT, _TEXT, _SHORT, _WHOLE), strict=True)
+        select /*+ broadcast(known) */ counted.*, known.first_who from {{counted}} as counted left join {{known}} as known
+        on counted.capture_id = known.capture_id and counted.conn_id = known.conn_id
+    ) as known
+) as named"""
+_EXCHANGES: Final = _summed(
+    {
+        **{"n": "count(*)", "value": "max(latency_ns)", "repeats": "sum(attempts - 1)", "ways": "count(way_ns)"},
+        **{
+            name: f"cast(sum(cast({of} as decimal(20, 0))) as decimal(38, 0))"
+            for name, of in (("way", "way_ns"), ("summed", "latency_ns"))
+        },
+        **{"duplicates": "sum(duplicates)", "items": "sum(items)", "not_ok": "count_if(outcome != 'ok')"},
+        **{"window_ns": "at_ns - at_ns % {width}", "letter": f"case when stored = '{DEAD_LETTER}' then store_seq end"},
+        **{"kept": "count_if(latency_ns is not null and coalesce(code, 0) = 0)", "had": "count_if(code_name = 'DUPLICATE')"},
+        **{"refused": "count_if(code != 0)", "unanswered": "count_if(latency_ns is null)", "most_attempts": "max(attempt)"},
+        **{"firsts": "count_if(attempt = 1)", "redelivered": "count_if(attempt > 1)"},
+        **{"handled": f"count_if({_SETTLED} = 'OK')", "again": f"count_if({_SETTLED} = 'NAK')"},
+        **{"ended": f"count_if({_SETTLED} = 'TERM')"},
+    },
+    {
+        "exchanges": (_CLASSED, "true"),
+        "paces": (_CLASSED, "kind = 'request' and at_ns is not null"),
+        "asks": (_NAMED, "kind = 'request'"),
+        "stores": ("{counted}", "stored is not null"),
+    },
+    "settled, ",
 )
+_WANTED: Final = pa.schema(
+    zip(
+        (*(f"of_{name}" for name in KIND), "most", "least_ns"),
+        (_TRUTH, _TEXT, _TEXT, _TEXT, _SHORT, _WHOLE, _WHOLE),
+        strict=True,
+    )
+)
+_NTH: Final = f"row_number() over (partition by {{by}} order by latency_ns desc nulls first, request_time_ns, {TIES}) as nth"
 _ROWS: Final = f"""
     select settled, {", ".join(LISTED.names)} from (
-        select /*+ broadcast(slow) */ *, row_number() over (partition by {", ".join(_KIND)} order by {_ORDER}) as nth
-        from {{counted}} as counted join {{slow}} as slow
-        on kind = 'request' and {" and ".join(f"{name} is not distinct from of_{name}" for name in _KIND)}
+        select /*+ broadcast(wanted) */ *, {_NTH.format(by=", ".join(KIND))}
+        from {{counted}} as counted join {{wanted}} as wanted
+        on kind = 'request' and {" and ".join(f"{name} is not distinct from of_{name}" for name in KIND)}
         where latency_ns is null or latency_ns >= least_ns
-    ) as numbered
-    where nth <= {OF_A_KIND} order by nth, {_ORDER} limit {SHOWN}
+    ) as numbered where nth <= most
+    union all select settled, {", ".join(LISTED.names)} from (
+        select *, {_NTH.format(by="settled")} from {{counted}} where kind = 'request' and latency_ns is null
+    ) as numbered where nth <= {SAMPLES}
 """
 
 _FACTS: Final = """
@@ -348,13 +368,22 @@ class Sums:
         wanted = " or ".join(f"{column} between {begin} and {end}" for begin, end in spans)
         return engine.sql(f"select * from {{found}} where {wanted or 'false'}", found=self._read(engine, output, table, files))
 
+    @property
+    def stepped_ns(self) -> int:
+        """The most that a recording's wall clock has moved against its monotonic clock."""
+        found = grouped(self.parts["links"], ["capture_id"], {"least_ns": "min", "most_ns": "max"})
+        return min(pc.max(pc.subtract(found["most_ns"], found["least_ns"])).as_py() or 0, LAST_NS)
+
     def _sum(self, engine: Engine, text: str, **tables: Any) -> pa.Table:
         return engine.rows(engine.sql(text.replace("{width}", str(self.width_ns)), **tables))
 
-    def _add(self, found: pa.Table, *names: str, lasting: bool = True) -> None:
+    def _add(self, found: pa.Table, *names: str, rows: Any = None, lasting: bool = True) -> None:
         for name in names:
             part = PARTS[name]
-            some = found.filter(pc.equal(found["part"], name)) if "part" in found.column_names else found
+            some = found.select(part.schema.names)
+            if "part" in found.column_names:
+                own = pc.equal(found["part"], name)
+                some = some.filter(own if rows is None else pc.and_(own, rows))
             into = self.parts if lasting else self.shown
             into[name] = part.added([self._in_windows(into[name]), some])
             if lasting:
@@ -420,11 +449,10 @@ class Sums:
             known = grouped(links.filter(pc.is_valid(links["first_who"])), ["capture_id", "conn_id"], {"first_who": "max"})
             summed = self._sum(engine, _EXCHANGES, counted=counted, known=engine.hand(known))
             some = pc.fill_null(summed["settled"], False)
-            for name in _OF_EXCHANGES:
-                self._add(summed.filter(some), name)
-                self._add(summed.filter(pc.invert(some)), name, lasting=False)
-            slow = engine.hand(_slowest(summed))
-            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted, slow=slow)).to_pylist())
+            self._add(summed, *_OF_EXCHANGES, rows=some)
+            self._add(summed, *_OF_EXCHANGES, rows=pc.invert(some), lasting=False)
+            wanted = engine.hand(_wanted(summed))
+            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted, wanted=wanted)).to_pylist())
         if several:
             begin = min(until.values()) + min([0, *(now.clocks or {}).values()]) - CROWDED_NS - SLACK_NS
             now.since, now.again = until, [name for name, (_, last) in now.files["exchanges"].items() if last >= begin]
@@ -460,8 +488,8 @@ class Sums:
         return bool(engine.rows(engine.sql(_SHARED, found=found, whole=whole, names=names)).num_rows)
 
     def _add_rows(self, found: Sequence[dict[str, Any]]) -> None:
-        self.rows = ranked([*self.rows, *(row for row in found if row["settled"])])
-        self.shown_rows = ranked([*self.rows, *(row for row in found if not row["settled"])])
+        self.rows = kept([*self.rows, *(row for row in found if row["settled"])])
+        self.shown_rows = kept([*self.rows, *(row for row in found if not row["settled"])])
 
     def _add_orphans(self, engine: Engine, output: Output, files: Sequence[str]) -> None:
         if self.now.clocks is None and files:
@@ -488,17 +516,24 @@ def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> N
         storage.write(_NOW, msgspec.json.encode(now))
 
 
-def _slowest(summed: pa.Table) -> pa.Table:
-    """Return the least latency of the exchanges to list, by kind, according to their sums; null without a latency."""
-    found, least = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int | None]()
-    requests = summed.filter(pc.equal(summed["kind"], "request"))
-    order = pc.sort_indices(requests, [("class", "ascending")])[::-1]  # null comes first
-    for *kind, n, latency in zip(*(requests[name].take(order).to_pylist() for name in (*_KIND, "n", "class")), strict=True):
-        if found[tuple(kind)] < OF_A_KIND:
-            found[tuple(kind)] += n
-            least[tuple(kind)] = latency
-    rows = [dict(zip(_SLOW.names, (*kind, latency), strict=True)) for kind, latency in least.items()]
-    return pa.Table.from_pylist(rows, _SLOW)
+def _wanted(summed: pa.Table) -> pa.Table:
+    """Return the kinds of exchanges to list, each with a number of rows, and the least latency of these by their classes."""
+    requests = summed.filter(pc.and_(pc.equal(summed["part"], "exchanges"), pc.equal(summed["kind"], "request")))
+    texts = (pc.cast(requests[name], pa.string()) for name in KIND)
+    key = pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\1")
+    requests = requests.append_column("key", key)
+    kinds = grouped(requests, ["key", *KIND], {"n": "sum", "value": "max"}).to_pylist()
+    wanted = dict[str, dict[str, Any]]()
+    for settled in (True, False):
+        for row, most in kinds_to_list([row for row in kinds if row["settled"] is settled]):
+            wanted[row["key"]] = {**{f"of_{name}": row[name] for name in KIND}, "most": most, "least_ns": None, "n": 0}
+    some = requests.filter(pc.is_in(key, pa.array(wanted, pa.string())))
+    some = some.take(pc.sort_indices(some, [("class", "ascending")])[::-1])  # null comes first
+    for name, n, least in zip(*(some[name].to_pylist() for name in ("key", "n", "class")), strict=True):
+        one = wanted[name]
+        if one["n"] < one["most"]:
+            one["n"], one["least_ns"] = one["n"] + n, least
+    return pa.Table.from_pylist(list(wanted.values()), _WANTED)
 
 
 def _table(storage: TableStorage, name: str) -> pa.Table:
@@ -514,33 +549,6 @@ def as_parquet(table: pa.Table) -> bytes:
             file.write_table(table)
     data: bytes = buffer.getvalue().to_pybytes()
     return data
-
-
-def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the slowest exchanges of each protocol, subject, outcome and code: the first of each kind, then the second..."""
-    kinds = dict[tuple[Any, ...], int]()
-    found = []
-    for row in sorted(rows, key=by_latency):
-        kind = row["protocol"], row["subject"], row["outcome"], row["code"]
-        kinds[kind] = nth = kinds.get(kind, 0) + 1
-        if nth <= OF_A_KIND:
-            found.append((nth, row))
-    found.sort(key=lambda pair: pair[0])
-    return [row for _, row in found[:SHOWN]]
-
-
-def by_latency(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Sort key of exchanges: without an answer first, then the slowest."""
-    latency = row["latency_ns"]
-    return latency is not None, -(latency or 0), *in_order(row)
-
-
-_ORDERED: Final = ("request_time_ns", *TIES.split(", "))
-
-
-def in_order(row: Mapping[str, Any], names: Sequence[str] = _ORDERED) -> tuple[Any, ...]:
-    """Sort key, null first; of exchanges by request time."""
-    return tuple(value for name in names for value in (row[name] is not None, "" if row[name] is None else row[name]))
 
 
 def meets(span: tuple[int, int] | None, spans: Spans) -> bool:

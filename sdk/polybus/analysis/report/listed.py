@@ -1,0 +1,92 @@
+"""Exchanges that the report lists one by one; the choice of many runs is that of a single run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from .tables import ALIKE, DEFECTS, ROWS, SAMPLES
+from .views import TIES
+
+Row = dict[str, Any]
+Rows = list[Row]
+
+KIND_OF: Final = ("protocol", "subject", "outcome", "code")
+_BY_TIME: Final = ("request_time_ns", *TIES.split(", "))
+_SAME: Final = (*_BY_TIME, "protocol", "address", "outcome", "latency_ns")
+_CANDIDATES: Final = 8
+"""Candidates for journeys per reason: some are hops of an earlier journey."""
+
+
+def in_order(row: Mapping[str, Any], names: Sequence[str] = _BY_TIME) -> tuple[Any, ...]:
+    """Sort key, null first; of exchanges by request time."""
+    return tuple(value for name in names for value in (row[name] is not None, "" if row[name] is None else row[name]))
+
+
+def _by_latency(row: Row) -> tuple[Any, ...]:
+    """Sort key: without an answer first, then the slowest."""
+    return row["latency_ns"] is not None, -(row["latency_ns"] or 0), *in_order(row)
+
+
+def kinds_to_list(kinds: Rows) -> Iterator[tuple[Row, int]]:
+    """Yield the kinds of exchanges that have listed ones, and how many of each, from their slowest ``value``."""
+    least = sorted(row["value"] or 0 for row in kinds)[-SAMPLES:][:1]
+    for place, row in enumerate(sorted(kinds, key=_listed_by)):
+        slow = (row["value"] or 0) >= least[0]
+        if slow or place < ROWS:
+            yield row, SAMPLES if slow else ALIKE
+
+
+def _listed_by(row: Row) -> tuple[Any, ...]:
+    return row["outcome"] == "ok", *in_order(row, KIND_OF)
+
+
+def kept(rows: Iterable[Row]) -> Rows:
+    """Return the exchanges in any of the lists, and the slowest of each of the slowest kinds."""
+    found = _once(rows)
+    of_kinds = _numbered(slowest(found, None))[:SAMPLES]
+    return _once([*listed(found), *slowest(found), *unanswered(found), *(row for _, row in of_kinds)])
+
+
+def _once(rows: Iterable[Row]) -> Rows:
+    return list({tuple(row[name] for name in _SAME): row for row in rows}.values())
+
+
+def listed(rows: Rows) -> Rows:
+    """Return the slowest of each kind: of the failed kinds first."""
+    some = [(row["outcome"] == "ok", nth, in_order(row, KIND_OF), row) for nth, row in _numbered(sorted(rows, key=_by_latency))]
+    return [row for _, nth, _, row in sorted(some, key=lambda one: one[:3])[:ROWS] if nth <= ALIKE]
+
+
+def slowest(rows: Rows, most: int | None = SAMPLES) -> Rows:
+    return sorted((row for row in rows if row["latency_ns"] is not None), key=_by_latency)[:most]
+
+
+def unanswered(rows: Rows) -> Rows:
+    """Return the first ones by the wall clock: each recording counts its frames from 0."""
+    return sorted((row for row in rows if row["latency_ns"] is None), key=in_order)[:SAMPLES]
+
+
+def for_journeys(rows: Rows) -> Rows:
+    """Return candidates for each reason (``why``): the first of each subject and code, then the second..."""
+    found: dict[str, Rows] = {}
+    for row in rows:
+        if row["outcome"] not in ("cancelled", "unseen", "open-at-end") and row["request_time_ns"] is not None:
+            why = "failed" if row["outcome"] == "error" else "unanswered" if row["latency_ns"] is None else "slowest"
+            found.setdefault(why, []).append({**row, "why": why})
+    chosen: Rows = []
+    for why, some in sorted(found.items()):
+        some.sort(key=_by_latency if why == "slowest" else lambda row: (row["code"] not in DEFECTS, *in_order(row)))
+        chosen += [row for _, row in _numbered(some, ("protocol", "subject", "code"))[:_CANDIDATES]]
+    return chosen
+
+
+def _numbered(rows: Iterable[Row], names: Sequence[str] = KIND_OF) -> list[tuple[int, Row]]:
+    """Return the first row of each kind, then the second of each..."""
+    nth, found = Counter[tuple[Any, ...]](), list[tuple[int, Row]]()
+    for row in rows:
+        kind = tuple(row[name] for name in names)
+        nth[kind] += 1
+        found.append((nth[kind], row))
+    return sorted(found, key=lambda pair: pair[0])
