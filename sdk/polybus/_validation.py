@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Characters that start a line, overwrite others or change the direction of text (CWE-117, CWE-150, Trojan Source)."""
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f]"
+)
+"""Characters that are invisible, start a line, overwrite others or change the direction of text (CWE-117, CWE-150, Trojan
+Source)."""
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
@@ -252,8 +256,8 @@ def _long(seconds: int) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Escape control characters for logs and terminals, because a peer may have written the text."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] > "\xff" else repr(found[0])[1:-1], text)
+    """Escape the control and invisible characters of a string that a peer may have written, for logs and terminals."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:

@@ -15,9 +15,11 @@ import pytest
 
 from polybus.analysis.pipeline import Done
 from polybus.analysis.report import page
+from polybus.analysis.report.verdict import verdict
 
 from .days import BAD, GOOD, Day
 
+INVISIBLE = "a\u202eb\u200bc\nd\x1be\u2066f\u200fg\ufeff"
 HOSTILE = "a'; drop table x; \"$(touch gone)`\\\N{BELL} </code><script>"
 
 
@@ -85,13 +87,23 @@ def test_what_peers_say_stands_in_the_page_as_text_wherever_it_is(done: Done) ->
     assert not re.findall(r"<(?!/?[a-z][a-z0-9]*[ >/]|!doctype)", text.partition("<script>")[0])
 
 
-def _spoiled(given: Any, name: str = "") -> Any:
+def test_letters_that_a_browser_hides_or_reorders_are_escaped_in_every_table_drawing_and_sentence(done: Done) -> None:
+    metrics = _spoiled({**done.metrics, "compared": None}, text=INVISIBLE)
+    said = [page.render(metrics), *(one.text for one in verdict(metrics))]
+    assert all("a\\u202eb\\u200bc\\nd" in text for text in said[:2])
+    assert not [
+        letter for letter in INVISIBLE if not letter.isprintable() and letter != "\n" and any(letter in one for one in said)
+    ]
+    assert not any("c\nd" in text for text in said)
+
+
+def _spoiled(given: Any, name: str = "", text: str = HOSTILE) -> Any:
     if isinstance(given, dict):
-        return {key: _spoiled(value, key) for key, value in given.items()}
+        return {key: _spoiled(value, key, text) for key, value in given.items()}
     if isinstance(given, list):
-        return [_spoiled(one, name) for one in given]
+        return [_spoiled(one, name, text) for one in given]
     kept = ("why", "about", "section", "closed", "kind")
-    return HOSTILE if isinstance(given, str) and name not in kept else given
+    return text if isinstance(given, str) and name not in kept else given
 
 
 def test_only_the_script_of_the_page_may_run(html: tuple[str, Path]) -> None:
@@ -150,6 +162,19 @@ def test_the_map_tells_who_asks_whom_by_name_and_without_the_ports_of_clients(tm
         *("here", "10.0.0.5", "10.0.0.5", "2, 1 not ok", "kitchen", "kitchen", "1, 1 not ok"),
         *("10.0.0.9:9000", "10.0.0.9:9000", "1"),
     ]
+
+
+def test_a_peer_with_the_name_of_the_combined_ones_has_a_place_of_its_own(tmp_path: Path) -> None:
+    day = Day()
+    for number, name in enumerate(["others"] * 3 + [f"client-{number}" for number in range(11)]):
+        link: dict[str, Any] = {"conn_id": f"c-{name}", "peer": f"10.0.0.7:{50000 + number}"}
+        day.say(None, 0, options=json.dumps({"link": {"state": "open", "who": name}}), **link)
+        day.say(f'{{"request":"tank.get","id":"{number}"}}', 1, **link)
+        day.say(GOOD.replace("ID", str(number)), 0, **link)
+    [drawn] = re.findall(r'aria-label="Who asks whom".*?</svg>', Path(day.analysed(tmp_path).report).read_text())
+    said = re.findall(r">([^<>]+)<", drawn)
+    assert said[said.index("others") + 2] == "3"
+    assert said[said.index("4 others") + 2] == "4"
 
 
 def test_the_map_has_latencies_of_peers_without_an_address(tmp_path: Path) -> None:

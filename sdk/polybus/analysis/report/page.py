@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 import jinja2
 
-from ...plugins.tools import shown_duration
+from ...plugins.tools import in_one_line, shown_duration
 from ..ingest import SAMPLES
 from . import plots, verdict
 from .tables import FEW, MANY, broke_off
@@ -99,7 +99,9 @@ def _windows(metrics: dict[str, Any]) -> list[list[float]]:
 @cache
 def templates() -> jinja2.Environment:
     loader = jinja2.PackageLoader(_HERE)
-    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    made = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, finalize=_visible
+    )
     made.filters |= {
         "duration": shown_duration,
         "moment": moment,
@@ -115,6 +117,11 @@ def templates() -> jinja2.Environment:
     made.globals |= {"columns_of": _columns_of, "by_kind": _by_kind, "bars": _bars}
     made.globals |= {"connection": _connection, "drawing": _drawing, "who_asks_whom": _who_asks_whom}
     return made
+
+
+def _visible(value: Any) -> Any:
+    """Escape what a browser would hide or reorder, in every text but that of the templates."""
+    return in_one_line(value) if type(value) is str else value
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------------
@@ -210,13 +217,17 @@ _STEP: Final = 40
 
 def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
     """Return the map: askers on the left, recorded programs in the middle, and on the right whom they ask."""
-    sides: tuple[dict[str, dict[str, list[int]]], ...] = ({}, {})
-    programs: dict[str, None] = {}
+    sides: tuple[dict[str | None, dict[str, list[int]]], ...] = ({}, {})
+    others, programs = (set[str](), set[str]()), dict[str, None]()
     for row in rows:
-        side = sides[row["direction"] == 0]
+        right = row["direction"] == 0
+        side = sides[right]
         other, here = (row["answerer"], row["asker"]) if row["direction"] == 0 else (row["asker"], row["answerer"])
         programs.setdefault(here)
-        sums = side.setdefault(other if other in side or len(side) < _SIDE else "others", {}).setdefault(here, [0, 0, 0])
+        alone = other in side or len(side) < _SIDE
+        if not alone:
+            others[right].add(other)
+        sums = side.setdefault(other if alone else None, {}).setdefault(here, [0, 0, 0])
         sums[:] = sums[0] + row["n"], sums[1] + row["not_ok"], max(sums[2], row["p95_ns"] or 0)
     height = _STEP * max(len(sides[0]), len(sides[1]), len(programs))
     most = max((sums[0] for side in sides for links in side.values() for sums in links.values()), default=0) or 1
@@ -228,7 +239,7 @@ def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
             numbers = list(zip(*links.values(), strict=True))
             n, bad, p95 = sum(numbers[0]), sum(numbers[1]), max(numbers[2])
             said = f"{n:,}" + (f", {bad:,} not ok" if bad else ""), f"p95 up to {shown_duration(p95)}" if p95 else ""
-            peers.append((name, *said, y, right))
+            peers.append((f"{len(others[right])} others" if name is None else name, *said, y, right))
             for here, sums in links.items():
                 lines.append((y, middle[here], right, 1 + 5 * sums[0] / most, sums[1] * 20 >= sums[0]))
     return {"height": height, "peers": peers, "programs": middle.items(), "lines": lines}
@@ -283,6 +294,7 @@ def _drawing(frames: Sequence[Row], hops: Sequence[Row]) -> dict[str, Any]:
 
 
 def _middle_out(name: str) -> str:
+    name = in_one_line(name)
     return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2 - 1]}…{name[-_LETTERS // 2 :]}"
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
+from ...plugins.tools import in_one_line
 from .words import moment
 
 Rows = Sequence[dict[str, Any]]
@@ -71,7 +72,7 @@ def _times(low: int, high: int) -> Axis:
 
 def _short(text: str | None) -> str:
     """Shorten a name to its beginning and a longer part of its end, where names differ."""
-    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text or "(none)")
+    shown = in_one_line(text or "(none)")
     begin = _LONGEST // 3
     return shown if len(shown) <= _LONGEST else f"{shown[:begin]}…{shown[begin + 1 - _LONGEST :]}"
 

@@ -521,11 +521,11 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _clocks(metrics: dict[str, Any]) -> Iterator[Finding]:
-    ahead = [(row["capture_id"], row["ahead_ns"]) for row in metrics["clocks"] if row["ahead_ns"]]
+    ahead = [(shortened(row["capture_id"]), row["ahead_ns"]) for row in metrics["clocks"] if row["ahead_ns"]]
     for name, ns in ahead[:NAMED]:
         way = "ahead of" if ns > 0 else "behind"
         yield Finding("clocks", f"The clock of recording {name} is {shown_duration(abs(ns))} {way} the others'.", "Clocks")
-    stepped = [(row["capture_id"], row["stepped_ns"]) for row in metrics["clocks"] if row["stepped_ns"] >= STEP_NS]
+    stepped = [(shortened(row["capture_id"]), row["stepped_ns"]) for row in metrics["clocks"] if row["stepped_ns"] >= STEP_NS]
     for name, ns in stepped[:NAMED]:
         text = f"The clock of recording {name} jumped by {shown_duration(ns)}: it was set, or the machine slept."
         yield Finding("clocks", f"{text} Latencies are right, times before or after are not.", "Clocks")

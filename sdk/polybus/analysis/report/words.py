@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ...plugins.tools import counted
+from ...plugins.tools import counted, in_one_line
 
 LONGEST: Final = 60
 """Letters of a name in a sentence."""
@@ -24,7 +24,7 @@ def share(part: int, whole: int) -> str:
 
 def shortened(name: Any) -> str:
     """Shorten a name from a peer in its middle."""
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
+    text = in_one_line(str(name))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
 
 
