@@ -99,7 +99,7 @@ class NumberedCodec:
             payload = frame[struct.calcsize(head) :]
             message = self._message(client[0] if client else 0, first >> 4, first & 15, result, id, action, payload)
         except (struct.error, UnicodeDecodeError) as error:
-            raise RemoteProtocolError(str(error), reason="truncated") from error
+            raise RemoteProtocolError(str(error), reason="bad_length") from error
         message.peer = client[0] if client else None
         return [message]
 
@@ -112,7 +112,7 @@ class NumberedCodec:
                 return Message(Kind.RESPONSE, action, (client, id), data or None, body_format)
             return _failed(Kind.ERROR, (client, id), _load(data))
         if kind != REQUEST:
-            raise RemoteProtocolError(f"kind {kind} is not known", reason="unknown_verb")
+            raise RemoteProtocolError(f"kind {kind} is not known", reason="unknown_type")
         theirs = Theirs(client, id, action)
         if action in _CHANNEL_KINDS:
             return self._of_channel(_CHANNEL_KINDS[action], client, theirs, body_format, data)

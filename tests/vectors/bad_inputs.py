@@ -93,19 +93,19 @@ _NOT_FOUND, _ENCODING, _BAD_REQUEST, _TOO_LARGE = 0xC9, 0xCB, 0xCC, 0xD1
 
 CSB: Final[Mapping[str, Bad]] = {
     "an empty message": Bad(b"", "short_frame"),
-    "kind 0x4": Bad(bytes.fromhex("4200000100000001"), "unknown_kind"),
-    "kind 0xC": Bad(bytes.fromhex("c200000100000001"), "unknown_kind"),
-    "encoding 15": Bad(bytes.fromhex("1f0000010000000178"), "encoding", told=_ENCODING),
-    "bad JSON": Bad(bytes.fromhex("12000002000000017b2261223a"), "encoding", told=_ENCODING),
-    "a string that is no UTF-8": Bad(bytes.fromhex("1100000300000001fffe"), "encoding", told=_ENCODING),
-    "bad base64": Bad(bytes.fromhex("140000040000000161476b3d21212121"), "encoding", told=_ENCODING),
+    "kind 0x4": Bad(bytes.fromhex("4200000100000001"), "bad_kind"),
+    "kind 0xC": Bad(bytes.fromhex("c200000100000001"), "bad_kind"),
+    "encoding 15": Bad(bytes.fromhex("1f0000010000000178"), "bad_encoding", told=_ENCODING),
+    "bad JSON": Bad(bytes.fromhex("12000002000000017b2261223a"), "bad_encoding", told=_ENCODING),
+    "a string that is no UTF-8": Bad(bytes.fromhex("1100000300000001fffe"), "bad_encoding", told=_ENCODING),
+    "bad base64": Bad(bytes.fromhex("140000040000000161476b3d21212121"), "bad_encoding", told=_ENCODING),
     "100,000 form fields": Bad(
         bytes.fromhex("1300000500000001") + b"".join(b"a%d=1&" % number for number in range(100_000)),
         "too_large",
         told=_TOO_LARGE,
     ),
     "an action without a handler": Bad(bytes.fromhex("10000006ffffffff"), told=_NOT_FOUND),
-    "a request with a result": Bad(bytes.fromhex("1007000700000001"), "result", told=_BAD_REQUEST),
+    "a request with a result": Bad(bytes.fromhex("1007000700000001"), "bad_code", told=_BAD_REQUEST),
 }
 
 _SUBSCRIBE: Final = '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe",%s}]'
@@ -113,7 +113,7 @@ _CAPABILITIES: Final = '[{"ToSubject":"ServerBus","CommandType":"CapabilitiesNot
 
 JREP: Final[Mapping[str, Bad]] = {
     "items that are no objects": Bad('[null,5,"x"]', ("not_array",) * 3),
-    "no ToSubject": Bad('[{"Value":1}]', "missing_subject"),
+    "no ToSubject": Bad('[{"Value":1}]', "missing_field"),
     "a subject that is a number": Bad('[{"ToSubject":5}]', "invalid_subject"),
     "a reserved name in a list": Bad(
         _SUBSCRIBE % '"SubjectsList":["ok","ClientBus"]', "reserved_subject", told="the whole RemoteSubscribe was ignored"
@@ -130,7 +130,7 @@ JREP: Final[Mapping[str, Bad]] = {
         _SUBSCRIBE % '"Subject":"a","SubjectsList":["b"]', "ambiguous", told="both Subject and SubjectsList"
     ),
     "a SubjectsList that is none": Bad(_SUBSCRIBE % '"SubjectsList":"a,b"', "invalid_part", told="SubjectsList is a list"),
-    "no CapabilitiesFlags": Bad(_CAPABILITIES % "", "missing_part", told="CapabilitiesFlags is required"),
+    "no CapabilitiesFlags": Bad(_CAPABILITIES % "", "missing_field", told="CapabilitiesFlags is required"),
     "CapabilitiesFlags of 5,000 bytes": Bad(
         _CAPABILITIES % (',"CapabilitiesFlags":"' + "x" * 5000 + '"'), "too_large", told="CapabilitiesFlags"
     ),
@@ -176,10 +176,10 @@ def _answer(source: str, **members: Any) -> str:
 _INVALID, _EXPIRED, _NOBODY = Code.INVALID_ARGUMENT, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED
 
 UPROTOCOL: Final[Mapping[str, Bad]] = {
-    "no id": Bad(_event(id=None), "missing_attribute"),
+    "no id": Bad(_event(id=None), "missing_field"),
     "specversion 0.3": Bad(_event(specversion="0.3"), "invalid_attribute", told=_INVALID),
-    "no sink": Bad(_event(sink=None), "missing_attribute"),
-    "no ttl": Bad(_event(ttl=None), "missing_attribute", told=_INVALID),
+    "no sink": Bad(_event(sink=None), "missing_field"),
+    "no ttl": Bad(_event(ttl=None), "missing_field", told=_INVALID),
     "ttl -1": Bad(_event(ttl=-1), "invalid_attribute", told=_INVALID),
     "ttl 2^32": Bad(_event(ttl=2**32), "invalid_attribute", told=_INVALID),
     "ttl true": Bad(_event(ttl=True), "invalid_attribute", told=_INVALID),
@@ -215,7 +215,7 @@ UPROTOCOL: Final[Mapping[str, Bad]] = {
     "half a megabyte of id": Bad('{"specversion":"1.0","type":"pub.v1","id":"' + "x" * 500_000 + '"}', "invalid_attribute"),
 }
 
-UPROTOCOL_PROTOBUF: Final[Mapping[str, Bad]] = {"an empty message": Bad(b"", "missing_attribute")}
+UPROTOCOL_PROTOBUF: Final[Mapping[str, Bad]] = {"an empty message": Bad(b"", "missing_field")}
 
 FLOODS: Final[Mapping[str, Bad]] = {
     "20,000 subscriptions": Bad(tuple(b'{"subscribe":"topic-%d"}' % number for number in range(20_000))),

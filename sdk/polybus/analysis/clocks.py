@@ -107,8 +107,6 @@ KnownHoles = Mapping[str, Sequence[tuple[int, int]]]
 
 @attrs.frozen
 class Watermarks:
-    """Last moments of recordings, by id."""
-
     ends: dict[str, int] = attrs.Factory(dict)
     """ns on the monotonic clock."""
     seen: dict[str, int] = attrs.Factory(dict)

@@ -176,7 +176,6 @@ def _result(line: str) -> IngestResult:
 
 
 def main() -> None:
-    """Decode the ranges from standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     job = json.loads(sys.stdin.readline() or "null")
     if job is None:

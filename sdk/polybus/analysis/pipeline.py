@@ -68,7 +68,6 @@ class PipelineStep:
             yield
 
     def advance(self, until: ReadPosition | None = None, *, settle: bool = False) -> RunCounts:
-        """Process new records up to a position, or to the end of the capture; returns their numbers."""
         last = self.output.last
         start = self._begin(last)
         end = reach(self._capture, start, over=settle) if until is None else until

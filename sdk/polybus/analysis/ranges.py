@@ -50,18 +50,15 @@ class Range:
 @attrs.frozen
 class ReadWindow:
     start_ns: int | None = None
-    """First time, ns since 1970 UTC."""
     end_ns: int | None = None
     connection: str | None = None
 
     def check(self) -> None:
-        """Raise ValueError if the window is empty."""
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
             raise ValueError(f"start {self.start_ns} is not before end {self.end_ns} (ns since 1970): choose a later end")
 
     @property
     def columns(self) -> set[str]:
-        """Columns of frames that the window needs."""
         given = {"ts_ns": (self.start_ns, self.end_ns), "conn_id": (self.connection,)}
         return {name for name, bounds in given.items() if any(bound is not None for bound in bounds)}
 

@@ -48,7 +48,6 @@ _STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
 """Names that a log may contain: files that it names are read, and removed."""
 _VERSION: Final = 4
 _NOTE: Final = "polybus"
-"""Key of the run's note in a commit."""
 _PARTS: Final = ("table", "provisional")
 _FILES: Final = pa.schema([("table", pa.string()), ("provisional", pa.bool_()), ("capture_id", pa.string())])
 """Columns of the folder as a table; its files have more."""
@@ -57,14 +56,12 @@ _SETTINGS: Final = {"delta.deletedFileRetentionDuration": "interval 10000 weeks"
 
 
 def run_prefix(run: int) -> str:
-    """Return the prefix of a run's file names."""
     return f"run-{run:06d}-"
 
 
 @attrs.frozen
 class ResultFile:
     name: str
-    """Path within the folder."""
     rows: int
     provisional: bool = False
     """True if the next run replaces it."""
@@ -76,14 +73,10 @@ class ResultFile:
 
 @attrs.frozen
 class ResultsState:
-    """State of the results after a run, from which the next run continues."""
-
     capture: str
-    """Path of the capture."""
     settings: dict[str, Any]
     """Settings that change the rows: later runs must use the same."""
     end: ReadPosition
-    """End position."""
     counts: RunCounts
     """Rows of all runs; of exchanges only final ones."""
     ends: dict[str, int]
@@ -91,7 +84,6 @@ class ResultsState:
     seen: dict[str, int]
     """The same on the wall clock, ns since 1970 UTC."""
     folder: str | None
-    """Folder of open turns."""
     gaps: list[dict[str, Any]]
     losses: list[dict[str, Any]]
     recording: str | None
@@ -138,14 +130,12 @@ class Output:
 
     @property
     def counts(self) -> RunCounts:
-        """Number of rows in the tables."""
         counts = attrs.evolve(self.last.counts) if self.last is not None else RunCounts()
         counts.exchanges += self.provisional
         return counts
 
     @property
     def provisional(self) -> int:
-        """Number of exchanges that the next run may replace."""
         return sum(file.rows for file in self._files if file.provisional)
 
     def named(self, table: str) -> list[ResultFile]:

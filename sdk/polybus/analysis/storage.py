@@ -26,7 +26,6 @@ ROWS_AT_ONCE: Final = 50_000
 BYTES_AT_ONCE: Final = 64 << 20
 """Bytes of a row group, plus one batch: a row may have megabytes."""
 BY_DATE: Final = ("date", "protocol")
-"""Partitions of a run's tables."""
 _OF_ROWS: Final = ("id", "correlation_id", "reply_to", "data")
 """Columns with a different value in each row: a dictionary would make them larger, and slow down the check of a file."""
 _EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -144,7 +143,6 @@ class TableStorage:
             return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
-        """Return the names at the root; CaptureError if it is a file."""
         if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
             raise CaptureError(f"{self._root} is a file, and results need a folder: choose another path")
         found = self.filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
@@ -155,7 +153,6 @@ class TableStorage:
             return bytes(file.read())
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file, which gets its name once it is complete."""
         place = self.inside(path)
         self.filesystem.create_dir(place.rpartition("/")[0], recursive=True)
         if self.local:
@@ -261,6 +258,5 @@ def _name(value: str) -> str:
 
 
 def values_of(name: str) -> dict[str, str | None]:
-    """Return the values of columns in a path's folder names."""
     parts = (folder.partition("=") for folder in name.split("/")[:-1] if "=" in folder)
     return {column: None if value == _EMPTY else unquote(value) for column, _, value in parts}

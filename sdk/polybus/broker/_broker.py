@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.broker")
 
-ListensIn: TypeAlias = "Callable[[Transport], tuple[Transport, Callable[[Receiver], Receiver]]]"
+ListensIn: TypeAlias = "Callable[[Transport, str | None], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
 """Header or query parameter with which a client selects a server by its id."""
@@ -168,7 +168,7 @@ class BrokerGate:
         self.ends: dict[_BrokerConnection, str] = {}
         self.open: bool = True
         self.listens_in: ListensIn | None = None
-        """Wraps a transport and its receiver while connections are recorded."""
+        """Wraps a transport and its receiver while connections are recorded, given the key of the client's identity."""
 
     def knock(self, address: str) -> BusError | None:
         if not self.open:
@@ -191,7 +191,7 @@ class BrokerGate:
         self._admissions.opened()
         receives: Callable[[Receiver], Receiver] | None = None
         if self.listens_in is not None:
-            transport, receives = self.listens_in(transport)
+            transport, receives = self.listens_in(transport, admission.identity.key)
         end = _BrokerConnection(self, transport)
         self.ends[end] = transport.address
         end.joined(admission, admission.identity.ends(self._runtime.time()))
@@ -381,10 +381,10 @@ class Broker:
     def _new_recorder(self) -> Recorder | None:
         return None if self._record is None else make_recorder(self._record)
 
-    def _listens_in(self, transport: Transport) -> tuple[Transport, Callable[[Receiver], Receiver]]:
+    def _listens_in(self, transport: Transport, who: str | None) -> tuple[Transport, Callable[[Receiver], Receiver]]:
         assert self._recorder is not None
         adapter = next(iter(self._targets[0].values()))[0]
-        return self._recorder.tap(adapter, transport, opened=False).listening_in(transport)
+        return self._recorder.tap(adapter, transport, opened=False, who=who).listening_in(transport)
 
     async def _listen(self, side: int, suffix: str, origins: tuple[str, ...], hosts: tuple[str, ...]) -> tuple[str, ...]:
         urls = []

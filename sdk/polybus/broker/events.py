@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from attrs import define, field, frozen
 
@@ -52,6 +53,11 @@ class ClientLeft(BrokerEvent):
     reason: str = ""
 
 
+DropReason = Literal[
+    "short_frame", "bad_kind", "forbidden_kind", "unknown_client", "not_your_client", "late", "too_large", "refused"
+]
+
+
 @frozen(kw_only=True)
 class FrameDropped(BrokerEvent):
     """The broker has dropped a frame that violates the protocol or arrived too late.
@@ -98,7 +104,7 @@ class BrokerStats:
         servers_total: Number of server connections accepted in total.
         turned_away: Number of clients rejected because no server was available.
         slow_clients: Number of clients closed because they did not read.
-        dropped: Number of dropped frames by reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``,
+        dropped: Number of dropped frames by reason: ``short_frame``, ``bad_kind``, ``forbidden_kind``,
             ``unknown_client``, ``not_your_client``, ``late``, ``too_large``, ``refused``.
     """
 

@@ -12,6 +12,7 @@ from typing import Final
 from ..errors import Code, TooLarge
 from ..protocols.csb import wire
 from . import frames
+from .events import DropReason
 from .frames import BROKER, HEAD
 from .registry import SLOW, BrokerClient, ClientRegistry, Event, Server, Stage
 
@@ -67,14 +68,14 @@ class Exchange:
 
     def _odd_from_server(self, server: Server, frame: bytes) -> None:
         if len(frame) < 12:
-            self.registry.drop(server, "truncated", f"{len(frame)} of the 12 bytes of a header")
+            self.registry.drop(server, "short_frame", f"{len(frame)} of the 12 bytes of a header")
             return
         number, first = HEAD.unpack_from(frame)
         kind = first >> 4
         if number == BROKER:
             self.registry.introduced(server, frame)
         elif kind not in (wire.REQUEST, wire.RESPONSE, wire.CLOSE):
-            reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
+            reason: DropReason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "bad_kind"
             self.registry.drop(server, reason, f"kind {kind:#x} from a server")
             if reason == "forbidden_kind":
                 self.registry.expel(server, 1008, f"a server must not send Connected or Closed (kind {kind:#x})")
@@ -148,7 +149,7 @@ class Exchange:
 
     def _odd_from_client(self, client: BrokerClient, frame: bytes) -> None:
         if len(frame) < 8:
-            self.registry.drop(client, "truncated", f"{len(frame)} of the 8 bytes of a header")
+            self.registry.drop(client, "short_frame", f"{len(frame)} of the 8 bytes of a header")
             return
         kind = frame[0] >> 4
         if kind in wire.CONTROL_WORDS:
@@ -156,7 +157,7 @@ class Exchange:
             self.registry.send_away(client, 1008, f"a client must not send Connected, Closed or Close (kind {kind:#x})")
         else:
             text = f"kind {kind:#x} is not defined in CSB"
-            self.registry.drop(client, "unknown_kind", text)
+            self.registry.drop(client, "bad_kind", text)
             self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:

@@ -12,7 +12,17 @@ from attrs import asdict, define, field
 from ..plugins.tools import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
-from .events import BrokerCounters, BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
+from .events import (
+    BrokerCounters,
+    BrokerEvent,
+    BrokerStats,
+    ClientJoined,
+    ClientLeft,
+    DropReason,
+    FrameDropped,
+    ServerJoined,
+    ServerLeft,
+)
 
 
 class Stage(enum.Enum):
@@ -376,7 +386,7 @@ class ClientRegistry:
         for client in list(self.clients.values()):
             self.step(client, Event.DRAIN, 1001, "the broker is shutting down")
 
-    def drop(self, party: BrokerClient | Server, reason: str, text: str) -> None:
+    def drop(self, party: BrokerClient | Server, reason: DropReason, text: str) -> None:
         """Count a dropped frame. If there are too many in a minute, close the sender's connection."""
         self.counters.drop(reason)
         now = self._clock()

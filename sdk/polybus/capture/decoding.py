@@ -32,7 +32,6 @@ ROWS_AT_ONCE: Final = 4096
 do not fit into the processor's caches. An eighth would take 25 % longer.
 """
 BYTES_AT_ONCE: Final = 16 << 20
-"""Stop joining batches at this number of bytes."""
 LIMITS: Final = Limits(message=1 << 30)
 """Recorded frames were within the limits of their link, so only the limit on depth is needed to protect the decoder."""
 MARK: Final = "link"
@@ -167,16 +166,12 @@ def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder]
 
 
 class _BatchDecoder:
-    """Collects the rows of the tables while a batch is decoded."""
-
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
         self.empty = self.refused = 0
         self.fields: list[Any] = []
-        """The fields of all messages in sequence, for `EventColumns`."""
         self.rows: list[int] = []
         self.subs: list[int] = []
-        """The number of each message within its row."""
         self._bad: list[tuple[int, str, str, int | None]] = []
 
     def take(self, row: int, fields: Sequence[Any], sub: int = 0) -> None:
@@ -253,24 +248,13 @@ def _whole_text(text: str) -> str:
 # -- reasons --------------------------------------------------------------------------------------------------------------
 
 
-_BY_REASON: Final[Mapping[str, str]] = {
-    "truncated": "bad_length",
-    "unknown_kind": "bad_kind",
-    "encoding": "bad_encoding",
-    "result": "bad_code",
-    **dict.fromkeys(("missing_subject", "missing_part", "missing_attribute"), "missing_field"),
-    **dict.fromkeys(("unknown_verb", "unknown_type"), "unknown_type"),
-}
-"""Keywords for reasons of protocols that are not keywords themselves."""
-
-
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
     """Return the keyword for an error. The row's `flags` show whether the recorder has cut or blanked the frame."""
     if flags & FLAG_TRUNCATED:
         return "truncated"
     if flags & FLAG_REDACTED:
         return "redacted"
-    cause, reason = error.__cause__, _BY_REASON.get(error.reason, error.reason)
+    cause, reason = error.__cause__, error.reason
     if isinstance(cause, UnicodeDecodeError):
         return "bad_text"
     if reason in ("malformed", "bad_encoding") and isinstance(cause, (msgspec.DecodeError, json.JSONDecodeError)):

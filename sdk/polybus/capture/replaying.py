@@ -55,14 +55,12 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 class Replayed:
     connections: int = 0
     said: Counter[str] = field(factory=Counter)
-    """Number of messages by kind."""
     answered: int = 0
     failed: int = 0
     """Number of requests that the new server has refused, or has not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
     """Number of messages that were not replayed, by kind or reason. ``damaged`` counts the frames known to be lost."""
     seconds: float = 0.0
-    """Length of the replayed recording in seconds."""
 
 
 @frozen
@@ -81,8 +79,6 @@ class Selection:
     connections: tuple[str, ...] = ()
 
     def window(self, first_ns: int) -> tuple[float, float]:
-        """Return the start and end in nanoseconds since 1970."""
-
         def point(value: float | datetime | None, default: float) -> float:
             if value is None:
                 return default
@@ -91,7 +87,6 @@ class Selection:
         return point(self.start, -math.inf), point(self.end, math.inf)
 
     def wants(self, subject: str | int) -> bool:
-        """Return True for a selected subject."""
         name = f"0x{subject:08X}" if isinstance(subject, int) else subject
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
@@ -198,7 +193,6 @@ class _Client:
 
     @property
     def link(self) -> Link:
-        """The client's link; Disconnected if the server has closed it for good."""
         for link in links_of(self.bus):
             return link
         raise Disconnected("the server has ended the connection", "", False)
@@ -363,9 +357,7 @@ class RecordedMessage:
     conn: tuple[str, str]
     """Connection, and the client behind it; the latter is empty except behind a broker."""
     protocol: str
-    """Of the connection."""
     options: str
-    """As in the capture."""
     message: Message | None
 
     def subject_for(self, subject: str | int, protocol: str) -> str | int:
@@ -512,7 +504,6 @@ def _from_client(row: dict[str, Any], options: str) -> bool:
 
 
 def _is_end(options: str) -> bool:
-    """True for a row without a frame that marks the end of its connection."""
     try:
         return bool(json.loads(options)[MARK]["state"] == "close")
     except (ValueError, KeyError, TypeError, RecursionError):

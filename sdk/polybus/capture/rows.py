@@ -58,8 +58,6 @@ class Gap(RowHeader):
 
 @frozen
 class Missing:
-    """The contents of a row about missing frames."""
-
     what: str
     """The reason, one word; "unknown" if unreadable."""
     frames: int

@@ -63,7 +63,6 @@ class Options:
     path: str
     table: str = "events"
     names: list[str] | None = None
-    """Selected columns; None for all."""
     window: ReadWindow = attrs.Factory(ReadWindow)
     rows_per_partition: int = ROWS_PER_RANGE
     max_rows: int | None = None
@@ -75,7 +74,6 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """Parse the options of a reader; ValueError if one is unknown or wrong."""
         given = {name.lower(): value for name, value in given.items()}
         # Spark adds options with dots in their names when a table uses the source.
         unknown = [name for name in given if name not in KNOWN and "." not in name]
@@ -229,7 +227,6 @@ class CaptureReader(ds.DataSourceReader):
         return [CapturePartition(piece) for piece in pieces if only is None or piece.start.segment in only]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a range."""
         assert isinstance(partition, CapturePartition)
         settle()
         if isinstance(partition.piece, Range):
@@ -290,7 +287,6 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
         return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a range."""
         assert isinstance(partition, CapturePartition) and isinstance(partition.piece, Range)
         settle()
         if self.options.table == PLACES:
@@ -306,8 +302,6 @@ _PUBLISHED: Final = ("path", "url", "idHeader", "run", "timeout")
 
 @attrs.define
 class PublishResult(WriterCommitMessage):
-    """Number of publications of a task."""
-
     publications: int
 
 

@@ -1,15 +1,18 @@
 """Who belongs to whom, without sockets."""
 
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from attrs import fields
 from prometheus_client.parser import text_string_to_metric_families
 
-from polybus.broker.events import BrokerStats
+from polybus.broker.events import BrokerStats, DropReason
 from polybus.broker.exchange import Exchange
 from polybus.broker.registry import REST, BrokerClient, Server, Stage
+from polybus.capture.schema import QUARANTINE_REASONS
 from polybus.errors import TooLarge
 from polybus.prometheus import broker_text
 
@@ -299,7 +302,7 @@ def test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request() -
     assert answer[:8] == bytes.fromhex("22cc 0007 10000001")
     assert json.loads(answer[8:])["code"] == 3
     assert len(server_wire.sent) == 1  # Connected
-    assert exchange.registry.stats().dropped == {"unknown_kind": 1}
+    assert exchange.registry.stats().dropped == {"bad_kind": 1}
 
 
 def test_a_client_that_finds_no_server_is_closed_at_once() -> None:
@@ -408,9 +411,16 @@ def test_numbers_for_prometheus() -> None:
     assert samples["polybus_broker_clients_accepted_total"].value == 1
     assert samples["polybus_broker_to_servers_total"].value == 1
     assert samples["polybus_broker_server_clients"][:3] == ("polybus_broker_server_clients", {"server": 'a"b\\'}, 1)
-    assert samples["polybus_broker_dropped_total"][:3] == ("polybus_broker_dropped_total", {"reason": "truncated"}, 2)
+    assert samples["polybus_broker_dropped_total"][:3] == ("polybus_broker_dropped_total", {"reason": "short_frame"}, 2)
     assert len(found) == len(fields(BrokerStats))
     assert all(family.documentation.endswith(".") for family in found.values())
+
+
+def test_the_page_lists_the_reasons_of_dropped_frames_and_a_capture_has_the_same_words_for_them() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/csb.md").read_text()
+    [listed] = re.findall(r"`dropped` counts frames by reason: (.*?)\.", page, re.DOTALL)
+    assert re.findall(r"`(\w+)`", listed) == list(get_args(DropReason))
+    assert {"short_frame", "bad_kind", "too_large"} == set(get_args(DropReason)) & set(QUARANTINE_REASONS)
 
 
 def test_a_server_that_introduces_itself_learns_who_its_earlier_clients_are() -> None:

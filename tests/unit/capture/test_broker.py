@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Broker, Bus, NotFound, connect
+from polybus import Broker, Bus, Identity, NotFound, connect
 from polybus.capture import Capture, CaptureError, info, replay
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT
 from tests.refusal import refused
@@ -56,6 +56,15 @@ async def test_what_clients_say_and_hear_is_recorded_once(tmp_path: Path) -> Non
     assert Counter(event["kind"] for event in events if event["kind"] in ("open", "close")) == {"open": 2, "close": 2}
     assert b"hunter2" not in b"".join(event["data"] or b"" for event in events)
     assert info(Capture(folder)).open == 0
+
+
+async def test_the_recording_names_the_identity_of_each_client(tmp_path: Path) -> None:
+    recording = Broker(TCP, TCP, record=tmp_path, authenticate=lambda handshake: Identity("Ann", key="user-ann"))
+    async with recording as broker, connect(broker.server_urls[0], bus=_server()):
+        async with connect(broker.client_urls[0]) as client:
+            await client.request("user.get", {})
+    links = [event for event in events_in(tmp_path) if event["kind"] in ("open", "close")]
+    assert [(event["kind"], event["source"]) for event in links] == [("open", "user-ann"), ("close", "user-ann")]
 
 
 async def test_what_a_broker_recorded_can_be_said_again_to_a_server(tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ Row = dict[str, Any]
 _APART_NS: Final = 20_000
 """Largest difference between two recorders of one machine for the same moment."""
 MOST: Final = 8
-"""Hops followed from an exchange."""
 BY_ID: Final = "same id"
 BY_TRACE: Final = "same trace"
 BY_NAME: Final = "same name and body"
@@ -94,7 +93,6 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def end_of(row: Row) -> int | None:
-    """Return the time of its answer, ns since 1970 UTC; None without one."""
     return None if row["latency_ns"] is None else int(row["at_ns"] + row["latency_ns"])
 
 
@@ -186,7 +184,6 @@ _CARRIED_NS: Final = 50_000_000
 """Time between a frame in a tunnel and its carrier."""
 _CARRIERS: Final = 20
 _RANGES: Final = 20
-"""Most ranges of time in a statement."""
 _COMMON: Final = frozenset(
     hashlib.md5(body, usedforsecurity=False).hexdigest() for body in (b"", b"null", b"true", b"false", b"{}", b"[]", b"0", b"1")
 )
@@ -398,11 +395,9 @@ class Journeys:
         self._exchanges = views
 
     def asked(self, where: str, most: int) -> Rows:
-        """Return the journeys of the first exchanges that match a condition."""
         return self._found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
 
     def chosen(self, rows: Sequence[Row]) -> Rows:
-        """Return the journeys of chosen exchanges, each with a reason (``why``)."""
         given = pa.Table.from_pylist([{**row, "place": place} for place, row in enumerate(rows)], _CHOICE)
         return self._found(_CHOSEN, SHOWN, chosen=self._engine.hand(given))
 

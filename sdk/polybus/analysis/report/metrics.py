@@ -72,7 +72,6 @@ def _most(table: pa.Table, keys: str, numbers: Mapping[str, str] = _COUNT) -> Ro
 
 
 def _sorted(table: pa.Table, keys: str) -> pa.Table:
-    """Sort a table as `_first` does."""
     names, order = keys.split(), [("n", "descending")]
     columns = {"n": table["n"]}
     for name in names:
@@ -334,7 +333,6 @@ def _histogram(exchanges: pa.Table) -> Rows:
 
 
 def shaped(name: str, rows: Rows) -> Rows:
-    """Return rows with the columns of their table."""
     if name == "quarantine_samples":  # a gap row has no frame
         frames = [(row, row["raw"] or b"") for row in rows]
         rows = [{**row, "raw_hex": frame[:SHOWN_BYTES].hex().upper(), "size": len(frame)} for row, frame in frames]
@@ -368,6 +366,5 @@ def _totals(found: dict[str, Rows], counts: RunCounts) -> dict[str, Any]:
 
 
 def write_tables(output: Output, tables: dict[str, Rows]) -> None:
-    """Write tables of `METRICS` as Parquet."""
     for name, rows in tables.items():
         output.storage.write(f"metrics/{name}.parquet", as_parquet(pa.Table.from_pylist(rows, METRICS[name][1])))

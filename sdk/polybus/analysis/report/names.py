@@ -47,7 +47,6 @@ class Names:
         self._back.extend(filter(None, map(_inverse, self.routes)))
 
     def __str__(self) -> str:
-        """Identify these names."""
         return f"{sorted(self._spelled.items())} {[(route.source, route.target) for route in self.routes]}" if self else ""
 
     def __bool__(self) -> bool:
@@ -85,7 +84,6 @@ def by_name(engine: Engine, exchanges: Any, names: Mapping[str, str]) -> Any:
 
 
 def is_for(pattern: str, subject: str) -> bool:
-    """True if a pattern matches a subject, or equals it."""
     return pattern == subject or matches(pattern, subject)
 
 

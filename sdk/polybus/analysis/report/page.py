@@ -137,7 +137,6 @@ class _Column:
 
     @property
     def form(self) -> str:
-        """Kind of the values, for the style of the page."""
         if self.name.endswith("_ns"):
             return "moment" if self.name in ("request_time_ns", "ts_ns") else "duration"
         return "way" if self.name == "direction" else "number" if self.name in _NUMBERS else "text"
@@ -171,8 +170,6 @@ _OF_GROUP: Final = ("protocol", "subject", "outcome", "code")
 
 @attrs.frozen
 class Group:
-    """Listed exchanges with the same protocol, subject, outcome and code."""
-
     anchor: str
     rows: tuple[Row, ...]
 
@@ -252,7 +249,6 @@ _LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
 """Pixels between two lanes and two frames, above the first frame, and left of the first lane."""
 _LETTERS: Final = 26
 _FRAMES: Final = 40
-"""Frames of a journey that are drawn."""
 
 
 def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, bool]]]]:

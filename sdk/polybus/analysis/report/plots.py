@@ -32,18 +32,14 @@ _PARTS: Final = {_DAY: (0, 10), _MINUTE: (11, 16), _SECOND: (11, 19), 0: (17, 23
 
 @attrs.frozen
 class Axis:
-    """A range of numbers, with ticks and their labels."""
-
     low: float
     high: float
     ticks: Sequence[tuple[float, str]]
     label: str = ""
     scale: Callable[[float], float] = lambda number: number
     timed: bool = False
-    """True for times, ns since 1970 UTC."""
 
     def share(self, number: float) -> float:
-        """Return a number's position: 0 at the low end, 1 at the high end."""
         low, high = self.scale(self.low), self.scale(self.high)
         return min(max((self.scale(number) - low) / (high - low), 0.0), 1.0)
 
@@ -90,7 +86,6 @@ class Plot:
     shapes: list[tuple[str, str, str]] = attrs.Factory(list)
     """Colour, legend text and path of each shape."""
     lines: bool = False
-    """True if the paths are lines, not areas."""
 
     @property
     def left(self) -> float:
@@ -110,7 +105,6 @@ class Plot:
         return [(colour, text) for colour, text, _ in self.shapes if text]
 
     def legend(self) -> Iterator[tuple[int, int, str, str]]:
-        """Yield position, colour and text of legend entries, in two columns."""
         for number, (colour, text) in enumerate(self._entries):
             yield _MARGIN + number % 2 * self.width // 2, self.bottom + _FOOT - 8 + number // 2 * _LINE, colour, text
 
@@ -129,7 +123,6 @@ class Plot:
 
 
 def throughput(rows: Rows, width_ns: int) -> Plot:
-    """Plot messages per second, stacked by subject."""
     counts, below = Counter[tuple[int, str | None]](), Counter[int]()
     for row in rows:
         counts[row["window_ns"], row["subject"] or None] += row["n"]
@@ -149,7 +142,6 @@ def throughput(rows: Rows, width_ns: int) -> Plot:
 
 
 def histogram(rows: Rows) -> Plot:
-    """Plot a histogram of latencies with logarithmic axes."""
     bars = [(row["from_ns"] / 1e6, row["from_ns"] * 10**0.2 / 1e6, max(row["n"], 1)) for row in rows]
     across = _logarithmic((edge for left, right, _ in bars for edge in (left, right)), "latency, ms")
     up = _logarithmic((n for *_, n in bars), "answers")
@@ -157,7 +149,6 @@ def histogram(rows: Rows) -> Plot:
 
 
 def latency_over_time(rows: Rows, width_ns: int) -> Plot:
-    """Plot p50 and p95 of each window."""
     answered = [row for row in rows if row["p50_ns"] is not None]
     # A coarse clock may give 0, which a logarithmic axis lacks.
     heights = {name: [max(row[f"{name}_ns"], 1) / 1e6 for row in answered] for name in ("p95", "p50")}

@@ -45,7 +45,6 @@ WIDTHS_S: Final = tuple(
 )
 """Lengths of time windows: each is a multiple of the one before, so that windows add up to longer ones."""
 WINDOWS: Final = 120
-"""Largest number of windows."""
 SUMS: Final = "_sums"
 _NOW: Final = f"{SUMS}/now.json"
 _OURS: Final = re.compile(rf"{SUMS}/[0-9a-f]{{12}}")
@@ -69,7 +68,6 @@ class Part:
         return pa.schema(list({**self.keys, **numbers}.items()))
 
     def added(self, tables: Iterable[pa.Table]) -> pa.Table:
-        """Join tables that have these columns into one."""
         some = [self._shaped(table) for table in tables if len(table)]
         # A single one is grouped already.
         whole = some[0] if len(some) == 1 else self._grouped(pa.concat_tables([self.schema.empty_table(), *some]))
@@ -243,11 +241,8 @@ Spans = list[tuple[int, int]]
 
 
 class Now(msgspec.Struct):
-    """Describes the contents of the sums."""
-
     version: int = _VERSION
     folder: str = ""
-    """Folder of the tables."""
     names: str = ""
     """Names of subjects that were in use."""
     files: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=lambda: {name: {} for name in TABLES})
@@ -277,12 +272,10 @@ class Sums:
     rows: list[dict[str, Any]]
     """Exchanges that may be listed."""
     samples: list[dict[str, Any]]
-    """The first unreadable frames."""
     shown: dict[str, pa.Table] = attrs.Factory(dict)
     """The tables of sums with temporary additions."""
     shown_rows: list[dict[str, Any]] = attrs.Factory(list)
     fresh: list[tuple[int, int]] = attrs.Factory(list)
-    """Times of the additions."""
 
     @classmethod
     def of(cls, output: Output, names: Names) -> Self:
@@ -308,7 +301,6 @@ class Sums:
         return made
 
     def keep(self, storage: TableStorage) -> None:
-        """Store them for the next run."""
         before, self.now.folder = self.now.folder, f"{SUMS}/{uuid.uuid4().hex[:12]}"
         tables = {name: self.parts[name] for name in PARTS}
         tables |= {"rows": pa.Table.from_pylist(self.rows, LISTED), "samples": pa.Table.from_pylist(self.samples, QUARANTINE)}

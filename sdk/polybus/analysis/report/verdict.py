@@ -27,13 +27,10 @@ from .words import moment, part_of, shortened
 
 @attrs.frozen
 class Finding:
-    """A sentence of the verdict, and the place of its evidence."""
-
     about: str
     """fine, failed, missing, slow, broke, unheard, refused, new, better, same, unseen, cancelled, places or clocks."""
     text: str
     section: str
-    """Title of the report's section with the evidence."""
 
 
 _FILE: Final = "metrics.json"
@@ -79,8 +76,6 @@ class _Totals(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The compared part of a capture's metrics."""
-
     capture: str
     begin_ns: int
     end_ns: int
@@ -90,11 +85,8 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """Results to compare with."""
-
     measured: Measured
     digest: str
-    """Digest of the file, which identifies the results."""
 
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:

@@ -21,7 +21,6 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 _PATIENCE: Final = 1.0
 _LOOK: Final = 0.2
 _LONGEST: Final = 1000
-"""Characters of an error."""
 _PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
 
 
@@ -73,7 +72,6 @@ class DecodingProcess:
         self._failing = True
 
     def stop(self) -> None:
-        """End the process, within a second or two."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -18,11 +18,8 @@ _ROWS: Final = 32_768
 
 
 class SegmentColumns:
-    """The existing and fresh columns of a segment."""
-
     def __init__(self, filesystem: pafs.FileSystem, paths: dict[str, str], stamp: ColumnStamp) -> None:
         self.paths: dict[str, str] = paths
-        """Files by table."""
         self.groups: Sequence[BatchGroup] = stamp.groups
         self._filesystem = filesystem
         self._stamp = stamp

@@ -75,7 +75,6 @@ def check_size(size: int, groups: int, path: str) -> None:
 
 
 def unpacked_size(column: pa.Array) -> int:
-    """Return the bytes of a column if each row stores its own value."""
     if isinstance(column, pa.ListArray):
         return 4 * len(column) + unpacked_size(column.flatten())
     if isinstance(column, pa.DictionaryArray):

@@ -24,7 +24,6 @@ TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
 """Columns by table, in the order in which a segment's files appear: the last file shows that the others exist."""
 FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
-"""In the metadata of the files."""
 _ENDS: Final = 4096
 """Bytes: the first ones contain the recording's name, the last ones the checksum of the last batch."""
 _OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 5, "uprotocol": 4})
@@ -37,8 +36,6 @@ def columns_path(folder: str, table: str, segment: int) -> str:
 
 @frozen
 class SegmentIdentity:
-    """Distinguishes a segment from any other."""
-
     size: int
     crc32: int
 
@@ -78,8 +75,6 @@ class BatchGroup:
 
 @frozen
 class ColumnStamp:
-    """The stamp of a segment's columns."""
-
     segment: SegmentIdentity
     decoders: Mapping[str, str | None]
     token: str

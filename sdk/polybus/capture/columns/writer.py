@@ -175,8 +175,6 @@ def _groups(reader: SegmentReader) -> Iterator[_Batches]:
 
 
 class _Files:
-    """The files of a segment, hidden until complete."""
-
     def __init__(self, folder: Path, segment: int) -> None:
         self._protocols: set[str] = set()
         self._token = secrets.token_hex(8)

@@ -66,7 +66,6 @@ FIELDS: Final = tuple(EventFields.__annotations__)
 
 
 def plain_event(message: Message) -> list[Any]:
-    """Return the fields that every protocol has."""
     kind = _KINDS[message.kind.value]
     data, content = message.raw, message.format.content_type
     code: int | None = None

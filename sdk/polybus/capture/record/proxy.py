@@ -174,7 +174,6 @@ class RecordingProxy:
         return None
 
     def left(self, address: str) -> None:
-        """Note that a client gave up before it was accepted."""
         self._knocking -= 1
 
     def admit(self, handshake: plugins.Handshake, decided: Callable[[plugins.Admission | BusError], None]) -> None:

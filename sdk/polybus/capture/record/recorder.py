@@ -42,7 +42,6 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 PATIENCE: Final = 30.0
 """Seconds that `close` waits for an idle writer. After that the writer continues until the program ends."""
 _LONG: Final = 10.0
-"""Seconds before the wait is logged."""
 _LOOK: Final = 0.5
 _GIB: Final = 1 << 30
 BATCH_ROWS: Final = 4096
@@ -57,12 +56,9 @@ _TOGETHER: Final = 8 << 20
 
 @frozen(kw_only=True)
 class WriterSettings:
-    """Settings of a recording, for its recorder and its writer."""
-
     path: str
     """The folder. It is created with mode 0700."""
     capture_id: str
-    """Name of the recording."""
     max_bytes: int
     """Maximum number of bytes of all sealed segments in the folder. Beyond that, the oldest are removed."""
     max_age: float
@@ -78,7 +74,6 @@ class WriterSettings:
     decode: bool = False
     """True to decode sealed segments in another process."""
     metadata: Mapping[str, str] = field(factory=dict)
-    """Metadata to write into each segment."""
 
 
 class RowBuffer:
@@ -100,11 +95,9 @@ class RowBuffer:
 
     @property
     def heavy(self) -> bool:
-        """True if more bytes of large frames wait than are taken together."""
         return self._large > _TOGETHER
 
     def take(self, row: RecordedFrame, *, room: bool) -> None:
-        """Add a row if there is room, else count it."""
         end, time_ns, frame, ttl = row
         if frame is not None and len(frame) > self._longest:
             frame = frame[: self._longest + 1]  # one byte more, so that the writer sees the cut

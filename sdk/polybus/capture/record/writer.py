@@ -166,7 +166,6 @@ class CaptureWriter:
             self._give_up(flat[::FIELDS])
 
     def turn(self) -> None:
-        """Mark gaps, and seal segments that are old enough."""
         try:
             if not self._held_back():
                 self._say_what_is_missing(time.monotonic_ns())

@@ -36,7 +36,6 @@ _LEVEL: Final = 1
 _PREFIX: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("<i")
 _LENGTH_AND_ROOT: Final = struct.Struct("<iI")
-"""Length of the header, and position of its table."""
 END_OF_STREAM: Final = _PREFIX + b"\0\0\0\0"
 MARK: Final = "polybus"
 """Metadata key of a message's checksum and numbers."""
@@ -97,7 +96,6 @@ class SegmentWriter:
         self.number: int = number
         self.path: Path = Path(folder, segment_name(number, sealed=False))
         self.size: int = 0
-        """Bytes written, without the end of the stream."""
         self.batches: int = 0
         self.rows: int = 0
         if Path(folder, segment_name(number, sealed=True)).exists():
@@ -151,7 +149,6 @@ class SegmentWriter:
         return sealed
 
     def close(self) -> None:
-        """Close the file without sealing; may be repeated."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -174,8 +171,6 @@ def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buff
 
 @frozen
 class Stretch:
-    """A lost part of a segment."""
-
     offset: int
     """Position in bytes."""
     size: int
@@ -214,7 +209,6 @@ class SegmentReader:
         self._name = name
         self._sealed = sealed
         self.damage: list[Stretch] = []
-        """Losses found so far."""
         self.offset: int = offset
         """End of the last good batch."""
         self.ended: bool = False
@@ -263,7 +257,6 @@ class SegmentReader:
         return self.metadata
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield numbers and rows of the good batches with rows, in order."""
         for message in self.messages():
             if message.rows:
                 yield message.batch, self.rows(message)
@@ -341,7 +334,6 @@ def marked(batch: int, seq: int, rows: int) -> str:
 
 
 def sealed_message(message: bytes) -> bytes:
-    """Replace the hyphens in a message by its checksum."""
     header = _LENGTH.unpack_from(message, 4)[0] + 8
     found = _UNSEALED.search(message, 8, header)
     assert found is not None
@@ -373,7 +365,6 @@ class ArrowMessage:
 
     @property
     def good(self) -> bool:
-        """True for a message with the right checksum."""
         return self.data is not None
 
 
@@ -401,7 +392,6 @@ class _Search:
         self._in_vain = _IN_VAIN * len(self.view)
 
     def is_end(self, offset: int) -> bool:
-        """True if only the end of the stream follows."""
         return offset + 8 == len(self.view) and self.view[offset:] == END_OF_STREAM
 
     def message(self, offset: int) -> ArrowMessage | None:

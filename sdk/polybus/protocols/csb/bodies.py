@@ -21,7 +21,7 @@ from .._shared import WireRules
 from . import wire
 
 LAST_USER: Final = 0xC8  # Results from 1 to this one are the application's
-ENCODING_ERROR: Final = "encoding"  # Reason for a request with a malformed payload
+ENCODING_ERROR: Final = "bad_encoding"  # Reason for a request with a malformed payload
 INTERNAL: Final = 0xD0
 
 # Result -> (code, reason, default text). Writers use the first row of a (code, reason).

@@ -76,7 +76,7 @@ class CsbReader:
             if kind == wire.REQUEST:
                 if result:
                     answer_id = None if action in wire.UNANSWERED else action << 16 | number
-                    raise refuse(f"result {result:#04x} on a request: it must be 0", "result", answer_id)
+                    raise refuse(f"result {result:#04x} on a request: it must be 0", "bad_code", answer_id)
                 id = action << 16 | number
                 if action >= _RESERVED:
                     if action == _OF_OURS:  # the request action of polybus peers
@@ -109,7 +109,7 @@ class CsbReader:
         try:
             return self._payloads[encoding](data)
         except KeyError:
-            refused = refuse(f"no payload encoding {encoding:#x} in CSB", "encoding")
+            refused = refuse(f"no payload encoding {encoding:#x} in CSB", "bad_encoding")
         except RemoteProtocolError as error:
             refused = error
         refused.answer_id, refused.reply_id = answer_id, reply_id
@@ -143,7 +143,7 @@ class CsbReader:
     def _control(self, kind: int, encoding: int, number: int, action: int, frame: bytes) -> Message:
         word = wire.CONTROL_WORDS.get(kind)
         if word is None:
-            raise refuse(f"kind {kind:#x} is not defined in CSB", "unknown_kind")
+            raise refuse(f"kind {kind:#x} is not defined in CSB", "bad_kind")
         return self._filled(Message(Kind.CONTROL, word), encoding, frame[8:])
 
     # -- reserved actions ------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class CsbReader:
 
     def _request_more(self, encoding: int, id: int, frame: bytes) -> Message:
         if len(frame) < 16:
-            raise refuse("the payload is shorter than its lengths", "truncated", id)
+            raise refuse("the payload is shorter than its lengths", "bad_length", id)
         size, more, ttl = _MORE.unpack_from(frame, 8)
         end = 16 + (size if size != NUMBERED else 4)
         known = self._subjects.get(frame[16:end]) if size != NUMBERED and end <= len(frame) else None
@@ -195,7 +195,7 @@ class CsbReader:
 
     def _with_more(self, message: Message, encoding: int, frame: bytes, id: int | None) -> tuple[Message, CsbExtras]:
         if len(frame) < 16:
-            raise refuse("the payload is shorter than its lengths", "truncated", id)
+            raise refuse("the payload is shorter than its lengths", "bad_length", id)
         size, more, ttl = _MORE.unpack_from(frame, 8)
         message.subject = self._checked_subject(frame, 16, size, id)
         end = 16 + (size if size != NUMBERED else 4)
@@ -239,7 +239,7 @@ class CsbReader:
 
     def _subject(self, frame: bytes, id: int) -> tuple[str | int, int]:
         if len(frame) < 10:
-            raise refuse("the payload is shorter than the length of its subject", "truncated", id)
+            raise refuse("the payload is shorter than the length of its subject", "bad_length", id)
         size = frame[8] << 8 | frame[9]
         end = 10 + (size if size != NUMBERED else 4)
         if size != NUMBERED and end <= len(frame):
@@ -251,12 +251,12 @@ class CsbReader:
     def _checked_subject(self, frame: bytes, start: int, size: int, id: int | None) -> str | int:
         if size == NUMBERED:
             if len(frame) < start + 4:
-                raise refuse("the payload is shorter than its subject", "truncated", id)
+                raise refuse("the payload is shorter than its subject", "bad_length", id)
             action: int = wire.NUMBER.unpack_from(frame, start)[0]
             return self._names.get(action, action)
         text = frame[start : start + size]
         if len(text) < size:
-            raise refuse(f"{len(text)} of the {size} bytes of a subject", "truncated", id)
+            raise refuse(f"{len(text)} of the {size} bytes of a subject", "bad_length", id)
         try:
             subject = str(text, "utf-8")
         except UnicodeDecodeError as error:
@@ -271,7 +271,7 @@ class CsbReader:
             return _NOTHING
         text = frame[start : start + size]
         if len(text) < size:
-            raise refuse(f"{len(text)} of the {size} bytes of the extras", "truncated", id)
+            raise refuse(f"{len(text)} of the {size} bytes of the extras", "bad_length", id)
         try:
             return _decode_extras(text)
         except (ValueError, RecursionError) as error:

@@ -157,7 +157,7 @@ class CsbSession(QuietSession):
         try:
             message = self._reader(frame)
             if message.kind is _CONTROL and message.subject != DEADLINE_WORD:
-                raise refuse(f"{message.subject} is between a broker and its servers", "unknown_kind")
+                raise refuse(f"{message.subject} is between a broker and its servers", "bad_kind")
             return self._take(message, party)
         except RemoteProtocolError as error:
             return self._refuse(error, party)
@@ -393,7 +393,7 @@ class CrowdedSession(CsbSession):
         if message.subject == "closed" and client != BROKER:
             self._sent_away.pop(client, None)
             return self._gone(client, "the client has gone")
-        raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
+        raise refuse(f"{message.subject} for client {client} from a broker", "bad_kind")
 
     def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> SessionOutput:
         """Store a frame until this server is ready. A second Connected replaces the first."""

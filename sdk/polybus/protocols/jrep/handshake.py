@@ -328,7 +328,7 @@ def _verb_for_us(federation: Federation, message: Message) -> str:
         raise refuse(text, "reserved_subject")
     verb = message.attributes.get("CommandType")
     if type(verb) is not str:
-        raise refuse("a message to a bus needs a CommandType", "missing_part")
+        raise refuse("a message to a bus needs a CommandType", "missing_field")
     if message.subject == "":  # the bare object of a WebSocket negotiation, which belongs to the transport
         federation.say("WebsocketNegotiationFailed", ErrorMessage="illegal handshake")
         raise refuse("an Associate without ToSubject: the WebSocket negotiation begins over HTTP", "handshake_order")
@@ -365,7 +365,7 @@ def _ignore(federation: Federation, message: Message, now: float) -> None:
 def _refuse(federation: Federation, message: Message, now: float) -> None:
     verb = verb_of(message)
     if verb is not None and verb not in VERBS:
-        raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
+        raise refuse(f"the command {verb[:60]!r} is not known", "unknown_type")
     raise refuse(f"{verb or 'a message'} is not expected while {federation.state.value}", "handshake_order")
 
 
@@ -386,7 +386,7 @@ def _associate(federation: Federation, message: Message, now: float) -> None:
     """Handle Associate, which lists all that the client can receive. It may be repeated."""
     services = text_of(message.attributes, "RemoteServices", federation.limits.message)
     if services is None:
-        raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
+        raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_field")
     subjects = _services_in(federation, services)
     for subject in subjects:
         check_subject(subject, federation.limits.subject)
@@ -482,7 +482,7 @@ def _note(federation: Federation, message: Message, now: float) -> None:
     """Handle CapabilitiesNotice, and the flags of FinishAssociation."""
     flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
     if flags is None and verb_of(message) == "CapabilitiesNotice":
-        raise refuse("CapabilitiesFlags is required", "missing_part")
+        raise refuse("CapabilitiesFlags is required", "missing_field")
     _recognise(federation, message)
 
 

@@ -81,7 +81,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
     if not value:
-        raise refuse("the subject is empty", "missing_subject", answer_id)
+        raise refuse("the subject is empty", "missing_field", answer_id)
     if value.startswith(LOCAL_PREFIX):
         raise refuse(f"subjects that begin with {LOCAL_PREFIX!r} do not leave their bus", "reserved_subject", answer_id)
 
@@ -127,7 +127,7 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
     if len(given) > 1:
         raise refuse(f"both {given[0][0]} and {given[1][0]}", "ambiguous")
     if not given:
-        raise refuse("Subject, SubjectsList or RemoteServices is required", "missing_part")
+        raise refuse("Subject, SubjectsList or RemoteServices is required", "missing_field")
     ((name, value),) = given
     if name == "RemoteServices":
         subjects: list[Any] = [one for one in services_in(value) if one not in OWN["client"]]

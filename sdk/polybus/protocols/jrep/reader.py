@@ -302,7 +302,7 @@ class MessageReader:
         if subject is None:
             if names["CommandType"] == "Associate":  # the bare object of a WebSocket negotiation (notes section 2.4)
                 return Message(Kind.CONTROL, "", attributes=self._values_of(parts, None))
-            raise refuse("no ToSubject", "missing_subject", id)
+            raise refuse("no ToSubject", "missing_field", id)
         check_subject(subject, self._longest if subject.endswith(":RPC") else self._limits.subject, id)
         frame = parts.pop("PolybusFrame", None)
         values = self._values_of(parts, id)
@@ -394,7 +394,7 @@ class MessageReader:
             return failure_of(Kind.END, subject, key, values, self._values.types)
         if verb == "open":
             return self._open(subject, key, values)
-        raise refuse(f"the verb {verb[:40]!r} is not known", "unknown_verb")
+        raise refuse(f"the verb {verb[:40]!r} is not known", "unknown_type")
 
     def _open(self, subject: str, key: str, values: dict[str, Any]) -> Message:
         mode, credit, hops = values.get("PolybusMode"), values.get("PolybusN", 0), values.get("PolybusHops", 0)

@@ -314,7 +314,7 @@ class OperationReader:
         """Read a frame. The `RemoteProtocolError` has a `close_code` if the stream, not only this message, is broken."""
         end = frame.find(CRLF)
         if end < 0:
-            raise _out_of_step(f"no line: {frame[:60]!r}", "truncated")
+            raise _out_of_step(f"no line: {frame[:60]!r}", "bad_length")
         line = frame[:end]
         verb, *tokens = words_of(line) or [b""]
         kind = verb.upper()
@@ -322,7 +322,7 @@ class OperationReader:
             return NatsOperation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
         read = _READERS.get(kind)
         if read is None:
-            raise _out_of_step(f"{line[:60]!r} is not a NATS operation", "unknown_verb")
+            raise _out_of_step(f"{line[:60]!r} is not a NATS operation", "unknown_type")
         if len(frame) != end + 2:
             raise _out_of_step(f"{len(frame) - end - 2} bytes follow the line {line[:60]!r}")
         return read(self, tokens, line)
@@ -376,7 +376,7 @@ class OperationReader:
         if len(frame) == start and total:
             raise refuse(f"a payload of {total} bytes is over the limit (limit: message)", "too_large", reply)
         if len(frame) - start != total + 2 or frame[-2:] != CRLF:
-            raise _out_of_step(f"no line end after the {total} bytes that {frame[:end][:60]!r} announces", "truncated")
+            raise _out_of_step(f"no line end after the {total} bytes that {frame[:end][:60]!r} announces", "bad_length")
         if lengths == 1:
             return subject, sid, reply, None, frame[start:-2]
         if head > total:

@@ -96,7 +96,7 @@ class BinaryReader:
             self._refuse_length(len(frame), start, body_length)
         reader = self._readers.get(letter)
         if reader is None:
-            raise refuse(f"no type {letter:#04x} in UBRE", "unknown_verb")
+            raise refuse(f"no type {letter:#04x} in UBRE", "unknown_type")
         try:
             name = str(frame[7:start], "utf-8")
         except UnicodeDecodeError as error:
@@ -109,7 +109,7 @@ class BinaryReader:
         if body_length > limit or size > limit:
             raise WIRE_RULES.refuse_size(max(size, start + body_length), limit)
         if size < start + body_length:
-            raise refuse(f"{size} of the {start + body_length} bytes that the header announces", "truncated")
+            raise refuse(f"{size} of the {start + body_length} bytes that the header announces", "bad_length")
         raise refuse(f"{size - start - body_length} trailing bytes", "bad_length")
 
     def _request(self, name: str, body: bytes | None) -> Message:

@@ -146,7 +146,7 @@ class JsonReader:
         members = _members(frame)
         verbs = [name for name in members if name in self._by_verb]
         if not verbs:
-            raise refuse("no UBRE verb in the message", "unknown_verb")
+            raise refuse("no UBRE verb in the message", "unknown_type")
         if len(verbs) > 1:
             raise refuse(f"more than one verb: {', '.join(sorted(verbs))}", "ambiguous")
         decode, build = self._by_verb[verbs[0]]

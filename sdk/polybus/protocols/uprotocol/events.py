@@ -239,7 +239,7 @@ def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, fo
         return _read_open(attributes, raw, format)
     reqid = attributes.get("reqid")
     if reqid is None:
-        raise refuse(f"reqid is missing in this {NAMES[kind]}", "missing_attribute")
+        raise refuse(f"reqid is missing in this {NAMES[kind]}", "missing_field")
     if kind is Kind.CREDIT:
         credit = WIRE_RULES.read_count(attributes.get("credit"), "credit", least=1)
         return Message(kind, "", reqid, attributes={"credit": credit})

@@ -118,7 +118,7 @@ def test_a_value_that_does_not_fit_the_encoding_is_told(action: int, value: Any)
 RESULTS = [
     (0xC9, Code.UNIMPLEMENTED, None),
     (0xCA, Code.DEADLINE_EXCEEDED, None),
-    (0xCB, Code.INVALID_ARGUMENT, "encoding"),
+    (0xCB, Code.INVALID_ARGUMENT, "bad_encoding"),
     (0xCC, Code.INVALID_ARGUMENT, None),
     (0xCD, Code.UNAUTHENTICATED, None),
     (0xCE, Code.PERMISSION_DENIED, None),
@@ -272,18 +272,18 @@ def test_behind_a_broker_the_number_of_the_client_stands_in_front(frame: str, ki
     ("frame", "reason", "answered"),
     [
         *((frame, "short_frame", None) for frame in ("", "10000001000000")),
-        *((f"{first} 00 0001 00000001", "unknown_kind", None) for first in ("00", "32")),
-        ("10 07 0005 00000001", "result", id_of(1, 5)),
-        ("15 00 0005 00000001", "encoding", id_of(1, 5)),
-        *((f"12 00 0005 00000001 {body}", "encoding", id_of(1, 5)) for body in ("7b", "4e614e", "22ff22")),
-        ("11 00 0005 00000001 ff", "encoding", id_of(1, 5)),
-        *((f"13 00 0005 00000001 {body}", "encoding", id_of(1, 5)) for body in ("61", "613d256666", "613dc3bc")),
-        *((f"14 00 0005 00000001 {body}", "encoding", id_of(1, 5)) for body in ("61476b", "61476b3d0a")),
-        *((f"12 00 0005 ffff0004 {rest}", "truncated", id_of(0xFFFF0004, 5)) for rest in ("00", "0005 61", "ffff 61")),
+        *((f"{first} 00 0001 00000001", "bad_kind", None) for first in ("00", "32")),
+        ("10 07 0005 00000001", "bad_code", id_of(1, 5)),
+        ("15 00 0005 00000001", "bad_encoding", id_of(1, 5)),
+        *((f"12 00 0005 00000001 {body}", "bad_encoding", id_of(1, 5)) for body in ("7b", "4e614e", "22ff22")),
+        ("11 00 0005 00000001 ff", "bad_encoding", id_of(1, 5)),
+        *((f"13 00 0005 00000001 {body}", "bad_encoding", id_of(1, 5)) for body in ("61", "613d256666", "613dc3bc")),
+        *((f"14 00 0005 00000001 {body}", "bad_encoding", id_of(1, 5)) for body in ("61476b", "61476b3d0a")),
+        *((f"12 00 0005 ffff0004 {rest}", "bad_length", id_of(0xFFFF0004, 5)) for rest in ("00", "0005 61", "ffff 61")),
         *((f"12 00 0005 ffff0004 {rest}", "invalid_subject", id_of(0xFFFF0004, 5)) for rest in ("0001 ff", "0001 0a")),
         ("10 00 0005 ffff0001 0001 00", "invalid_subject", id_of(0xFFFF0001, 5)),
-        ("10 00 0005 ffff0005 0001", "truncated", id_of(0xFFFF0005, 5)),
-        ("10 00 0005 ffff0005 0001 0005 ffffffff 61 7b", "truncated", id_of(0xFFFF0005, 5)),
+        ("10 00 0005 ffff0005 0001", "bad_length", id_of(0xFFFF0005, 5)),
+        ("10 00 0005 ffff0005 0001 0005 ffffffff 61 7b", "bad_length", id_of(0xFFFF0005, 5)),
         ("10 00 0005 ffff0005 0001 0002 ffffffff 61 5b5d", "malformed", id_of(0xFFFF0005, 5)),
         ("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d", "malformed", id_of(0xFFFF0007, 5)),
         *((f"10 00 0005 ffff00{rest}", "malformed", None) for rest in ("08 00", "0c 00000007", "0a 00000000", "0a 00")),
@@ -310,7 +310,7 @@ def test_a_bad_answer_names_its_request_and_a_bad_form_or_json_has_a_limit() -> 
     assert read("12 00 0005 00000001" + b"[[[[1]]]]".hex(), codec).body == [[[[1]]]]
     with pytest.raises(RemoteProtocolError) as caught:
         codec.decode(bytes.fromhex("12 00 0005 00000001") + b"[[[[[1]]]]]")
-    assert caught.value.reason == "encoding"
+    assert caught.value.reason == "bad_encoding"
 
 
 @pytest.mark.parametrize(

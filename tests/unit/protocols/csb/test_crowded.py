@@ -129,9 +129,9 @@ def test_when_a_client_has_gone_nothing_of_it_is_left_and_its_number_is_another_
         ("00000009 10000001 00000005", "unknown_peer"),
         ("00000009 20000001 00000005", "unknown_peer"),
         ("00000000 10000001 00000005", "unknown_peer"),
-        ("00000000 d0000000 00000000", "unknown_kind"),
-        ("00000007 f0000000 00000000", "unknown_kind"),
-        ("00000007 40000000 00000000", "unknown_kind"),
+        ("00000000 d0000000 00000000", "bad_kind"),
+        ("00000007 f0000000 00000000", "bad_kind"),
+        ("00000007 40000000 00000000", "bad_kind"),
     ],
 )
 def test_what_a_broker_must_not_say(session: Driven, frame: str, reason: str) -> None:

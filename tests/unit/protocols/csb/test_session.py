@@ -286,7 +286,7 @@ def test_a_bad_open_is_answered_with_an_end_and_an_answer_that_does_not_parse_fa
 @pytest.mark.parametrize("first", ["d0", "e0", "f0"])
 def test_point_to_point_nobody_says_connected_closed_or_close(session: Driven, first: str) -> None:
     session.receive(bytes.fromhex(first + "000000" + "00000000"), 0.0)
-    assert refused(session.events()) == "unknown_kind"
+    assert refused(session.events()) == "bad_kind"
 
 
 def test_what_cannot_be_written_or_is_over_the_limit_takes_no_id(session: Driven) -> None:

@@ -200,9 +200,9 @@ def test_subjects_of_the_buses_are_nobody_else_s() -> None:
 
 
 REFUSED = {
-    '[{"Value":1}]': "missing_subject",
-    '[{"ToSubject":""}]': "missing_subject",
-    '[{"ToSubject":null}]': "missing_subject",
+    '[{"Value":1}]': "missing_field",
+    '[{"ToSubject":""}]': "missing_field",
+    '[{"ToSubject":null}]': "missing_field",
     '[{"ToSubject":5}]': "invalid_subject",
     '[{"ToSubject":"a\\u0000"}]': "invalid_subject",
     "[5]": "not_array",
@@ -213,12 +213,12 @@ REFUSED = {
     '[{"ToSubject":"a","PolybusTtl":"1"}]': "invalid_ttl",
     '[{"ToSubject":"a","PolybusHeaders":"[]"}]': "invalid_headers",
     '[{"ToSubject":"a","PolybusHeaders":"{\\"a\\":\\"b\\\\n\\"}"}]': "invalid_headers",
-    '[{"ToSubject":"a","PolybusVerb":"dance","PolybusId":"1"}]': "unknown_verb",
+    '[{"ToSubject":"a","PolybusVerb":"dance","PolybusId":"1"}]': "unknown_type",
     '[{"ToSubject":"a","PolybusVerb":"item"}]': "invalid_id",
     '[{"ToSubject":"a","PolybusVerb":"item","PolybusId":"1","PolybusFrame":"AAE"}]': "bad_encoding",
     '[{"ToSubject":"a","PolybusVerb":"open","PolybusId":"1"}]': "invalid_part",
     '[{"ToSubject":"a","PolybusVerb":"credit","PolybusId":"1","PolybusN":0}]': "invalid_part",
-    '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe"}]': "missing_part",
+    '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe"}]': "missing_field",
     '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","Subject":"a","SubjectsList":["b"]}]': "ambiguous",
     '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","SubjectsList":"a,b"}]': "invalid_part",
     '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","SubjectsList":[5]}]': "invalid_subject",

@@ -155,10 +155,10 @@ def test_between_two_polybus_nothing_of_an_error_is_lost(text: str, reason: str 
 
 
 BAD: dict[str, list[bytes]] = {
-    "truncated": [
+    "bad_length": [
         *(b"", b"PING", b"MSG a 2 5\r\nhell\r\n", b"MSG a 2 5\r\nhello!\r\n", b"MSG a 2 5\r\nhello", b"MSG a 2 5\r\nhelloxx"),
     ],
-    "unknown_verb": [b"\r\n", b"HELO x\r\n"],
+    "unknown_type": [b"\r\n", b"HELO x\r\n"],
     "too_large": [b"MSG a 2 5\r\n"],
     "malformed": [
         *(b"PING\r\nPING\r\n", b"MSG a 5\r\nhello\r\n", b"MSG a 2 r x 5\r\nhello\r\n", b"MSG a 2 -5\r\nhello\r\n"),

@@ -166,13 +166,13 @@ def test_the_length_of_a_body_can_be_written_as_the_rest_of_the_frame() -> None:
 
 REFUSED: list[tuple[bytes, str, Any]] = [
     (b"\x50\0\1\0\0\0", "short_frame", None),
-    (frame("P", "t")[:-1], "truncated", None),
-    (frame("P", "t", b"1", 2), "truncated", None),
-    (frame("P", "t", b"", REST)[:-1], "truncated", None),
+    (frame("P", "t")[:-1], "bad_length", None),
+    (frame("P", "t", b"1", 2), "bad_length", None),
+    (frame("P", "t", b"", REST)[:-1], "bad_length", None),
     (frame("P", "t", b"12", 1), "bad_length", None),
     (frame("P", "t", b"1", 0), "bad_length", None),
-    (frame("X", "t"), "unknown_verb", None),
-    (frame(0, ""), "unknown_verb", None),
+    (frame("X", "t"), "unknown_type", None),
+    (frame(0, ""), "unknown_type", None),
     (frame("P"), "invalid_subject", None),
     (frame("S", "a\0b"), "invalid_subject", None),
     (frame("U", b"\xff"), "invalid_subject", None),

@@ -166,7 +166,7 @@ def test_the_document_s_dialect_changes_nothing_but_requests() -> None:
 
 REFUSED: list[tuple[str, str, Any]] = [
     *((frame, "malformed", None) for frame in ("", "[]", '"publish"')),
-    *((frame, "unknown_verb", None) for frame in ("{}", '{"hello":1}')),
+    *((frame, "unknown_type", None) for frame in ("{}", '{"hello":1}')),
     ('{"publish":"a","success":1}', "ambiguous", None),
     ('{"open":"a","subject":"s","mode":"stream","credit":1}', "ambiguous", None),
     *((f'{{"publish":{subject}}}', "invalid_subject", None) for subject in ('""', "null", "1")),

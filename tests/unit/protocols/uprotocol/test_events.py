@@ -248,7 +248,7 @@ def test_a_protobuf_event_without_a_required_attribute_is_refused(missing: str) 
     event.ClearField(missing)
     with pytest.raises(Violation) as caught:
         PROTO.decode(event.SerializeToString())
-    assert caught.value.reason == "missing_attribute"
+    assert caught.value.reason == "missing_field"
 
 
 def test_a_frame_above_the_limit_ends_the_connection() -> None:
