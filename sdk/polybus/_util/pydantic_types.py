@@ -381,7 +381,7 @@ def _refuse_serializer(found: Any) -> None:
 
 
 def _octets(kind: type) -> Any:
-    """Return a type that decodes base64, because pydantic would encode the string itself."""
+    """Return a bytes type that decodes base64. pydantic's own would contain the characters of the string."""
     from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
     schema = WithJsonSchema({"type": "string", "contentEncoding": "base64"})

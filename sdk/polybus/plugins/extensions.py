@@ -131,8 +131,7 @@ class Mesh(Protocol):
         ...
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return the name of this bus, and the metrics of the other buses on this machine by name, or None without an
-        answer."""
+        """Return the name of this bus, and the metrics of the others on this machine by name, None if they don't answer."""
         ...
 
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .transports import HttpBinding, WebEndpoint
 
 Hear: TypeAlias = Callable[[Sequence[str]], None]
-"""Replaces the key expressions to receive. ``*`` matches one segment. A message that matches several expressions arrives
-once."""
+"""Replaces the key expressions to receive. ``*`` matches one segment. Messages that match several expressions arrive once."""
 LEVELS: Final = 7
 """Number of priorities on a fabric, from 0 (lowest) to 6."""
 
@@ -125,15 +124,14 @@ class TransportFeatures(_Features, frozen=True, kw_only=True):
     """Called before ``start`` if the protocol has priorities. The transport should then keep socket buffers small, because
     urgent messages cannot overtake others there."""
     pause_reading: Callable[[], None] = _nothing
-    """Stops reading because messages arrive faster than they are handled. Without this feature, the bus buffers input up to a
-    limit and then closes the connection."""
+    """Stops reading, to slow down the peer. Without this feature, the bus buffers input up to a limit and then disconnects."""
     resume_reading: Callable[[], None] = _nothing
     """Starts reading again."""
     written: Callable[[], Awaitable[None]] | None = None
     """Waits until everything has been written, on transports with slow writes."""
     slow_arrival: Callable[[], int] | None = None
-    """Returns the number of bytes in frames that haven't been delivered, or haven't been complete since the last `tick`. The
-    bus counts them in `Limits.total_bytes`."""
+    """Returns the bytes of frames that arrive slowly: those not delivered yet, or incomplete since the last `tick`. They count
+    in `Limits.total_bytes`."""
     idle: Callable[[], float] | None = None
     """Returns the seconds since the peer's last request, or 0 if it is waiting for something, on transports without permanent
     connections. If there are too many peers, the bus drops one that has been idle for ten seconds."""
@@ -148,8 +146,7 @@ class ReceiverFeatures(_Features, frozen=True, kw_only=True):
     """Called before `closed` if closing takes a while, for example until the peer has read the reason. Nothing more is sent or
     received, so pending requests fail now."""
     lost: Callable[[int, str], None] = _nothing
-    """``lost(count, why)`` reports messages that this side dropped, in either direction. It logs the reason unless it is
-    empty."""
+    """``lost(count, why)`` reports messages that this side dropped, in either direction, and logs the reason, if any."""
     malformed: Callable[[RemoteProtocolError], None] = _nothing
     """``malformed(error)`` reports input that is not a frame."""
 
@@ -163,7 +160,7 @@ class EndpointFeatures(_Features, frozen=True, kw_only=True):
     """``other_servers(addresses, leaving)`` adds addresses (``host:port``) of the same service, to try in turn if a server goes
     down. `leaving` is True if the current server is about to stop."""
     carries_query: bool = False
-    """True if the transport sends the query to the server. Parameters that aren't options of the protocol then stay in the
+    """True if the transport sends the query to the server. Parameters that the protocol doesn't use then stay in the
     address."""
     bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
     """``await bind(url)`` binds the address and returns sockets for ``ListenOptions.sockets``, so that several processes can
@@ -225,8 +222,8 @@ class SessionFeatures(_Features, frozen=True, kw_only=True):
     """Optional features of a `Session`."""
 
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
-    """``pieces(frame)`` splits a frame with a large number of messages into frames that take a few milliseconds each. The bus
-    does other work in between."""
+    """``pieces(frame)`` splits a huge batch into frames that take a few milliseconds each. The bus does other work in
+    between."""
     confirm: Callable[[float], tuple[Any, Frames]] | None = None
     """``confirm(now)`` returns a key and the frames of a request. The session returns `Confirmed` with that key when the peer
     has handled all earlier messages. Entering a subscription waits for it."""
@@ -263,8 +260,7 @@ class ProtocolFeatures(_Features, frozen=True, kw_only=True):
     fabric: Fabric | None = None
     """Support for fabrics such as Zenoh."""
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
-    """``user_options(user, password)`` converts the user and password of a URL to options, which the protocol sends to the
-    server on transports that cannot."""
+    """``user_options(user, password)`` converts a URL's user and password to options, for transports that cannot send them."""
     files: Mapping[str, str] = _NOTHING
     """Paths of files that are read again before each connection, such as keys that are rotated, with a description of each. The
     bus reads them and calls `with_files`."""
@@ -274,8 +270,7 @@ class ProtocolFeatures(_Features, frozen=True, kw_only=True):
     default_port: int | None = None
     """Default port for ``tcp`` and ``tls``. WebSockets and HTTP use 80 and 443."""
     spellings: Callable[[str | int], tuple[str, ...]] | None = None
-    """``spellings(subject)`` returns the other names of a publication of this side: the address for a name, or the name for an
-    address."""
+    """``spellings(subject)`` returns other names of a local publication: the address for a name, or the name for an address."""
     unhandled: str | None = None
     """A subject without a handler, for `polybus doctor`, if not every name is a valid subject."""
     inspect_options: Mapping[str, str] | None = None

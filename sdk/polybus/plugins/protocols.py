@@ -64,13 +64,13 @@ class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     """True if the handlers of a subject share its requests. Requires `handlers`. The bus announces them separately from
     subscriptions, in subscribe and unsubscribe messages with ``handler`` in their `attributes`."""
     many_peers: bool = False
-    """True if a connection carries several peers, reported by `PeerOpened` and `PeerClosed`. Otherwise its only peer is opened
-    at `Ready`."""
+    """True if a connection carries several peers, which `PeerOpened` and `PeerClosed` report. Otherwise `Ready` opens its
+    peer."""
     shared_publish: bool = False
     """True if a publication has the same frame on all sessions of this codec, so that fan-out encodes it only once."""
     asks_before_publishing: bool = False
-    """True if publications and subscriptions are extensions as well. The bus sends `_polybus.hello` before the first one, and
-    raises `Unsupported` for bare peers."""
+    """True if publications and subscriptions are extensions as well, which raise `Unsupported` for bare peers. The bus sends
+    `_polybus.hello` before the first one."""
     asks_before_headers: bool = False
     """True if headers are an extension that makes requests unreadable for bare peers. Bridges then don't add their own."""
     scarce_ids: bool = False

@@ -76,8 +76,7 @@ def _ready(link: Link, event: Ready, now: float) -> None:
 
 
 def _refused(link: Link, event: Refused, now: float) -> None:
-    """Count a malformed message, and answer it unless its id is in flight, since the peer would take that for another
-    answer."""
+    """Count a malformed message, and answer it unless its id is in flight, as the peer would confuse the answers."""
     key, answer = event.peer_key, event.answer
     refuse(link, event.error.reason, str(event.error), now, key)
     peer = link.peer_of(key)

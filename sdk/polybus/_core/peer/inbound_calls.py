@@ -47,8 +47,7 @@ _WAITS: Final = 4
 """Number of consecutive checks that must find a call waiting before it counts as idle. Unlike a time, this works on a busy
 machine as well, because the call could run between two checks."""
 _POLLS: Final = 16
-"""Number of checks in total that must find a call waiting before it counts as idle, even if it ran in between, as when
-polling."""
+"""Number of checks in total after which a waiting call counts as idle, even if it runs in between to poll for something."""
 
 
 class CallMemory:

@@ -392,9 +392,8 @@ class Negotiation(Struct, eq=False):
             resumption.resumed(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
-        """Return True if the answer must wait until the bus knows which peers are the same bus, or until the other nodes of the
-        cluster know the peer's patterns.
-        """
+        """Return True if the answer must wait until other nodes know the peer's patterns, or it is clear which peers are one
+        bus."""
         peer = self._peer
         link = peer.link
         body = message.body if isinstance(message.body, dict) else {}

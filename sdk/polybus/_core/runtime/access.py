@@ -1,5 +1,4 @@
-"""Access control: connection limits, and the hooks `authenticate` and `authorize`. A hook that raises an error denies
-access."""
+"""Access control: connection limits, and the hooks `authenticate` and `authorize`. An error in a hook denies access."""
 
 from __future__ import annotations
 
@@ -243,8 +242,7 @@ def _is_same(one: Identity, other: Identity) -> bool:
 
 
 def _is_empty(identity: Any) -> bool:
-    """Return True for values that cannot identify a client: None, False, ``""``, 0, empty containers, or an `Identity` of
-    these."""
+    """Return True for values that identify no client: None, False, ``""``, 0, empty containers, or an `Identity` of these."""
     if isinstance(identity, Identity):
         return _is_empty(identity.value) and not identity.key
     try:

@@ -65,8 +65,7 @@ def cost(message: Message) -> int:
 
 
 def trim(message: Message) -> None:
-    """Free the spare capacity that an encoder leaves behind a large body, up to 1.5 times its size, before the message
-    waits."""
+    """Free the spare capacity behind a large body before the message waits. Encoders leave up to 1.5 times its size."""
     if message.raw is not None and len(message.raw) > LARGE:
         trimmed = bytes(memoryview(message.raw))
         if message.checked is message.raw:
