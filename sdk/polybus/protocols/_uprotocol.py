@@ -1,9 +1,8 @@
 """Code that both generations of uProtocol share: ids, priorities, the session, and the attributes that survive a bridge.
 
-Ids are UUIDs that contain a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document uses version 8: 48 bits of
-Unix milliseconds, the version, a 12-bit counter that restarts each millisecond, the variant, and 62 bits that each maker
-chooses at random once. up-java wrote version 6 for a while and later version 7, and both are read. The document's own examples
-use version 4, which has no time.
+Ids are UUIDs with a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). Version 8, the document's, has 48 bits of Unix
+milliseconds, a 12-bit counter that restarts each millisecond, and 62 bits that each maker chooses at random once. Versions 6
+and 7 of up-java are also read. Version 4, in the document's examples, has no time.
 """
 
 from __future__ import annotations

@@ -331,10 +331,9 @@ _encode: Final = msgspec.json.Encoder().encode
 class CrowdedSession(CsbSession):
     """One socket between a server and its broker, with many clients (document CSB, "Message structure with broker").
 
-    Each frame begins with the number that the broker has assigned to a client. The broker sends Connected and Closed for each
-    client, and accepts Close to disconnect one. Number 0 is the broker itself: with ``server=ID`` the session first sends it a
-    `_polybus.hello`, which registers the server. The broker then also sends facts about clients and accepts a reason for Close.
-    Without an id, it gets only the document's messages.
+    Each frame begins with the number that the broker has assigned to a client. Number 0 is the broker itself: with
+    ``server=ID`` the session first sends it a `_polybus.hello`, which registers the server. The broker then also sends facts
+    about clients and accepts a reason for Close. Without an id, it gets only the document's messages.
     """
 
     capabilities: Capabilities = _CAPABILITIES

@@ -1,10 +1,8 @@
 """The federation of two buses: its state, the transition tables, and the commands (document, "Bus Management and Handshaking").
 
 The tables give the action for each event in each state, and `ACTIONS` the function for each action. Each role has one table for
-both dialects. In ``v3``, as in Errai 2.4 to 4.x, the server answers Associate with only FinishAssociation. In ``legacy``, the
-document's dialect, it answers ConnectToQueue with RemoteSubscribe, CapabilitiesNotice and FinishStateSync, and the client then
-sends RemoteSubscribe and FinishStateSync. With ``auto`` a server follows the first verb that it receives; a client begins with
-Associate, and sends ConnectToQueue after an empty answer or silence.
+both dialects, which `docs/reference/jrep.md` describes. With ``auto`` a server follows the first verb that it receives; a
+client begins with Associate, and sends ConnectToQueue after an empty answer or silence.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""The protocol on Zenoh (up-l1/zenoh.adoc): filters, and samples with a key, an attachment and a payload, in three dialects.
+"""The protocol on Zenoh (up-l1/zenoh.adoc): filters, and samples with a key, an attachment and a payload.
 
-::
-
-    spec        key of 11 segments    01, attributes                            the payload        up-rust from 0.7 on
-    rust-0.6    key of 9 segments     01, attributes                            the payload        up-rust 0.3 to 0.6
-    cpp-1.0     key of 9 segments     02 00 01 01 00, length, attributes        length, payload    up-cpp
-
-A key is ``up/`` and the segments of source and sink: five per address, with type and instance apart, or four with the entity as
-one. Keys of 11 and 9 segments never match. The other two dialects share keys, so each receives the other's samples and refuses
-their attachment. Samples and frames (serialised UMessages) convert into each other without interpreting the message. An address
-without authority is on the sender's host, which is in the key (up-l1/zenoh.adoc, URI Mapping). The frame gets that name,
-because a receiver would take the address for its own.
+`docs/reference/up.md` compares the three dialects. Keys of 11 and 9 segments never match. The two dialects with 9 share keys,
+so each receives the other's samples and refuses their attachment. An address without authority is on the sender's host, which
+is in the key (URI Mapping). The frame gets that name, because a receiver would take the address for its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reads the names and numbers of services from proto files (eclipse-uprotocol/up-spec, up-core-api/uprotocol/uoptions.proto).
 
-A service has an id, a version, methods with ids below 8000, and topics with ids of 8000 and above (hexadecimal). They are in
-the text of a proto file or in what protoc generates. The parser reads only the options of services and methods, which are
-constants or messages in text format, and skips the rest of the language (protobuf.dev, proto3 and editions).
+They are in the text of a proto file or in what protoc generates. The parser reads only the options of services and methods,
+which are constants or messages in text format, and skips the rest of the language (protobuf.dev, proto3 and editions).
 """
 
 from __future__ import annotations

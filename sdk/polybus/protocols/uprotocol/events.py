@@ -5,16 +5,8 @@ Readers handle the clear and cheap cases. Only ``examined`` uses the table of ru
 A body is bytes or a ``google.protobuf.Any``, which contains a protobuf message (document, 3 Formats, Table 6). A handler's
 error is a ``google.rpc.Status`` in an ``Any`` (document, 4.4; up-l2 dispatchers).
 
-uProtocol lacks subscriptions, cancelling, streams, channels and headers. Each is a CloudEvent with a type of its own, sent only
-to a peer that is known to be polybus. ``reqid`` is the id of the request or channel, and ``subject`` (an attribute of
-CloudEvents) the pattern of a subscription. An ``open`` has the sink of a request.
-
-Attribute names have only letters and digits, so a single attribute contains all headers, except ``traceparent`` and
-``tracestate``, which are attributes of their own (distributed tracing extension of CloudEvents).
-
-Items that are bytes or JSON documents, as in tunnels, have only the attributes that CloudEvents requires. ``id`` is the id of
-the open, a slash and a unique number. There is no ``reqid``, content type or schema. In JSON events a document is in ``data``
-and bytes are in ``data_base64``. In the protobuf format both are in ``binary_data``.
+Subscriptions, cancelling, streams and channels, which uProtocol lacks, are CloudEvents with types of their own for polybus
+peers. `docs/reference/uprotocol.md` describes their attributes, those for headers, and the short form of items.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ short form, as up-python 1.5 writes it.
 
 Scheme and authority are case-insensitive, the rest is not. A ``*`` anywhere makes a pattern.
 
-A request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``. A publication of ``news.today`` comes from ``<own
-entity>/news.today#Message``. A subject with a ``/`` is an address.
+`docs/reference/uprotocol.md` has the addresses of plain subjects. A subject with a ``/`` is an address.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The dialect of cluster nodes, in which all buses on the engine form one bus.
+"""The dialect of cluster nodes, in which all buses on the engine form one bus. `docs/reference/cluster.md` describes it.
 
 The engine's subscriptions are the directory of handlers, users and nodes: a request to a subject without a subscriber gets a
-503. This module adds what the engine lacks. A node that does not answer a request in the same loop turn sends a receipt (102,
-with its name). Nodes that share a request or a channel check each other once a second. If a node refuses a request before its
-handler has seen it, the request is sent to another node. Nodes announce their handlers, so that a subject that had a handler
-until recently is unavailable for a while before it counts as unknown.
+503. This module adds what the engine lacks: receipts, checks of the nodes that share a request or a channel, and another try
+for a request that a node refused before its handler saw it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The other nodes of a cluster, their handlers, and the messages between nodes.
 
-A node greets the others when it connects and when it gets a new handler, and they answer. Nodes that share a request or a
-channel check each other once a second; if a node has left, the engine answers. Announced handlers tell a subject that had a
-handler recently from an unknown one.
+A node greets the others when it connects and when it gets a new handler, and they answer. Announced handlers tell a subject
+that had a handler until recently from an unknown one.
 """
 
 from __future__ import annotations

@@ -1,22 +1,4 @@
-"""Subjects of a cluster on the wire, and the bus's names in them.
-
-For a cluster named ``shop``:
-
-========================  ===========================  =======================================================
-``shop.p.<subject>``      each interested node         publications
-``shop.p.<subject>``      a queue group                publications for one member of the group
-``shop.r.<subject>``      the queue group ``h``        requests, notifications, opens
-``shop.u.<key>.<...>``    nodes connected to the user  publications for all connections of a user
-``shop.k.<key>.<...>``    one of these nodes           requests to one connection of a user
-``shop.n.<node>.<...>``   the node                     answers, items, messages for the node or one of its clients
-``shop.j.<node>.<...>``   the node                     stored publications that it has requested
-``shop.dead.<...>``       a store                      publications that no handler could process
-``shop.a``                each node                    hello and goodbye
-========================  ===========================  =======================================================
-
-Subjects are unchanged except for characters that NATS cannot carry: blanks and control characters are percent-encoded, a number
-becomes ``%i65537``, a URI becomes ``%u`` and its segments.
-"""
+"""Subjects of a cluster on the wire, and the bus's names in them. `docs/reference/cluster.md` has the table of both."""
 
 from __future__ import annotations
 
