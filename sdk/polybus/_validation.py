@@ -70,9 +70,9 @@ def check_count(value: Any, name: str, least: int = 1, most: int | None = None) 
         raise ValueError(f"{name}={shown(value)}: at most {most}")
 
 
-def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
+def at_least(least: int, most: int | None = None) -> Callable[[Any, Attribute[Any], Any], None]:
     def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
-        check_count(value, attribute.name, least)
+        check_count(value, attribute.name, least, most)
 
     return check
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
+from attrs.validators import optional
 from msgspec import Struct
 
 from ._util.pattern_index import tokens_overlap
-from ._validation import at_least, check_characters, check_count, check_tls, check_type, seconds, shown, yes_or_no
+from ._validation import at_least, check_characters, check_tls, check_type, seconds, shown, yes_or_no
 from .secrets import shown_url
 from .subjects import check_pattern, is_pattern, wire_pattern
 
@@ -56,24 +57,12 @@ def check_publication_id(id: object) -> None:
 
 
 def _age(store: Any, attribute: Any, value: Any) -> None:
-    if value is not None:
-        if as_seconds(value, attribute.name) < _SHORTEST_AGE:
-            raise ValueError(f"{attribute.name}={shown(value)}: at least {_SHORTEST_AGE} seconds")
+    if as_seconds(value, attribute.name) < _SHORTEST_AGE:
+        raise ValueError(f"{attribute.name}={shown(value)}: at least {_SHORTEST_AGE} seconds")
 
 
 def _window(store: Any, attribute: Any, value: Any) -> None:
     as_seconds(value, attribute.name)
-
-
-def _size(store: Any, attribute: Any, value: Any) -> None:
-    if value is not None:
-        check_count(value, attribute.name, 1, _LARGEST)
-
-
-def _servers(store: Any, attribute: Any, value: Any) -> None:
-    check_count(value, attribute.name)
-    if value > _SERVERS:
-        raise ValueError(f"{attribute.name}={shown(value)}: 1 to {_SERVERS}")
 
 
 @frozen(init=False)
@@ -103,9 +92,9 @@ class Store:
 
     name: str
     subjects: tuple[str | int, ...]
-    max_age: float | timedelta | None = field(default=None, validator=_age)
-    max_bytes: int | None = field(default=None, validator=_size)
-    replicas: int = field(default=1, validator=_servers)
+    max_age: float | timedelta | None = field(default=None, validator=optional(_age))
+    max_bytes: int | None = field(default=None, validator=optional(at_least(1, _LARGEST)))
+    replicas: int = field(default=1, validator=at_least(1, _SERVERS))
     dedup: float | timedelta = field(default=120.0, validator=_window)
     work: bool = field(default=False, validator=yes_or_no)
 

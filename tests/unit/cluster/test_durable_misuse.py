@@ -94,7 +94,7 @@ def _any(value: Any) -> Any:
         (lambda: Store("a", "a.>", max_bytes=2**63), ValueError, "max_bytes=9223372036854775808: at most 9223372036854775807"),
         (lambda: Store("a", "a.>", max_age=0.01), ValueError, "max_age=0.01: at least 0.1 seconds"),
         (lambda: Store("a", "a.>", replicas=0), ValueError, "replicas=0: at least 1"),
-        (lambda: Store("a", "a.>", replicas=6), ValueError, "replicas=6: 1 to 5"),
+        (lambda: Store("a", "a.>", replicas=6), ValueError, "replicas=6: at most 5"),
         (lambda: Store("a", "a.>", "a.b"), ValueError, "Store('a'): 'a.>' and 'a.b' have subjects in common"),
         (lambda: Store("a", "a.{x}.b", "*.c.b"), ValueError, "Store('a'): 'a.{x}.b' and '*.c.b' have subjects in common"),
         (lambda: Store("a", 7, 7), ValueError, "Store('a'): 7 and 7 have subjects in common"),
