@@ -264,9 +264,9 @@ def verify(folder: Folder, as_json: Json = False) -> None:
 
 @commands.command()
 def recover(folder: Folder, out: Out) -> None:
-    """Save the readable parts of a corrupt capture as a new one, and report what was lost.
+    """Save the readable parts of a corrupt capture as a new one.
 
-    Use it also if the recorder was killed.
+    Also works if the recorder was killed. Reports what was lost.
     """
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)
@@ -280,9 +280,10 @@ def recover(folder: Folder, out: Out) -> None:
 
 @commands.command()
 def decode(folder: Folder, as_json: Json = False) -> None:
-    """Decode the frames once and store the result in the capture, for all later readers.
+    """Store decoded frames in the capture for all later readers.
 
-    Decodes sealed segments only, so the recorder can keep running. Exits with status 1 if something is corrupt.
+    Decodes sealed segments only, each of them once, so the recorder can keep running. Exits with status 1 if something is
+    corrupt.
     """
     with _progress("decoding") as progress:
         found = capture.write_columns(folder, progress)

@@ -54,7 +54,8 @@ AnyUrl: TypeAlias = Annotated[
     str,
     argument(
         "URL",
-        "Server URL, for example ubre+ws://127.0.0.1:8000/bus. For a cluster: nats+tcp://host/name, or auto.",
+        "Server URL, for example ubre+ws://127.0.0.1:8000/bus. "
+        "For a cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.",
     ),
 ]
 Body: TypeAlias = Annotated[str | None, argument("BODY", "JSON body, or - to read it from stdin.")]
