@@ -6,12 +6,11 @@ import random
 import string
 from typing import TYPE_CHECKING, Any, Final
 
-from ...body import JSON
-from ...errors import Code, RemoteProtocolError
+from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, QuietSession, Refused, SessionEvent, SessionOutput
-from .._shared import too_large
+from .._shared import refusal, too_large
 from .members import refuse
 
 if TYPE_CHECKING:
@@ -66,10 +65,7 @@ class UbreSession(QuietSession):
     def _refuse(self, error: RemoteProtocolError) -> SessionOutput:
         output: list[SessionEvent | bytes] = [Refused(error)]
         if error.answer_id is not None:
-            attributes = {"text": error.text, "reason": error.reason}
-            code = Code.INVALID_ARGUMENT
-            answer = Message(_ERROR, "", error.answer_id, None, JSON, None, None, code, None, attributes)
-            output.append(self._write(answer, error.answer_id))
+            output.append(self._write(refusal(error, error.answer_id), error.answer_id))
         if error.close_code is not None:
             output.append(CloseWanted(error.close_code, error.reason, error))
         return output
