@@ -1,9 +1,9 @@
 """Windows and frames of a browser, and the handshake of ``polybus-frames.js`` between them, in one process without a browser.
 
-The resulting ports are those of `polybus.transports.postmessage`. The frame starts the handshake: it posts a hello with a fresh
-nonce to its host, repeatedly, until a port arrives. The host answers only its own frame with the one expected origin, and each
-nonce once, with an increasing epoch. A port counts only once the frame confirms it, because a hello may be late and its page
-gone. From then on only the port is used.
+The handshake produces ports of `polybus.transports.postmessage`. The frame starts it by posting a hello with a fresh nonce to
+its host, repeatedly, until a port arrives. The host answers only its own frame with the one expected origin, and each nonce
+once, with an increasing epoch. A port counts only once the frame confirms it, because a hello may be late and its page gone.
+From then on only the port is used.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Window:
         self._failing.append(callback)
 
     def on_pagehide(self, callback: Callable[[], Any]) -> None:
-        """Call `callback` when the page is reloaded, replaced or removed. What it posts to its ports still arrives."""
+        """Call `callback` when the page is reloaded, replaced or removed. It can still post to its ports."""
         self._hiding.append(callback)
 
     def own(self, *ports: InMemoryPort) -> None:

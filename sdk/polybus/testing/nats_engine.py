@@ -208,7 +208,7 @@ class NatsEngine:
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
         """Deliver a message to all matching subscriptions and to one member of each queue group.
 
-        If there are none, the sender is notified.
+        If nothing matches, the sender is notified.
         """
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
@@ -228,7 +228,7 @@ class NatsEngine:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
     def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        """Deliver a message of the engine itself to subscribers of `at`. Returns `False` if there are none."""
+        """Deliver a message of the engine itself to subscribers of `at`. Returns `False` without subscribers."""
         told = False
         for subscription in self.subscriptions.match(at):
             told = subscription.client.deliver(subscription, operation, block) or told

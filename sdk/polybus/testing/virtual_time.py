@@ -151,7 +151,9 @@ class _Jumps(selectors.DefaultSelector):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash is a number. anyio cancels tasks in the order of a set, which would otherwise depend on addresses."""
+    """A task with a number as its hash. anyio cancels tasks in the order of a set, which would otherwise depend on memory
+    addresses.
+    """
 
     def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
         self._number = number

@@ -44,7 +44,7 @@ class _ServerConfig(Config):
 
 
 class _Connection(tcp_server.TCPServer):
-    """One connection whose failures are isolated.
+    """A connection that isolates its failures.
 
     Otherwise a request that hypercorn can neither read nor refuse would end the server, and a refused one would leave the
     connection open.

@@ -167,7 +167,7 @@ _LULL = 0.1
 _PAUSES = 30.0
 """Maximum pause in seconds between two event streams that a server may request."""
 _MOMENT = 0.25
-"""Seconds in which an event stream may show activity by itself."""
+"""Seconds to wait for activity on an event stream."""
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
@@ -358,7 +358,7 @@ class ErraiClient(HttpClient):
         return True
 
     async def _events_end(self) -> bool:
-        """Read event streams. Returns True if the server has none."""
+        """Read event streams. Returns True if the server doesn't support them."""
         self.begin(self._try_events)
         began = self._host.time()
         try:

@@ -48,7 +48,7 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
 async def dial_with_preface(
     url: str, host: str, port: int, tls: ssl.SSLContext, bus: Host, name: str, preface: Callable[[bytes], int | None]
 ) -> tuple[Wire, bytes]:
-    """Connect to a TCP address whose server sends plain text before the TLS handshake, and return that text too.
+    """Connect to a TCP server that sends plain text before the TLS handshake, and return that text too.
 
     `preface` is `Framing.plain_preface`. For other arguments see `dial_tcp`.
     """

@@ -58,7 +58,7 @@ class Framer(ABC):
 
 
 class PartialFrame:
-    """An incomplete frame of `size` bytes, of which `missing` have not arrived."""
+    """An incomplete frame: `size` bytes in total, `missing` bytes not received yet."""
 
     __slots__ = ("missing", "parts", "size")
 
