@@ -347,8 +347,8 @@ async def test_the_cloudevents_package_asks_and_reads_the_answer(theirs: str) ->
 @pytest.mark.parametrize(
     ("body", "headers", "status", "text"),
     [
-        (b"{}", {"content-type": "application/json"}, 415, "no event"),
-        (b"hello", {"content-type": "text/plain"}, 415, "no event"),
+        (b"{}", {"content-type": "application/json"}, 415, "not an event"),
+        (b"hello", {"content-type": "text/plain"}, 415, "not an event"),
         (b"{", JSON, 400, "not the JSON of an event"),
         (json.dumps(event(type="what.v1")).encode(), JSON, 400, "type"),
         (json.dumps(event("pub.v1", priority="CS9")).encode(), JSON, 400, "priority"),
@@ -440,7 +440,7 @@ def test_the_doctor_says_that_a_server_over_http_only_answers(capsys: pytest.Cap
     with start_blocking_portal("asyncio") as portal:
         with portal.wrap_async_context_manager(make_bus().serve("uprotocol+http://127.0.0.1:0/events")) as listener:
             assert run(["doctor", listener.url]) == 0
-    assert "only answers" in capsys.readouterr().out
+    assert "only responds on this link" in capsys.readouterr().out
 
 
 # -- servers that are not ours ----------------------------------------------------------------------------------------------
