@@ -297,7 +297,7 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
 
 
 _T, _STAR = b"T*"
-"""Integers, because searching for bytes in bytes takes seven times as long: CPython raises and drops an exception."""
+"""These are integers, because searching for bytes in bytes takes seven times as long: CPython raises and drops an exception."""
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
 """End of a datetime with an offset other than UTC, after translation by `_DIGITS`. Faster than a regular expression."""

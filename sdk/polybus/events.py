@@ -52,7 +52,7 @@ class LinkUp(BusEvent, frozen=True, kw_only=True):
 
 
 class LinkDown(BusEvent, frozen=True, kw_only=True):
-    """A connection was lost or closed, or a link that was down stopped reconnecting, as the reason says."""
+    """A connection was lost or closed, or a link stopped reconnecting; see `reason`."""
 
     url: str = ""
     code: int = 1006
@@ -106,9 +106,9 @@ class DeadLettered(BusEvent, frozen=True, kw_only=True):
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN
-    """The cause, for programs."""
+    """Cause for programs."""
     reason: str = ""
-    """The cause, for people and logs."""
+    """Cause for people and logs."""
     message: Any = None
     """The `Message` if it is a notification of at most 4 KiB, otherwise None."""
 

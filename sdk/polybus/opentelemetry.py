@@ -210,7 +210,7 @@ class IncomingSpans:
 
     _telemetry: Telemetry
     _calls: dict[str | int, Traced] = field(factory=dict, init=False)
-    """By the pattern of the handler."""
+    """Spans by the pattern of their handler."""
     _publications: dict[str | int, Traced] = field(factory=dict, init=False)
 
     def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
@@ -306,7 +306,7 @@ class OutgoingSpans:
     _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
     _asked: dict[tuple[str | int, str | None], Traced] = field(factory=dict, init=False)
-    """By subject, and the address of a server that this bus connected to."""
+    """Spans by subject and, for a server that this bus connected to, its address."""
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
         telemetry = self._telemetry

@@ -170,7 +170,7 @@ def literal_wildcards(pattern: str | int) -> str:
 
 
 def warn_of_literal_wildcards(pattern: str | int) -> None:
-    """Warn about a pattern that is valid but would never match, so that the application probably means another one."""
+    """Warn about a valid pattern that would never match, because the application probably means another one."""
     if text := literal_wildcards(pattern):
         logger.warning("%s", text, extra={"subject": pattern})
 

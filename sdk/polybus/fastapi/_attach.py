@@ -32,7 +32,8 @@ from ._attachment import AttachedRoute, Attachment
 _PLAIN: Final = ("starlette.", "fastapi.", "uvicorn.")
 """Packages with middleware that does nothing after a WebSocket call returns. FastAPI's telemetry is visible in the scope."""
 _MOST: Final = 100
-"""Maximum number of middlewares of an application. With more, something is wrong, and it is treated as watched."""
+"""Maximum number of middlewares of an application. An application with more is treated as watched, because something is
+wrong."""
 
 
 def is_watched(scope: Scope, receive: Receive) -> bool:

@@ -350,7 +350,7 @@ _GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 class SubscriberSpec(Struct, frozen=True):
     handler: Handler
     queue: int | None
-    """None for as many as fit into `Limits.queue_bytes`."""
+    """Number of messages, or None for as many as fit into `Limits.queue_bytes`."""
     when_full: WhenFull
     concurrency: int
     group: str | None = None

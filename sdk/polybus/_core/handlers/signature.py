@@ -22,7 +22,7 @@ from ..runtime.context import Context
 from ..runtime.injection import ProviderStyle
 
 Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
-"""Awaited, called in place, called in a thread, iterated, or called with a channel."""
+"""Ways to call a handler: await it, call it in place or in a thread, iterate over it, or pass it a channel."""
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Signature(Struct, frozen=True):
     lost: str | None = None
     """Annotation of the result, or of its items, that only type checkers can resolve."""
     description: str = ""
-    """From a contract, for a function without a docstring."""
+    """Description from a contract, for a function without a docstring."""
 
     @property
     def text(self) -> str:
