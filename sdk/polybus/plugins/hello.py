@@ -47,4 +47,4 @@ def backoff_told(own: Backoff, retry: Any) -> Backoff:
 
 
 def _is_pause(given: Any) -> TypeGuard[float]:
-    return isinstance(given, (int, float)) and 1 <= given <= _LONGEST_PAUSE
+    return isinstance(given, (int, float)) and not isinstance(given, bool) and 1 <= given <= _LONGEST_PAUSE

@@ -166,7 +166,7 @@ async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is
 def test_what_are_no_pauses_is_not_heeded(retry: Any) -> None:
     from polybus.plugins.hello import backoff_told
 
-    for odd in (retry, {"initial": 5, "maximum": float("nan")}, {"initial": 5, "maximum": float("inf")}):
+    for odd in (retry, *({"initial": 5, "maximum": last} for last in (float("nan"), float("inf"), True))):
         assert backoff_told(RETRY, odd) is RETRY
 
 
