@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
 from ..plugins import (
     Admission,
+    Closed,
     Connector,
     DialOptions,
     FrameCutter,
@@ -128,7 +129,7 @@ class ProtocolFramer(Framer):
         cutter = self._cutter
         frames = list(cutter.feed(data))
         if cutter.broken is not None:
-            self.broken = how_it_broke(cutter)
+            self.broken: Closed | None = how_it_broke(cutter)
         return frames
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
