@@ -30,7 +30,7 @@ from polybus.errors import BusError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.protocols import Ubre
-from polybus.protocols.ubre.json_format import JsonReader, JsonWriter, json_read, json_writer
+from polybus.protocols.ubre.json_format import JsonReader, JsonWriter, json_readers, json_writer
 from polybus.speedups import native
 from polybus.transports._stream import prefixed
 
@@ -83,7 +83,9 @@ class TwinsTarget:
 
     @_twins.default
     def _made(self) -> list[tuple[Any, ...]]:
-        return [(json_read(one), JsonReader(one).read, json_writer(one, False), JsonWriter(one, False)) for one in _LIMITS]
+        return [
+            (json_readers(one)[0], JsonReader(one).read, json_writer(one, False), JsonWriter(one, False)) for one in _LIMITS
+        ]
 
     def __call__(self, data: bytes) -> None:
         """Try one input.
@@ -146,7 +148,7 @@ def _no_memory() -> None:
 
     message = Message(Kind.PUBLISH, "news", raw=b"[1]")
     message.checked = message.raw
-    writer, read = json_writer(_LIMITS[0], False), json_read(_LIMITS[0])
+    writer, read = json_writer(_LIMITS[0], False), json_readers(_LIMITS[0])[0]
     assert native is not None
     acts: list[Callable[[], Any]] = [partial(read, frame) for frame in _USUAL]  # msgspec crashes with texts
     acts += [partial(writer.write, message, None), partial(writer.ask, "news", "a-1", b"[1]", 1.5)]

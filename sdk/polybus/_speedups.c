@@ -47,8 +47,7 @@ static int know_messages(Twin *t) {
         PyObject *found = PyObject_GetAttrString((PyObject *)type, names[i]);
         if (found == NULL) return 0;
         PyMemberDef *member = Py_IS_TYPE(found, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)found)->d_member : NULL;
-        known = member != NULL && member->type == T_OBJECT_EX;
-        if (known) t->offsets[i] = member->offset;
+        if ((known = member != NULL && member->type == T_OBJECT_EX)) t->offsets[i] = member->offset;
         Py_DECREF(found);
     }
     if (!known) PyErr_SetString(PyExc_TypeError, "messages of one class, with slots alone, are wanted");
@@ -73,14 +72,11 @@ static PyObject *twin_new(PyTypeObject *type, PyObject *args, PyObject *named) {
 }
 
 /* -- frames with a length in front: LengthFramer.feed ------------------------------------------------------------------- */
-
 /* cut(data, position, limit, frames): append the whole frames; where the first begins that is not whole, empty or too long. */
 static PyObject *cut(PyObject *module, PyObject *args) {
-    PyObject *bytes, *most, *frames;
-    Py_ssize_t at;
-    if (!PyArg_ParseTuple(args, "OnOO!", &bytes, &at, &most, &PyList_Type, &frames)) return NULL;
-    Py_ssize_t limit = PyNumber_AsSsize_t(most, NULL);  /* what is larger becomes the largest */
-    if (limit == -1 && PyErr_Occurred()) return NULL;
+    PyObject *bytes, *frames;
+    Py_ssize_t at, limit;
+    if (!PyArg_ParseTuple(args, "OnnO!", &bytes, &at, &limit, &PyList_Type, &frames)) return NULL;
     if (!PyBytes_CheckExact(bytes) || at < 0 || limit < 0) return PyLong_FromSsize_t(at);
     Py_ssize_t size = PyBytes_GET_SIZE(bytes);
     while (at <= size - 4) {
@@ -88,9 +84,8 @@ static PyObject *cut(PyObject *module, PyObject *args) {
         uint32_t length = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
         if (length == 0 || length > (size_t)limit || length > (size_t)(size - at - 4)) break;
         PyObject *frame = PyBytes_FromStringAndSize((const char *)p + 4, (Py_ssize_t)length);
-        if (frame == NULL) return NULL;
-        int failed = PyList_Append(frames, frame);
-        Py_DECREF(frame);
+        int failed = frame == NULL || PyList_Append(frames, frame);
+        Py_XDECREF(frame);
         if (failed) return NULL;
         at += 4 + (Py_ssize_t)length;
     }
@@ -98,7 +93,6 @@ static PyObject *cut(PyObject *module, PyObject *args) {
 }
 
 /* -- bodies: body.py ---------------------------------------------------------------------------------------------------- */
-
 /* True where a text is nested no deeper than the limit; false where it is, or its brackets and quotes do not match. */
 static int shallow(const char *p, const char *end, Py_ssize_t limit) {
     Py_ssize_t depth = 0;
@@ -121,24 +115,28 @@ static int shallow(const char *p, const char *end, Py_ssize_t limit) {
 static PyObject *is_shallow(PyObject *module, PyObject *args) {
     const char *data;
     Py_ssize_t size, limit;
-    if (!PyArg_ParseTuple(args, "y#n", &data, &size, &limit)) return NULL;
-    return PyBool_FromLong(shallow(data, data + size, limit));
+    return PyArg_ParseTuple(args, "y#n", &data, &size, &limit) ? PyBool_FromLong(shallow(data, data + size, limit)) : NULL;
 }
 
-/* True where a value is of plain types alone and has no number that JSON has not. No Python runs meanwhile. */
+/* True where a value is of plain types alone, nested no deeper, and has no number that JSON has not. No Python runs meanwhile. */
 static int flat(PyObject *value, int levels) {
     if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value) || value == Py_None) return 1;
     if (PyFloat_CheckExact(value)) return isfinite(PyFloat_AS_DOUBLE(value)) != 0;
     int is_dict = PyDict_CheckExact(value), plain = 1;
     if ((!is_dict && !PyList_CheckExact(value)) || levels == 0) return PyBytes_CheckExact(value);
-    PyObject *item;
-    for (Py_ssize_t at = 0; plain && is_dict && PyDict_Next(value, &at, NULL, &item);) plain = flat(item, levels - 1);
+    PyObject *key, *item;
+    for (Py_ssize_t at = 0; plain && is_dict && PyDict_Next(value, &at, &key, &item);)
+        plain = (PyUnicode_CheckExact(key) || PyLong_CheckExact(key)) && flat(item, levels - 1);
     for (Py_ssize_t at = 0; plain && !is_dict && at < PyList_GET_SIZE(value); at++)
         plain = flat(PyList_GET_ITEM(value, at), levels - 1);
     return plain;
 }
 
-static PyObject *is_flat(PyObject *module, PyObject *value) { return PyBool_FromLong(flat(value, 200)); }
+static PyObject *is_flat(PyObject *module, PyObject *args) {
+    PyObject *value;
+    int levels;
+    return PyArg_ParseTuple(args, "Oi", &value, &levels) ? PyBool_FromLong(flat(value, levels)) : NULL;
+}
 
 enum { ENCODE, CHECK, REFUSE };  /* functions of an encoder; a text up to `longest` cannot be too deep */
 
@@ -150,8 +148,7 @@ static PyObject *twin_encode(PyObject *self, PyObject *value) {
         PyErr_Fetch(&type, &error, &trace), PyErr_NormalizeException(&type, &error, &trace);
         if (trace != NULL) PyException_SetTraceback(error, trace);
         done = PyObject_CallFunctionObjArgs(FUNCTION(t, REFUSE), value, error, NULL);
-        Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
-        return done;
+        return Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace), done;
     }
     if (PyBytes_CheckExact(data) && PyBytes_GET_SIZE(data) <= t->longest) {
         const char *p = PyBytes_AS_STRING(data), *end = p + PyBytes_GET_SIZE(data);
@@ -162,9 +159,9 @@ static PyObject *twin_encode(PyObject *self, PyObject *value) {
     return Py_DECREF(data), done;
 }
 
-/* -- reading: JsonReader.read ------------------------------------------------------------------------------------------- */
+/* -- reading: JsonReader.read, and None for what is unusual ------------------------------------------------------------- */
 
-enum { READ, DECODE };  /* functions of a reader */
+enum { DECODE };  /* the function of a reader */
 /* The length of what is plain ASCII at the beginning, without a quote in it. */
 static Py_ssize_t plain(const char *text, const char *end) {
     const char *p = text;
@@ -241,9 +238,13 @@ done:
     return made;
 }
 
-static PyObject *twin_read(PyObject *self, PyObject *frame) {
-    PyObject *made = PyBytes_CheckExact(frame) ? usual((Twin *)self, frame) : NULL;
-    return made != NULL || PyErr_Occurred() ? made : PyObject_CallOneArg(FUNCTION((Twin *)self, READ), frame);
+static PyObject *twin_usual(PyObject *self, PyObject *const *args, Py_ssize_t count) {  /* frame, dict of ids to answer, or None */
+    Twin *t = (Twin *)self;
+    PyObject *made = count == 2 && PyBytes_CheckExact(args[0]) ? usual(t, args[0]) : NULL;
+    int known = made == NULL || !PyDict_Check(args[1]) || GET(t, made, KIND) != GET(t, BLANK(t, SUCCESS), KIND)
+        ? made != NULL : PyDict_Contains(args[1], GET(t, made, ID));
+    if (known <= 0) Py_CLEAR(made);
+    return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
 /* -- writing: JsonWriter ------------------------------------------------------------------------------------------------ */
@@ -273,7 +274,6 @@ static int plain_id(PyObject *id, Piece *piece) {
 static PyObject *quoted(Twin *t, PyObject *subject) {
     PyObject *made = PyObject_CallOneArg(FUNCTION(t, QUOTE), subject);
     if (made == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-    if (made != NULL && !PyBytes_CheckExact(made)) Py_CLEAR(made);
     return made;
 }
 
@@ -333,8 +333,8 @@ static PyObject *twin_write(PyObject *self, PyObject *const *args, Py_ssize_t co
 
 #define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
 static PyMethodDef functions[] = {{"cut", cut, METH_VARARGS, NULL}, {"is_shallow", is_shallow, METH_VARARGS, NULL},
-                                  {"is_flat", is_flat, METH_O, NULL}, {NULL, NULL, 0, NULL}};
-static PyMethodDef methods[] = {{"encode", twin_encode, METH_O, NULL}, {"read", twin_read, METH_O, NULL},
+                                  {"is_flat", is_flat, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {{"encode", twin_encode, METH_O, NULL}, {"usual", FAST(twin_usual), NULL},
                                 {"ask", FAST(twin_ask), NULL}, {"tell", FAST(twin_tell), NULL},
                                 {"write", FAST(twin_write), NULL}, {NULL, NULL, 0, NULL}};
 static PyTypeObject TwinType = {

@@ -187,6 +187,7 @@ class JsonFormat:
 
     def __init__(self, depth: int = 128) -> None:
         self._depth = depth
+        self._levels = min(depth, 200)
         self._encode = msgspec.json.Encoder(enc_hook=plain_form).encode
         self._decode = msgspec.json.Decoder().decode
         if native is not None and type(self) is JsonFormat:  # a subclass may override any method
@@ -207,9 +208,11 @@ class JsonFormat:
         raise _explain(value, error) from error
 
     def _check(self, value: Any, data: bytes) -> bytes:
+        if _is_flat(value, self._levels):
+            return data
         check_levels(data, self._depth)
         # msgspec writes NaN and Infinity as null, so that they would be lost silently.
-        if not _is_flat(value) and data.find(b"null") >= 0 and _has_nan(value):
+        if data.find(b"null") >= 0 and _has_nan(value):
             _refuse(value, "$", _not_finite)
         if _T in data and _OFFSET in data.translate(_DIGITS):
             _refuse(value, "$", _odd_offset)
@@ -306,15 +309,15 @@ MASKED = b'"%b"' % MASK.encode()
 _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
-def _is_flat_at_sight(value: Any) -> bool:
-    """Return True if a value, or each of its items, has a type that cannot be NaN. This is cheaper than a search through long
-    text."""
+def _is_flat_at_sight(value: Any, levels: int) -> bool:
+    """Return True if a value, or each of its items, has a plain type that needs no further check. In C, items are checked down
+    to that many levels."""
     if type(value) is dict:
-        return all(type(item) in _WITHOUT_NAN for item in value.values())
+        return levels > 0 and _WITHOUT_NAN.issuperset(map(type, value)) and _WITHOUT_NAN.issuperset(map(type, value.values()))
     return type(value) in _WITHOUT_NAN
 
 
-_is_flat: Callable[[Any], bool] = _is_flat_at_sight if native is None else native.is_flat
+_is_flat: Callable[[Any, int], bool] = _is_flat_at_sight if native is None else native.is_flat
 
 
 _OUTSIDE_OF_MARKS = bytes(byte for byte in range(256) if byte not in b'[]{}"')

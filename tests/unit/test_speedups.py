@@ -16,7 +16,7 @@ from polybus import EncodeError, Limits, speedups
 from polybus.body import JSON
 from polybus.message import Kind, Message
 from polybus.protocols import Ubre
-from polybus.protocols.ubre.json_format import json_read, json_writer
+from polybus.protocols.ubre.json_format import json_readers, json_writer
 from polybus.transports._stream.prefixed import LengthFramer
 
 CODEC = Ubre().codec()
@@ -66,7 +66,7 @@ def test_what_is_long_or_at_a_limit_is_read_alike(data: bytes) -> None:
 
 def test_limits_of_any_size_are_taken() -> None:
     limits = Limits(message=2**80, subject=2**80, id=2**80, depth=2**80)
-    message = json_read(limits)(BIG % b"[1]")
+    message = json_readers(limits)[0](BIG % b"[1]")
     assert message.body == [1]
     assert LengthFramer(limits.message).feed(b"\0\0\0\1a") == [b"a"]
 

@@ -35,11 +35,13 @@ class AsyncioLoop:
         loop = self._loop = asyncio.get_running_loop()
         if sys.platform == "emscripten":
             accept_past_times(loop)
-        # asyncio's own clock is a wrapper around time.monotonic.
+        # asyncio's own clock is a wrapper around time.monotonic, and `create_future` is one around the class.
         self.time = time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
         self.call_soon = loop.call_soon
         self.call_from_thread = loop.call_soon_threadsafe
         self.waiter = loop.create_future
+        if type(loop).create_future is asyncio.BaseEventLoop.create_future:
+            self.waiter = partial(asyncio.Future, loop=loop)
 
     @staticmethod
     def wake(waiter: asyncio.Future[None]) -> None:

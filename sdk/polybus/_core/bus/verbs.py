@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
@@ -155,14 +156,8 @@ class BusVerbs(Router):
             check_returns(returns, whole=True)
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         if retry is not None:
-            return retried(
-                self._services.running,
-                retry,
-                name,
-                timeout,
-                returns,
-                lambda left: self.request(name, body, timeout=left, to=to, headers=checked),
-            )
+            ask = partial(self.request, name, body, to=to, headers=checked)  # a lambda would cost each request five cells
+            return retried(self._services.running, retry, name, timeout, returns, ask)
         try:
             party = self._directory.find(name, to)
         except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:

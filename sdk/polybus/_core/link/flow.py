@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -72,6 +72,8 @@ class LinkFlow(ABC):
     """`SessionFeatures.ask`, if it can be used."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
     """`SessionFeatures.tell`, if it can be used."""
+    usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = field(default=None, init=False)
+    """`SessionFeatures.usual`, if it can be used."""
     flowing: bool = field(default=False, init=False)
     """True if messages can be passed to the session immediately, because the link is up and nothing waits."""
     initiates: bool = field(default=True, init=False)
@@ -133,10 +135,10 @@ class LinkFlow(ABC):
         self.initiates = can.initiates and features.initiates
         self.send_framed = features.send_framed
         self.send_alone = features.send_alone
-        self.ask = self.tell = None
+        self.ask = self.tell = self.usual = None
         if self.one_format and self.multiplexed is None:
             short = SessionFeatures.of(session)
-            self.ask, self.tell = short.ask, short.tell
+            self.ask, self.tell, self.usual = short.ask, short.tell, short.usual
         self.framing = None
         if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]
             self.framing = self.shared, type(transport), session.codec.writes
@@ -202,19 +204,14 @@ class LinkFlow(ABC):
         self.services.counters.sent += 1
         self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
 
-    def send_request(
-        self, message: Message | None, reply: Reply[Any], peer: PeerPort, now: float, raw: bytes | None = None
-    ) -> None:
-        """Write a request, bypassing the queue. Without a message, it is encoded by `ask`."""
+    def send_request(self, message: Message, reply: Reply[Any], peer: PeerPort, now: float) -> None:
+        """Write a request, bypassing the queue."""
         pending = peer.pending
         if len(pending) >= self.runtime.limits.pending:
             reply.fail(QueueFull(f"{len(pending)} requests to {self.address} already wait for their answer"))
             return
         try:
-            if message is None:
-                key, frames = self.ask(reply.subject, raw, reply.ttl)  # type: ignore[misc,arg-type]
-            else:
-                key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # there is a session
+            key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # there is a session
         except (RequestError, QueueFull, Disconnected) as error:
             reply.fail(error)
             return

@@ -134,6 +134,7 @@ class Link(LinkFlow):
             self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
         else:
             self.session = self._session_on_fabric(role, hear)
+        self.usual = None  # the last session may not have been recorded
         self.due = math.inf  # forget the time that the last session asked for
         self.transport: Transport | None = transport
         if not self.opened and self.share is not None:
@@ -287,10 +288,12 @@ class Link(LinkFlow):
         if session is None:
             return
         now = self.runtime.time()
-        receive = session.receive
+        receive, usual = session.receive, self.usual
         try:
             for frame in frames:
-                output = receive(frame, now)
+                output: SessionOutput | None = None if usual is None else usual(frame, self.peer.pending)
+                if output is None:
+                    output = receive(frame, now)
                 if isinstance(output, Message):
                     peer = self.peer
                     if peer is None or output.peer is not None:

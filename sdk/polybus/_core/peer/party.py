@@ -12,12 +12,22 @@ import anyio
 from ..._util.deadlines import Deadlines
 from ..._util.sources import sources
 from ..._validation import shown
-from ...errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, Unsupported, another
+from ...errors import (
+    BadReply,
+    BusError,
+    Disconnected,
+    QueueFull,
+    RemoteProtocolError,
+    RequestError,
+    TooLarge,
+    Unsupported,
+    another,
+)
 from ...message import Kind, Message
 from ...plugins.hello import HELLO
 from ...plugins.mesh import ToNode
 from ...subjects import RESERVED_PREFIX
-from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
+from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests, failed_reply
 from ..runtime.loop_prevention import OF_BRIDGES
 from ..runtime.memory_budgets import MemoryBudget, cost
 from ..runtime.outgoing_hooks import Departure, depart
@@ -275,22 +285,44 @@ class PeerParty:
         to: Any = None,
     ) -> Reply[Any]:
         """Send a request without checking its arguments. In a cluster, `to` is its address behind the peer."""
-        link = self.link
-        runtime = link.runtime
+        link, pending = self.link, self.pending
+        runtime, ask, encode = link.runtime, link.ask, link.format.encode
         now = runtime.time()
         deadline = now + timeout
         ttl = runtime.ttl(now, deadline)
+        if (
+            not link.flowing or ask is None or kind is not REQUEST or headers is not None or to is not None
+            or ttl is None or ttl >= 1e12 or link.services.outgoing or len(pending) >= runtime.limits.pending
+        ):  # fmt: skip
+            message = Message(kind, subject, None, None, link.format, headers, ttl)
+            return self._send_message(message, body, returns, now, deadline, to)
+        raw = None if body is None else encode(body)
+        try:
+            key, frame = ask(subject, raw, ttl)
+        except (RequestError, QueueFull, Disconnected) as error:
+            return failed_reply(runtime, subject, returns, timeout, error)
+        # All at once, because the attributes of a `Reply` are slow: see `awaited_first`.
+        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline, ttl, self.abandoned, True, key)
+        pending[key] = reply
+        if deadline < self.until:
+            self.watch_reply(reply)
+        link.services.counters.sent += 1
+        try:
+            ((len(pending) == 1 and link.send_alone) or link.transport.send)(frame)  # type: ignore[union-attr]
+        except TooLarge as error:  # the connection, a tunnel, takes less than the session
+            pending.pop(key, None)
+            reply.fail(error)
+        return reply
+
+    def _send_message(self, message: Message, body: Any, returns: Any, now: float, deadline: float, to: Any) -> Reply[Any]:
+        link = self.link
         hooks = link.services.outgoing
-        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
-        reply.on_cancel = self.abandoned
-        usual = headers is None and to is None and ttl is not None and ttl < 1e12 and not hooks and kind is REQUEST
-        if usual and link.flowing and link.ask is not None:
-            link.send_request(None, reply, self, now, None if body is None else link.format.encode(body))
-            return reply
-        message = Message(kind, subject, None, None, link.format, headers, ttl)
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(
+            link.runtime.loop, message.subject, returns, now, deadline, message.ttl, self.abandoned
+        )
         if body is not None:
             if not link.one_format:
-                message.format = link.format_for(body, subject)
+                message.format = link.format_for(body, message.subject)
             message.raw = message.checked = message.format.encode(body)
         if to is not None:
             message.extras = {"to": to}

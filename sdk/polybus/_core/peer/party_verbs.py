@@ -133,7 +133,7 @@ class PartyVerbs:
             name,
             timeout,
             returns,
-            lambda left: party.send_request(Kind.REQUEST, name, body, left, Any, checked),
+            lambda timeout: party.send_request(Kind.REQUEST, name, body, timeout, Any, checked),
         )
 
     @overload

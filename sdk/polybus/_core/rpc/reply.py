@@ -62,14 +62,14 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
     deadline: float
     ttl: float | None = None
     """Timeout that was sent to the peer, in seconds."""
+    on_cancel: Any = None
+    sent: bool = False
+    key: Any = None
     _state: int = _PENDING
     _value: Any = None
     _error: BusError | None = None
     _waiters: Any = None
     """None, a single waiter, or a list of waiters."""
-    on_cancel: Any = None
-    sent: bool = False
-    key: Any = None
     message: Message | None = None
     """The answer with its headers, once it has arrived."""
 
@@ -213,7 +213,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         if held is None:
             return
         wake = self._loop.wake
-        if isinstance(held, list):
+        if type(held) is list:
             for waiter in held:
                 wake(waiter)
         else:
@@ -290,8 +290,8 @@ class InternalReply(Reply[Any], eq=False):
     _tells_failure: ClassVar[bool] = False
 
 
-Ask: TypeAlias = Callable[[float], Reply[Any]]
-"""Sends the request with a timeout in seconds."""
+Ask: TypeAlias = Callable[..., Reply[Any]]
+"""Sends the request with ``timeout=`` in seconds."""
 
 
 def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, returns: Any, ask: Ask) -> Reply[Any]:
@@ -306,7 +306,7 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
     deadline = now + timeout
     ttl = runtime.ttl(now, deadline)
     reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline, ttl)
-    attempts = Attempts(runtime, retry, reply, ask, deadline if ttl is None else now + ttl, ask(timeout))
+    attempts = Attempts(runtime, retry, reply, ask, deadline if ttl is None else now + ttl, ask(timeout=timeout))
     reply.on_cancel = lambda _: attempts.scope.cancel()
     runtime.spawn(attempts.run)
     return reply
@@ -366,7 +366,7 @@ class Attempts(Struct, eq=False):
         if (now := time()) >= until:
             return False
         try:
-            self._current = self._context.run(self._ask, until - now)
+            self._current = self._context.run(self._ask, timeout=until - now)
         except BusError as refusal:  # for example because there are several links now
             self._fail(refusal)
         return True

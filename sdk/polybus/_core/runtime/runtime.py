@@ -279,13 +279,15 @@ class Runtime:
         call = current_call.get()
         if call is not None and call.deadline < deadline and not call.ended:
             deadline = call.deadline
+        effective_deadline = self.effective_deadline
         try:
-            scope = self.effective_deadline()
+            scope = effective_deadline()
         except RuntimeError:  # no event loop is running here
             raise wrong_event_loop() from None
-        if scope < deadline:
-            deadline = scope
-        return None if deadline == math.inf else max(0.0, deadline - now)
+        left = (scope if scope < deadline else deadline) - now
+        if left == math.inf:
+            return None
+        return left if left > 0.0 else 0.0
 
     def watch(self, owner: Timed, deadline: float) -> None:
         timed, due = self.timed, self._due

@@ -38,6 +38,7 @@ _MOST_AT_ONCE = 32
 """Maximum number of workers to wake in an event loop iteration."""
 _TURN = 0.05
 """Seconds after which a worker yields to the event loop, because peers can send new calls as fast as others end."""
+_ENDED: Final = object()
 _LONG: Final = 1.0
 """Seconds without a wait after which a handler is logged."""
 _SILENCE: Final = 60.0
@@ -162,17 +163,12 @@ class Workers:
             coroutine = job.run()
             if coroutine is None:
                 continue
-            suspended = False
-            yielded = None
-            try:
-                yielded = coroutine.send(None)
-            except StopIteration:
-                pass
+            try:  # with `send`, the end would be an exception, at the cost of 70 bytecodes
+                yielded = next(coroutine.__await__(), _ENDED)
             except BaseException:
                 self._taken = False
                 raise
-            else:
-                suspended = True
+            suspended = yielded is not _ENDED
             since, began = began, clock()
             if began > self._look_at:
                 self._look(job, since, began)

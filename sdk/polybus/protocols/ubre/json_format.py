@@ -49,6 +49,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
+ReadUsual: TypeAlias = Callable[[bytes, Mapping[Any, Any] | None], Message | None]
 _Reader: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], Message]]
 _BODY, _HEADERS, _TTL = ("body", Raw, Raw()), ("headers", Any, None), ("ttl", Any, None)
 _DATA: Final = ("data", bytes | UnsetType, UNSET)
@@ -244,14 +245,19 @@ class JsonReader:
 _BLANKS: Final = (Message(_REQUEST), Message(_RESPONSE), Message(_PUBLISH))
 
 
-def json_read(limits: Limits) -> Callable[[bytes], Message]:
-    """Return the function that reads a frame. If the C extension is built, it reads the usual frames."""
-    read = JsonReader(limits).read
+def json_readers(limits: Limits) -> tuple[Callable[[bytes], Message], ReadUsual | None]:
+    """Return the function that reads any frame and, if the C extension is built, the one that reads only usual frames."""
+    twin = JsonReader(limits).read
     if native is None:
-        return read
+        return twin, None
     sizes = (min(size, sys.maxsize) for size in (limits.message, limits.depth, limits.subject // 4, limits.id // 4))
-    in_c: Callable[[bytes], Message] = native.Twin((read, _decode, None, None), _BLANKS, *sizes).read
-    return in_c
+    usual: ReadUsual = native.Twin((_decode, None, None, None), _BLANKS, *sizes).usual
+
+    def read(frame: bytes) -> Message:
+        message = usual(frame, None)
+        return twin(frame) if message is None else message
+
+    return read, usual
 
 
 class JsonWriter:

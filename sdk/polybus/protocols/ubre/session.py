@@ -86,13 +86,17 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """A session that also writes the usual frames without a `Message`, with `ask` and `tell`."""
+    """A session that also writes the usual frames without a `Message`, with `ask` and `tell`, and reads them with `usual`."""
 
-    __slots__ = ()
+    __slots__ = ("usual",)
+
+    def __init__(self, codec: UbreCodec, limits: Limits, rng: random.Random) -> None:
+        super().__init__(codec, limits, rng)
+        self.usual: Final = codec.usual
 
     def ask(self, subject: str | int, raw: bytes | None, ttl: float) -> tuple[str, bytes]:
         self._count = count = self._count + 1
-        key = self._prefix + str(count)
+        key = f"{self._prefix}{count}"
         frame = self.codec.ask(subject, key, raw, ttl)  # type: ignore[misc]  # otherwise the session has another class
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
