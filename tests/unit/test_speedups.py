@@ -96,6 +96,14 @@ def test_nothing_is_kept_of_what_was_read_and_written(act: Callable[[], Any]) ->
     assert sys.getallocatedblocks() - before < 150
 
 
+@pytest.mark.skipif(not speedups.ACTIVE, reason="Python has no second reader: this is about the module in C")
+def test_an_answer_is_usual_only_if_it_is_awaited() -> None:
+    assert CODEC.usual is not None
+    answer, request = b'{"success":"a-1","body":1}', b'{"request":"user.get","id":"a-1"}'
+    assert [CODEC.usual(frame, {}) is None for frame in (answer, request, b'{"cancel":"a-1"}')] == [True, False, True]
+    assert [CODEC.usual(answer, pending) is None for pending in ({"a-1": 1}, {"a-2": 1})] == [False, True]
+
+
 @pytest.mark.skipif(not speedups.ACTIVE, reason="the twins in Python have no such arguments: this is about the module in C")
 def test_the_twins_take_no_other_class_for_messages() -> None:
     class Other:
@@ -108,4 +116,4 @@ def test_the_twins_take_no_other_class_for_messages() -> None:
     with pytest.raises(AttributeError):
         native.Twin((len,) * 4, ("", "", ""), 1, 1, 1, 1)
     bare = native.Twin((len, max, min, None), (), 1, 1, 1, 1)
-    assert (bare.read(b"{}"), bare.tell(3, 4), bare.ask(3, 4, 5)) == (2, 3, 5)
+    assert (bare.usual(b"{}", {}), bare.tell(3, 4), bare.ask(3, 4, 5)) == (None, 3, 5)

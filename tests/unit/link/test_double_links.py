@@ -236,6 +236,8 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
         receive: Any = link.session.receive
 
         class Spy:
+            usual = None
+
             def __getattr__(self, name: str) -> Any:
                 return getattr(session, name)
 
@@ -245,7 +247,7 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
                 return output
 
         session = link.session
-        link.session = Spy()
+        link.session, link.usual = Spy(), None
         if claim is not None:
             link.runtime.bus_identities._secret = claim
             assert await client.peers[0].extended()

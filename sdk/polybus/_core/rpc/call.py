@@ -133,7 +133,8 @@ class Call(Struct, eq=False):
     async def _run(self) -> None:
         services, message, handler, deadline = self.services, self.message, self.handler, self.deadline
         timed = deadline != math.inf
-        token = current_call.set(self) if timed else None
+        if timed:
+            _ = current_call.set(self)  # in the context of this job
         try:
             if services.authorize is not None and self.peer is not None:
                 await self._authorized("notify" if message.kind is Kind.NOTIFY else "request")
@@ -160,8 +161,6 @@ class Call(Struct, eq=False):
             if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
-            if token is not None:
-                current_call.reset(token)
             self.end()
 
     def run_plain(self) -> bool:
@@ -330,7 +329,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
     async def _run(self) -> None:
         services, channel = self.services, self.channel
         deadline = None if self.deadline == math.inf else self.deadline
-        token = current_call.set(self)
+        _ = current_call.set(self)
         try:
             if services.authorize is not None and self.peer is not None:
                 await self._authorized(kind_of(self.message))
@@ -347,7 +346,6 @@ class ChannelCall(Call, eq=False, kw_only=True):
             if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
-            current_call.reset(token)
             self.end()
 
     async def _converse(self, message: Message, deadline: float | None) -> None:

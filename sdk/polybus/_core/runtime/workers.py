@@ -130,17 +130,16 @@ class Workers:
 
     async def _work(self) -> None:
         self._coming -= 1
-        baseline = contextvars.copy_context()
         try:
-            await self._serve(baseline)
+            await self._serve()
         finally:
             # Another worker must take over the queue, even if this one failed.
             if self._ready and not self._taken:
                 self._summon()
 
-    async def _serve(self, baseline: contextvars.Context) -> None:
+    async def _serve(self) -> None:
         with anyio.CancelScope() as scope:
-            while await self._drain(scope, baseline) and len(self._idle) < _MAX_IDLE:
+            while await self._drain(scope) and len(self._idle) < _MAX_IDLE:
                 waiter = self._loop.waiter()
                 self._idle.append(waiter)
                 try:
@@ -154,8 +153,11 @@ class Workers:
                     raise
                 self._coming -= 1
 
-    async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
-        """Run jobs until the queue is empty or another worker takes over. Returns True if this worker can be used again."""
+    async def _drain(self, scope: anyio.CancelScope) -> bool:
+        """Run jobs until the queue is empty or another worker takes over. Returns True if this worker can be used again.
+
+        Each job has its own context, which is cheaper than undoing what it has set.
+        """
         ready, clock = self._ready, self.stalls.clock
         turn = began = clock()
         while ready:
@@ -163,8 +165,9 @@ class Workers:
             coroutine = job.run()
             if coroutine is None:
                 continue
+            context = contextvars.copy_context()
             try:  # with `send`, the end would be an exception, at the cost of 70 bytecodes
-                yielded = next(coroutine.__await__(), _ENDED)
+                yielded = context.run(next, coroutine.__await__(), _ENDED)
             except BaseException:
                 self._taken = False
                 raise
@@ -178,19 +181,13 @@ class Workers:
                     scope.cancel()
                 self._hand_over()
                 try:
-                    await _Rest(coroutine, yielded, job, self.stalls)
+                    await _Rest(context, coroutine, yielded, job, self.stalls)
                 finally:
                     job.scope = None
                 turn = began = clock()
-            try:  # `context_changed`, inlined
-                changed = contextvars.copy_context() != baseline
-            except Exception:
-                changed = True
-            if changed or (suspended and scope.cancel_called):
-                if not suspended:
-                    self._taken = False
-                return False
             if suspended:
+                if scope.cancel_called:
+                    return False
                 if self._taken:
                     return True
                 self._taken = True
@@ -247,6 +244,7 @@ def context_changed(baseline: contextvars.Context) -> bool:
 
 @define(eq=False, repr=False, weakref_slot=False)
 class _Rest:
+    _context: contextvars.Context
     _coroutine: Coroutine[Any, Any, None]
     _yielded: Any
     _job: Job
@@ -254,7 +252,7 @@ class _Rest:
 
     def __await__(self) -> Generator[Any, Any, None]:
         coroutine, yielded, job, clock = self._coroutine, self._yielded, self._job, self._stalls.clock
-        began = math.inf
+        run, began = self._context.run, math.inf
         try:
             while True:
                 if clock() - began > _LONG:
@@ -263,14 +261,14 @@ class _Rest:
                 try:
                     value = yield yielded
                 except GeneratorExit:
-                    coroutine.close()
+                    run(coroutine.close)
                     raise
                 except BaseException as error:
                     began, job.waited = clock(), 0
-                    yielded = coroutine.throw(error)
+                    yielded = run(coroutine.throw, error)
                 else:
                     began, job.waited = clock(), 0
-                    yielded = coroutine.send(value)
+                    yielded = run(coroutine.send, value)
         except StopIteration:
             return
         finally:

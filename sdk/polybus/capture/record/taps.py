@@ -165,6 +165,9 @@ class RecordedReceiver:
 class RecordedSession:
     """A session that records received frames; everything else is the inner session's."""
 
+    usual: None = None
+    """It would read past the tap."""
+
     def __init__(self, inner: Any, receive: Callable[[bytes, float], Any]) -> None:
         self._inner = inner
         self.receive: Callable[[bytes, float], Any] = receive

@@ -31,12 +31,13 @@ class UbreSession(QuietSession):
     answers.
     """
 
-    __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec")
+    __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec", "usual")
 
     capabilities: Capabilities = _CAPABILITIES
 
     def __init__(self, codec: UbreCodec, limits: Limits, rng: random.Random) -> None:
         self.codec: Final = codec
+        self.usual: Final = codec.usual
         self._read = codec.read
         self._write = codec.write
         self._max_frame = limits.message
@@ -86,13 +87,9 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """A session that also writes the usual frames without a `Message`, with `ask` and `tell`, and reads them with `usual`."""
+    """A session that also writes the usual frames without a `Message`, with `ask` and `tell`."""
 
-    __slots__ = ("usual",)
-
-    def __init__(self, codec: UbreCodec, limits: Limits, rng: random.Random) -> None:
-        super().__init__(codec, limits, rng)
-        self.usual: Final = codec.usual
+    __slots__ = ()
 
     def ask(self, subject: str | int, raw: bytes | None, ttl: float) -> tuple[str, bytes]:
         self._count = count = self._count + 1
