@@ -300,7 +300,10 @@ class InboundCalls:
                     answers.learn(len(raw or b""), link.runtime.time())
                 frame = link.tell(message.id, raw)
                 link.services.counters.sent += 1
-                ((len(self.calls) == 1 and link.send_alone) or link.transport.send)(frame)  # type: ignore[union-attr]
+                if len(self.calls) == 1 and link.send_alone is not None:
+                    link.send_alone(frame)
+                else:
+                    link.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has one
                 return
             link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 

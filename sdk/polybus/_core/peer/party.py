@@ -308,7 +308,10 @@ class PeerParty:
             self.watch_reply(reply)
         link.services.counters.sent += 1
         try:
-            ((len(pending) == 1 and link.send_alone) or link.transport.send)(frame)  # type: ignore[union-attr]
+            if len(pending) == 1 and link.send_alone is not None:
+                link.send_alone(frame)
+            else:
+                link.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has one
         except TooLarge as error:  # the connection, a tunnel, takes less than the session
             pending.pop(key, None)
             reply.fail(error)

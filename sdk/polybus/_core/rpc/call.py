@@ -161,7 +161,11 @@ class Call(Struct, eq=False):
             if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
-            self.end()
+            if self.ended:
+                self.origin.returned(self)
+            else:
+                self.ended = True
+                self.origin.finished(self)
 
     def run_plain(self) -> bool:
         """Run a plain function without a task. Returns False if `run` must await something."""
