@@ -133,8 +133,7 @@ static int flat(PyObject *value, int levels) {
 }
 
 static PyObject *is_flat(PyObject *module, PyObject *args) {
-    PyObject *value;
-    int levels;
+    PyObject *value; int levels;
     return PyArg_ParseTuple(args, "Oi", &value, &levels) ? PyBool_FromLong(flat(value, levels)) : NULL;
 }
 
@@ -345,6 +344,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "polybus._speedups", NUL
 
 PyMODINIT_FUNC PyInit__speedups(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddType(module, &TwinType) < 0) Py_CLEAR(module);
+    if (module != NULL && (PyModule_AddType(module, &TwinType) < 0 || PyModule_AddIntConstant(module, "VERSION", 2) < 0))
+        Py_CLEAR(module);
     return module;
 }

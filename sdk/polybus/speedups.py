@@ -11,12 +11,15 @@ from typing import Any, Final
 
 __all__ = ["ACTIVE"]
 
+_VERSION: Final = 2
+
 
 def _built() -> Any:
     if os.environ.get("POLYBUS_SPEEDUPS") == "0":
         return None
     try:
-        return import_module("polybus._speedups")
+        module: Any = import_module("polybus._speedups")
+        return module if getattr(module, "VERSION", 1) == _VERSION else None  # it may have been built from older sources
     except ImportError:  # not built, or for another platform: `polybus doctor` says which one runs
         return None
 
