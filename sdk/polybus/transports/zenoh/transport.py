@@ -426,8 +426,9 @@ class ZenohConnector:
             text = f"zenoh carries no headers ({', '.join(options.headers)})"
             raise LocalProtocolError(text, protocol="zenoh")
         transport = ZenohTransport(self.address, fabric, options.host, dialled=bool(self.address.host or self.address.connect))
+        seconds = limits.connect_timeout + limits.handshake_timeout
         try:
-            with anyio.fail_after(seconds := limits.connect_timeout + limits.handshake_timeout):
+            with anyio.fail_after(seconds):
                 await transport.open(serves=False)
         except TimeoutError:
             text = f"timed out after {seconds:g} s (Limits.connect_timeout and handshake_timeout)"
