@@ -35,6 +35,8 @@ class Holes:
     """Per hole: recording, number of the first row after it, and the last moment before it (monotonic), or None."""
     first: dict[str, int] = attrs.Factory(dict)
     after: dict[str, int] = attrs.Factory(dict)
+    until: dict[str, int] = attrs.Factory(dict)
+    """The number after the last frame, by ended recordings: the last frames may be missing, too."""
 
     def rows(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -84,6 +86,9 @@ def joined(
                 found.setdefault(name, set()).add((seq, moment))
         after |= part.after
         moments |= last
+        for name, seq in part.until.items():
+            if seq > after.get(name, seq) and name in moments:
+                found.setdefault(name, set()).add((seq, moments[name]))
     return {name: sorted(some) for name, some in found.items()}
 
 

@@ -301,6 +301,8 @@ class RangeReader:
             if message.rows:
                 yield reader.rows(message, columns)
             self.ended = None if message.rows else reader.schema_metadata().get("capture_id")
+            if self.ended is not None:
+                self.holes.until[self.ended] = message.seq
         within = [stretch for stretch in reader.damage if stop is None or stretch.batch < stop]
         self.damage += [stretch for stretch in within if not stretch.torn or not self._newest]
 

@@ -10,10 +10,13 @@ import pytest
 
 from polybus import Bus, DeadlineExceeded, Disconnected, NotFound, RequestCancelled, RequestError, connect
 from polybus.analysis import open_tables
+from polybus.capture import Capture
 from polybus.protocols import Up
 from polybus.testing.nats_engine import NatsEngine
+from tests.unit.capture import rows as frames
+from tests.unit.capture.folders import damage, write_segment
 
-from .days import analyse
+from .days import GOOD, Day, analyse
 
 SUBJECTS = {"good": 1, "bad": 2, "never": 3}
 WIRES = ("ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=json", "up", "nats")
@@ -140,3 +143,16 @@ def _word(subject: str) -> str:
     """The subject as the application calls it."""
     word = subject.rpartition(".")[2].rpartition("/")[2]
     return next((name for name, number in SUBJECTS.items() if f"{number:X}" == word), word)
+
+
+def test_a_request_is_unseen_if_its_answer_was_in_a_damaged_batch_at_the_end_of_the_recording(tmp_path: Path) -> None:
+    day = Day()
+    for text, direction in (('{"request":"tank.get","id":"ID"}', 0), (GOOD, 1)):
+        for number in range(3):
+            day.say(text.replace("ID", str(number)), direction)
+    path = write_segment(tmp_path / "capture", frames.batch(*day.rows[:3]), frames.batch(*day.rows[3:]), ends=True)
+    [segment] = Capture(tmp_path / "capture").segments()
+    [answers] = [one for one in Capture(tmp_path / "capture").reader(segment).messages() if one.batch == 1]
+    damage(path, (answers.offset + answers.size // 2) / path.stat().st_size)
+    outcomes = analyse(tmp_path / "capture", tmp_path / "out", report=True).metrics["totals"]["outcomes"]
+    assert {name: n for name, n in outcomes.items() if n} == {"unseen": 3}
