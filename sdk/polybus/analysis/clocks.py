@@ -22,7 +22,6 @@ from ..capture.store.compute import pc
 LAST_NS: Final = 2**63 - 1
 """The last possible moment, in the year 2262."""
 NEEDED: Final = frozenset(("capture_id", "seq", "flags", "frame"))
-"""Columns needed to find holes."""
 MOST: Final = 10_000
 """Holes that a task remembers; frames around further ones count as seen."""
 

@@ -47,11 +47,15 @@ class Engine(Protocol):
         """Return the result of a query as a table; names of tables are in braces."""
         ...
 
-    def kept(self, table: Any) -> AbstractContextManager[Any]: ...
+    def kept(self, table: Any) -> AbstractContextManager[Any]:
+        """Compute a table once for several queries."""
+        ...
 
     def rows(self, table: Any) -> pa.Table: ...
 
-    def write(self, table: Any, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None: ...
+    def write(self, table: Any, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+        """Write a table as Parquet beneath a folder, partitioned by the columns `parts`."""
+        ...
 
 
 MUCH: Final = 16 << 20
@@ -103,6 +107,7 @@ class DuckEngine(Engine):
         self.close()
 
     def close(self) -> None:
+        """Forget all tables, and remove spilled data."""
         self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -147,6 +152,7 @@ class DuckEngine(Engine):
         writer.close()
 
     def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a table in batches, with the columns of a schema."""
         for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
             yield rows.cast(schema)
 

@@ -283,7 +283,6 @@ def _ended(taken: list[IngestResult]) -> set[str]:
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
 _VERSION: Final = 6
-"""Version of the metrics; older ones are computed again."""
 
 
 @attrs.frozen
@@ -437,7 +436,6 @@ def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | 
 
 
 def _metrics_of(output: Output, names: str = "") -> dict[str, Any] | None:
-    """Return the existing metrics if they cover all runs and have these names."""
     if not {METRICS, REPORT} <= set(output.storage.names()):
         return None
     try:

@@ -77,7 +77,6 @@ class ReadWindow:
 
 
 def together(conditions: Iterable[Any]) -> Any:
-    """Combine conditions with "and"; None without any."""
     some = [condition for condition in conditions if condition is not None]
     return reduce(operator.and_, some) if some else None
 

@@ -161,7 +161,6 @@ class Output:
                 raise CaptureError(f"{here} has results with {name} {before}, not {value}: use {before}, or a new folder")
 
     def clean(self) -> None:
-        """Remove leftovers of a killed run, and files that the last run has replaced."""
         for table in TABLES:
             for name in set(self.storage.files(table)).difference(file.name for file in self.named(table)):
                 if _OURS.match(name.rpartition("/")[2].lstrip(".")):

@@ -33,7 +33,6 @@ _EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def absolute(path: str) -> str:
-    """Return a path that a worker with another current folder finds."""
     return path if "://" in path else os.path.abspath(path)
 
 
@@ -110,7 +109,6 @@ class TableStorage:
             raise OSError(error.errno, os.strerror(error.errno or 0), self._root) from error
 
     def files(self, path: str) -> list[str]:
-        """Return all files beneath a folder, relative to the root; empty without such a folder."""
         found = self.filesystem.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))
         prefix = len(self._root) + 1
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
@@ -178,7 +176,6 @@ class TableStorage:
 
 
 def rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
-    """Return the rows of a table's files for Arrow, with columns from folder names."""
     if not files:
         return schema.empty_table()
     folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
@@ -189,8 +186,6 @@ def rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa
 
 
 class PartitionWriter:
-    """Writes rows of tables beneath a folder, one file per partition."""
-
     def __init__(self, storage: TableStorage, staging: str) -> None:
         self.files: list[list[Any]] = []
         """Partition, path and number of rows of each file."""

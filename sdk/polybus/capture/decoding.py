@@ -155,7 +155,6 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
 
 
 def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder], list[int]]:
-    """Return the decoders of a batch, and each row's decoder by number."""
     protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
     codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
     known = pa.array(codes).dictionary_encode()
@@ -272,11 +271,8 @@ _STORED: Final = {"stored": pa.string(), "store": pa.string(), "store_seq": pa.i
     "attempt": pa.int32(),
     "reason": pa.string(),
 }
-"""Columns that are taken from `StoredFacts`, which few messages have."""
 _FIELDS: Final = frozenset(FIELDS) - {"id", "source", "stored"}
-"""Columns that are taken from the message itself."""
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
-"""Columns of frames that decoding always needs."""
 _FROM: Final[Mapping[str, Sequence[str]]] = {
     "id": ("capture_id", "seq"),
     "source": ("capture_id", "direction", "peer"),

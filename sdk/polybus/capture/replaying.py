@@ -55,12 +55,14 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 class Replayed:
     connections: int = 0
     said: Counter[str] = field(factory=Counter)
+    """Number of messages by kind."""
     answered: int = 0
     failed: int = 0
     """Number of requests that the new server has refused, or has not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
     """Number of messages that were not replayed, by kind or reason. ``damaged`` counts the frames known to be lost."""
     seconds: float = 0.0
+    """Length of the replayed recording in seconds."""
 
 
 @frozen
@@ -79,6 +81,8 @@ class Selection:
     connections: tuple[str, ...] = ()
 
     def window(self, first_ns: int) -> tuple[float, float]:
+        """Return the start and end in nanoseconds since 1970."""
+
         def point(value: float | datetime | None, default: float) -> float:
             if value is None:
                 return default
@@ -87,6 +91,7 @@ class Selection:
         return point(self.start, -math.inf), point(self.end, math.inf)
 
     def wants(self, subject: str | int) -> bool:
+        """Return True for a selected subject."""
         name = f"0x{subject:08X}" if isinstance(subject, int) else subject
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
@@ -471,7 +476,6 @@ class _Recording:
 
 
 def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
-    """Yield the rows of all recordings, ordered by time. A recording is opened when its time comes."""
     recordings: dict[str, _Recording] = {}
     for segment in capture.segments():
         name = capture.reader(segment).schema_metadata().get("capture_id", "")

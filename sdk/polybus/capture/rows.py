@@ -66,7 +66,6 @@ class Missing:
 
     @classmethod
     def of(cls, options: str | None) -> Missing:
-        """Parse the options of a row, which may hold anything."""
         try:
             facts = json.loads(options or "")
             what, frames = facts["gap"], facts["frames"]

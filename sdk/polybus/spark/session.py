@@ -19,7 +19,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 JAVA_NEEDED: Final = 17
-"""Oldest Java for Spark 4."""
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Options of the JVM that Spark places before its configuration, which therefore wins."""

@@ -68,9 +68,7 @@ class Options:
     max_rows: int | None = None
     timeout: float = 30.0
     segments: frozenset[int] | None = None
-    """Numbers of selected segments; None for all."""
     filters: tuple[Filter, ...] = ()
-    """Filters that Spark has pushed down."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -192,8 +190,6 @@ def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
 
 
 class CapturePartition(ds.InputPartition):
-    """The input of one task: a range, or the segments of a recording."""
-
     def __init__(self, piece: Range | frozenset[int]) -> None:
         super().__init__(None)
         self.piece = piece
@@ -218,7 +214,6 @@ class CaptureReader(ds.DataSourceReader):
         self.options: Options = options
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        """Return the ranges; of exchanges the recordings, because an answer may be anywhere in one."""
         capture = Capture(self.options.path)
         if self.options.table == "exchanges":
             return [CapturePartition(segments) for segments in recordings(capture)]
@@ -275,7 +270,6 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
         self._until = reach(capture, ReadPosition(capture.segments()[0].number))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ds.InputPartition]:
-        """Return the ranges between two offsets."""
         capture, begin = Capture(self.options.path), ReadPosition(**start)
         if self.options.table == PLACES:  # the pipeline counts removed segments
             return [CapturePartition(Range(ReadPosition(**end), None))] if ReadPosition(**end) > begin else []

@@ -271,7 +271,6 @@ _CHOICE: Final = pa.schema(
 
 
 _FOLLOWED: Final = 6
-"""Connections with their last messages."""
 _BODY: Final = 300
 _LAST: Final = f"""
     select * exclude (nth) from (

@@ -20,7 +20,6 @@ _CANDIDATES: Final = 8
 
 
 def in_order(row: Mapping[str, Any], names: Sequence[str] = _BY_TIME) -> tuple[Any, ...]:
-    """Sort key, null first; of exchanges by request time."""
     return tuple(value for name in names for value in (row[name] is not None, "" if row[name] is None else row[name]))
 
 
@@ -43,7 +42,6 @@ def _listed_by(row: Row) -> tuple[Any, ...]:
 
 
 def kept(rows: Iterable[Row]) -> Rows:
-    """Return the exchanges in any of the lists, and the slowest of each of the slowest kinds."""
     found = _once(rows)
     of_kinds = _numbered(slowest(found, None))[:SAMPLES]
     return _once([*listed(found), *slowest(found), *unanswered(found), *(row for _, row in of_kinds)])

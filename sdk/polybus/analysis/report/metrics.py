@@ -34,7 +34,6 @@ Rows = list[dict[str, Any]]
 
 
 def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[str, Any]:
-    """Compute the metrics of all results; also writes their tables to ``metrics/`` as Parquet."""
     names = names or Names()
     sums = Sums.of(output, names)
     sums.add(engine, output, names)
@@ -314,7 +313,6 @@ def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], _Classes]:
 
 
 def _percentiles(classes: _Classes) -> dict[str, int | None]:
-    """Return the longest latency of the class that contains each percentile."""
     upto, found = list(accumulate(classes[1])), dict[str, int | None]()
     total = upto[-1] if upto else 0
     for share in _SHARES:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from polybus import Route
 
 _OF_BUSES: Final = re.compile(rf"{DEFAULT_ENTITY}/(?:rpc\.(?P<method>[^/#]+)|(?P<topic>[^/#]+)#{MESSAGE})")
-"""A uProtocol address that a bus makes of a plain subject."""
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 

@@ -252,7 +252,6 @@ _FRAMES: Final = 40
 
 
 def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, bool]]]]:
-    """Yield the journeys of each kind with their numbers; the one with the most hops is open."""
     for kind, title in _KINDS.items():
         some = [(number, row) for number, row in enumerate(found, 1) if row["why"] == kind]
         if some:

@@ -89,7 +89,6 @@ class Plot:
 
     @property
     def left(self) -> float:
-        """Pixel where the horizontal axis begins, right of the vertical axis's labels."""
         return 20 + _LETTER * max((len(said) for _, said in self.up.ticks), default=0)
 
     @property

@@ -244,21 +244,17 @@ class Now(msgspec.Struct):
     version: int = _VERSION
     folder: str = ""
     names: str = ""
-    """Names of subjects that were in use."""
     files: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=lambda: {name: {} for name in TABLES})
     """Counted files by table, each with its first and last time."""
     again: list[str] = []
-    """Files of exchanges to look at again."""
     since: dict[str, int] = {}
     """By kind of exchange, the end of the counted time with several recordings."""
     recordings: dict[str, int] = {}
     """Last time of a request, by recording."""
     called: dict[str, str] = {}
-    """Names of subjects that differ from the tables."""
     told: list[list[dict[str, Any]]] = []
     """Exchanges for journeys, and these journeys."""
     followed: list[dict[str, Any]] = []
-    """Connections with their last messages."""
     clocks: dict[str, int] | None = None
     """Recordings with clocks that are ahead, in ns; None with only one recording."""
 

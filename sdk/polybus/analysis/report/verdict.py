@@ -383,7 +383,6 @@ def _streams(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _when(metrics: dict[str, Any], failed: int) -> str:
-    """Name the window with most of the bad ends, if one stands out."""
     rows = metrics["latency_over_time"]
     worst: dict[str, Any] = max(rows, key=lambda row: row.get("not_ok", 0), default={})
     bad = sum(row.get("not_ok", 0) for row in rows)
@@ -493,7 +492,6 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _whose(session: dict[str, Any]) -> str:
-    """Return the name of the other end, else its host."""
     return session.get("who") or host_of(session["peer"]) or "unknown peer"
 
 

@@ -26,7 +26,6 @@ TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 CROWDED_NS: Final = 60_000_000_000
 """Longest wait for the end of a period in which an id is reused repeatedly."""
 _LONG_NS: Final = 30_000_000_000
-"""Assumed latency of a request without a recorded answer."""
 FAR_NS: Final = 2**61
 """No clock has a time that is farther from 1970."""
 _UNKNOWN: Final = "('open-at-end', 'unseen')"

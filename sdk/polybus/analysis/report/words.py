@@ -8,7 +8,6 @@ from typing import Any, Final
 from ...plugins.tools import counted, in_one_line
 
 LONGEST: Final = 60
-"""Letters of a name in a sentence."""
 
 
 def moment(ns: Any) -> str:

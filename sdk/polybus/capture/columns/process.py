@@ -42,7 +42,6 @@ class DecodingProcess:
         return None if self._process is None else self._process.pid
 
     def ask(self) -> None:
-        """Note that there is something to decode; `turn` starts it."""
         self._due = True
 
     def turn(self) -> None:
@@ -99,7 +98,6 @@ def _is_open(file: int) -> bool:
 
 
 def main() -> None:
-    """Decode until nothing is left, this process gets SIGTERM, or its parent is gone."""
     from .writer import write_columns
 
     owner, folder = int(sys.argv[2]), sys.argv[3]

@@ -84,7 +84,6 @@ class SegmentColumns:
 
 
 def _texts(schema: pa.Schema) -> list[str]:
-    """Return the columns with values of any length, also inside lists, by either name that Parquet uses."""
     lists = {field.name: field.type.value_type for field in schema if pa.types.is_list(field.type)}
     kinds = {field.name: field.type for field in schema}
     kinds |= {f"{name}.list.{inner}": kind for name, kind in lists.items() for inner in ("item", "element")}

@@ -155,7 +155,6 @@ class _Batches:
     after: int = 0
     rows: list[pa.RecordBatch] = field(factory=list)
     ended: str | None = None
-    """Name of the recording if the last batch ends it."""
 
 
 def _groups(reader: SegmentReader) -> Iterator[_Batches]:
@@ -242,7 +241,6 @@ class _Files:
         return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended, rows_of(batches.rows))
 
     def finish(self, groups: Sequence[BatchGroup], identity: SegmentIdentity, segment: Path) -> int:
-        """Rename the files; returns their bytes."""
         stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self._protocols)}, self._token, groups)
         size: int = 0
         for table, writer in self._writers.items():

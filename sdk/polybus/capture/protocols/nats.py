@@ -204,7 +204,6 @@ def _answer(message: Message) -> _Facts | None:
 
 
 _ABOUT: Final = frozenset(("stream", "seq", "domain", "duplicate", "error", "batch", "count", "val"))
-"""Members of a stream's answer to a publication."""
 _LONGEST: Final = 2000
 
 

@@ -45,7 +45,6 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def _code_in(body: bytes) -> int | None:
-    """Return the code of an error's body, or None."""
     found = _STATUS.match(body)
     return None if found is None else found[1][0] if found[1] else Code.UNKNOWN
 

@@ -105,10 +105,13 @@ class Verdict:
     """Number of rows in good batches."""
     batches: int
     losses: tuple[Loss, ...]
+    """The damaged parts."""
     missing: tuple[int, ...]
+    """Numbers of missing segments."""
 
     @property
     def good(self) -> bool:
+        """True if nothing is missing or damaged."""
         return not self.losses and not self.missing
 
 

@@ -32,8 +32,10 @@ class Segment:
 
     number: int
     path: str
+    """Path in the capture's file system."""
     sealed: bool
     size: int
+    """Size in bytes."""
 
 
 @frozen

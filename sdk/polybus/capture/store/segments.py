@@ -155,7 +155,6 @@ class SegmentWriter:
 
 
 NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
-"""Batch that marks the end of a recording."""
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
@@ -244,7 +243,6 @@ class SegmentReader:
             self.damage.append(Stretch(self.offset, 0, self._batch))
 
     def all_damage(self) -> list[Stretch]:
-        """Return all losses, by checksums, which takes a hundredth of the time of decoding."""
         for _ in self.messages():
             pass
         return self.damage
