@@ -113,7 +113,7 @@ def test_for_people_it_says_the_same(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("source", "arguments", "says"),
     [
-        (b'{"x":1}', [], "no verb of UBRE"),
+        (b'{"x":1}', [], "no UBRE verb"),
         (f"{NAMED}\n{NAMED}".encode(), [], "--frames lines or lengths"),
         (BINARY[:-1], [], "the header announces"),
         (b"{}\n{}\n", ["--frames", "lines"], "2 of 2 frames"),
