@@ -82,14 +82,10 @@ def together(conditions: Iterable[Any]) -> Any:
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, over: bool = False) -> ReadPosition:
-    """Return the position up to which a capture can be read now: after about `rows` rows, at least one batch, or (None) as far
-    as possible.
+    """Return the position after about `rows` rows, and at least one batch; by default after all that can be read now.
 
-    Excludes an incomplete batch at the end of an open segment, and later segments, because several recorders may share a
-    folder. Other incomplete batches are lost. If the recordings are `over`, a segment with an unknown writer is skipped too.
-
-    Raises:
-        CaptureError: A segment is missing, or the capture ends before `start`.
+    Excludes the incomplete batch of a segment that is being written, and later segments, because several recorders may share
+    a folder. If the recordings are `over`, skips the segment of an unknown writer. Raises CaptureError if a segment is missing.
     """
     place, seen = start, 0
     everything = capture.segments()

@@ -59,11 +59,8 @@ class Hop:
 def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
     """Return the hops of an exchange, by time.
 
-    Args:
-        root: The exchange; rows have the columns of `views.told_apart`, and ``digest`` (of the body) and ``traceparent`` of
-            their request.
-        near: Other exchanges of about that time.
-        all_near: True if these are all of that time, so that a single candidate is known to be one.
+    Rows have the columns of `views.told_apart`, and ``digest`` (of the body) and ``traceparent`` of their request. With
+    `all_near`, `near` has all exchanges of that time: a single candidate is known to be the only one.
     """
     found, left, led = [Hop(root, "")], [row for row in near if _key(row) != _key(root)], set[tuple[int, Any]]()
     for sure in (True, False):  # certain hops first

@@ -129,10 +129,8 @@ LISTED: Final = METRICS["rows"][1].remove(METRICS["rows"][1].get_field_index("al
 
 
 def _summed(made: Mapping[str, str], parts: Mapping[str, tuple[str, str]], also: str = "") -> str:
-    """Return the SQL for some parts, each with a source and a condition; `made` has the expressions of columns by name.
-
-    A statement for each part reads its own columns only. Grouping sets take twice as long: each computes all numbers.
-    """
+    """Return the SQL for some parts, each with a source and a condition; `made` has the expressions of columns by name."""
+    # A statement for each part reads only its own columns. Grouping sets compute all numbers for each: twice the time.
     names, selects = dict.fromkeys(name for part in parts for name in PARTS[part].schema.names), list[str]()
     for part, (source, where) in parts.items():
         own = PARTS[part].schema.names

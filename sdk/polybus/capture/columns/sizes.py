@@ -42,8 +42,7 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
 def check_groups(
     files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
 ) -> list[str]:
-    """Check row groups by a file's metadata and page headers; CaptureError if they unpack to more than the limit or than they
-    say.
+    """Raise CaptureError if row groups unpack to more than the limit, or than the file states.
 
     Returns the columns that need another check, because each row may use a large value that is stored once.
     """
