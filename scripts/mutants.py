@@ -194,6 +194,8 @@ def main() -> int:
         measure(options.tiers)
     data = CoverageData(str(DATA))
     data.read()
+    if not data.measured_files():
+        sys.exit("the run under coverage was interrupted and measured nothing: run this again on a quieter machine")
     mutants = chosen(options.count, options.seed)
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = pool.map(lambda mutant: found(mutant, tests_of(data, mutant)), mutants)
