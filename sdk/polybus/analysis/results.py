@@ -50,7 +50,6 @@ _VERSION: Final = 4
 _NOTE: Final = "polybus"
 _PARTS: Final = ("table", "provisional")
 _FILES: Final = pa.schema([("table", pa.string()), ("provisional", pa.bool_()), ("capture_id", pa.string())])
-"""Columns of the folder as a table; its files have more."""
 _SETTINGS: Final = {"delta.deletedFileRetentionDuration": "interval 10000 weeks"}
 """Makes `VACUUM` leave other files in the folder, such as the report."""
 

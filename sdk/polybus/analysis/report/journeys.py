@@ -170,7 +170,6 @@ def _name_and_body(row: Row) -> tuple[str, str] | None:
 Rows = list[dict[str, Any]]
 
 SHOWN: Final = 4
-"""Journeys per reason."""
 _NEAR: Final = 60
 """Nearby exchanges considered per journey."""
 _ENOUGH: Final = 5 * _NEAR

@@ -24,7 +24,6 @@ from .words import moment, shortened
 Row = dict[str, Any]
 _HERE: Final = __name__.rpartition(".")[0]
 SHOWN: Final = 25
-"""Rows of a table; ``metrics.json`` has more."""
 _LONGEST: Final = 200
 """Letters of a text in a table, and of a name in a query."""
 _NUMBERS: Final = frozenset(

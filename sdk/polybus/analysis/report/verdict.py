@@ -306,7 +306,6 @@ _TOLD: Final = (
 # -- the verdict --------------------------------------------------------------------------------------------------------------
 
 ENOUGH: Final = 20
-"""Answers needed to call a subject slow."""
 SLOWER: Final = 4
 """Factor above the usual p95 that is worth a sentence."""
 STEP_NS: Final = 1_000_000_000

@@ -22,7 +22,6 @@ from ..store.segments import MOST_BYTES
 MOST_OF_GROUP: Final = 2 * MOST_BYTES
 """Unpacked bytes of a row group: 64 MiB of frames plus one batch, and their decoding."""
 _ROWS: Final = 131_072
-"""Rows that Arrow readers take at once."""
 _DICTIONARY_PAGE: Final = 2
 
 
