@@ -161,11 +161,7 @@ class Call(Struct, eq=False):
             if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
-            if self.ended:
-                self.origin.returned(self)
-            else:
-                self.ended = True
-                self.origin.finished(self)
+            self.end()
 
     def run_plain(self) -> bool:
         """Run a plain function without a task. Returns False if `run` must await something."""
