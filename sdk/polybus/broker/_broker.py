@@ -43,18 +43,18 @@ logger: logging.Logger = logging.getLogger("polybus.broker")
 ListensIn: TypeAlias = "Callable[[Transport, str | None], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
-"""Header or query parameter with which a client selects a server by its id."""
+"""Header or query parameter in which a client names the server that it wants."""
 
 
 @frozen
 class Side:
-    """Handles the connections of one side: clients or servers.
+    """Callbacks for the connections on one side of the broker, either clients or servers.
 
     Attributes:
         join: Creates a participant for a connection. Returns None if it has closed the connection instead.
         take: Handles a participant's frames.
-        left: Removes a participant whose connection has closed, for a given reason.
-        send_away: Closes a participant with a code and a reason, and ignores its later frames.
+        left: Removes a participant after its connection has closed, and records the reason.
+        send_away: Disconnects a participant with a code and a reason, and ignores its later frames.
         paused, resumed: Called when a participant reads too slowly, and when it has caught up.
     """
 
@@ -94,7 +94,7 @@ def server_side(exchange: Exchange) -> Side:
 
 
 class _BrokerConnection:
-    """A connection, which is the receiver of its transport and the `End` of its participant."""
+    """One connection to the broker. Receives the transport's callbacks and is the participant's `End`."""
 
     __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
 
@@ -158,7 +158,7 @@ class _BrokerConnection:
 
 
 class BrokerGate:
-    """Checks limits and calls `authenticate` for new connections on one side. Implements `plugins.Gate`."""
+    """Accepts or rejects new connections on one side: checks limits, then calls `authenticate`. Implements `plugins.Gate`."""
 
     def __init__(self, runtime: Runtime, limits: Limits, authority: AccessControl, side: Side) -> None:
         self._runtime = runtime
@@ -168,7 +168,7 @@ class BrokerGate:
         self.ends: dict[_BrokerConnection, str] = {}
         self.open: bool = True
         self.listens_in: ListensIn | None = None
-        """Wraps a transport and its receiver while connections are recorded, given the key of the client's identity."""
+        """Wraps a transport and its receiver to record frames under the client's identity key. Set while recording."""
 
     def knock(self, address: str) -> BusError | None:
         if not self.open:
@@ -209,7 +209,7 @@ class BrokerGate:
             await self._runtime.notifier.until(lambda: not self.ends)
 
     def tick(self, now: float) -> None:
-        """Check every connection. Called about once a second."""
+        """Run periodic checks on every connection. Called about once a second."""
         for end in list(self.ends):
             try:
                 end.tick(now)
@@ -225,38 +225,39 @@ def _plain(text: str) -> str:
 
 _SECURE = frozenset(("tls", "wss"))
 _QUIET = 0.05
-"""Seconds without a frame after which a draining broker stops waiting."""
+"""Seconds without a frame after which a draining broker stops waiting for more."""
 
 
 class Broker:
-    """A CSB broker, which forwards frames between clients and servers.
+    """A CSB broker that forwards frames between clients and servers.
 
     ``async with Broker(clients="csb+ws://127.0.0.1:8000/game", servers="csb+tcp://127.0.0.1:9000") as broker: ...``. Clients
-    connect as they would to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and sees the
-    clients as its peers. A client selects its server with the ``x-csb-server`` header, and otherwise gets the server with the
-    fewest clients. The broker never decodes payloads.
+    connect as they would connect to a server. A server connects to ``csb+tcp://127.0.0.1:9000?side=broker-server``, and its
+    peers are then the clients. A client can select a server with the ``x-csb-server`` header. By default, the broker assigns it
+    to the server with the fewest clients. The broker never decodes payloads.
 
     Args:
         clients: One or more URLs on which to listen for clients, with any transport.
         servers: One or more URLs on which to listen for servers.
-        limits: The broker uses `Limits.message`, ``peers``, ``outbox_bytes`` (a slow client with more unread bytes is closed),
-            ``total_bytes`` (likewise for all slow clients together, and for a server), and the timeouts and pings.
-        authenticate: Hook for clients, as in `Bus.authenticate`. The broker closes a client when its identity expires, but
-            does not pass the identity on to servers.
-        authenticate_servers: The same for servers.
+        limits: The broker uses `Limits.message`, ``peers``, the timeouts and the pings. It closes a slow client with more than
+            ``outbox_bytes`` unread bytes. ``total_bytes`` limits the unread bytes of all slow clients together, and those of
+            each server.
+        authenticate: Hook for clients, as in `Bus.authenticate`. The broker closes a client when its identity expires, but does
+            not pass the identity on to servers.
+        authenticate_servers: Hook for servers.
         origins: Web origins of pages that may connect as clients.
         hosts: Additional Host values to accept on a loopback address, for a broker behind a proxy.
         tls: TLS context for ``tls`` and ``wss`` addresses on both sides.
         metrics: Address for Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Requires ``pip install
             'polybus[prometheus]'``.
         insecure: Accept every client even if other machines can reach an address, directly or through a proxy.
-        record: Folder for a recording of every frame to and from clients, as by `Bus.record`. Requires ``pip install
+        record: Folder in which to record every frame to and from clients, as `Bus.record` does. Requires ``pip install
             'polybus[capture]'``.
 
     Raises:
-        ImportError: If `record` is given but pyarrow is not installed, or `metrics` but prometheus-client is not.
+        ImportError: If you pass `record` without pyarrow installed, or `metrics` without prometheus-client.
         ValueError: If a URL is invalid or is not a CSB URL, or `origins` or `hosts` has an invalid entry.
-        LocalProtocolError: If other machines can reach an address that has no authentication.
+        LocalProtocolError: If other machines can reach an address that does not require authentication.
     """
 
     def __init__(
@@ -308,17 +309,17 @@ class Broker:
         self._listening: list[Listening] = []
         self._closed: anyio.Event | None = None
         self.client_urls: tuple[str, ...] = ()
-        """URLs to which clients can connect, while the broker is entered."""
+        """URLs that clients can connect to. Empty until the broker is entered."""
         self.server_urls: tuple[str, ...] = ()
-        """The same for servers, with ``side=broker-server``."""
+        """URLs that servers can connect to, including ``side=broker-server``."""
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Listen on both sides.
+        """Start listening for clients and servers.
 
         Raises:
-            OSError: If an address is in use, or does not belong to this machine.
+            OSError: If an address is already in use or does not belong to this machine.
             LocalProtocolError: If the broker has already been entered, or `tls` is missing.
             CaptureError: If the folder for the recording cannot be created or written to.
         """
@@ -416,7 +417,7 @@ class Broker:
         """Reject new clients and requests, wait for pending requests, then close the clients and finally the servers.
 
         Args:
-            timeout: Maximum seconds to wait for the answers of forwarded requests.
+            timeout: Maximum number of seconds to wait for answers to forwarded requests.
         """
         exchange = self._exchange
         if exchange is None or self._runtime is None:
@@ -439,7 +440,7 @@ class Broker:
         await self._gates[1].gone(self.limits.close_timeout + 1)
 
     async def aclose(self) -> None:
-        """Close everything at once. Can be called at any time, and more than once."""
+        """Close all connections immediately. You can call this at any time and more than once."""
         await to_the_end(self._shut)
 
     async def _shut(self) -> None:
@@ -496,21 +497,21 @@ class Broker:
 
     @property
     def metrics_url(self) -> str | None:
-        """The URL for Prometheus, or `None` if the broker does not serve metrics."""
+        """URL of the Prometheus metrics, or `None` if the broker does not serve metrics."""
         return None if self._metrics is None else f"{self._metrics.url}/metrics"
 
     def stats(self) -> BrokerStats:
         """Return a snapshot of connections and counters.
 
         Raises:
-            LocalProtocolError: If the broker was never entered.
+            LocalProtocolError: If the broker has never been entered.
         """
         if self._exchange is None:
             raise LocalProtocolError("this broker was never entered, so it has no statistics")
         return self._exchange.registry.stats()
 
     def events(self) -> AsyncIterator[BrokerEvent]:
-        """Iterate over future events. If more than 1,000 are unread, the oldest are dropped."""
+        """Iterate over the broker's events from now on. If more than 1,000 are unread, the oldest are dropped."""
         return self._events.stream()
 
     def _wake(self, waiter: Any) -> None:
@@ -521,7 +522,7 @@ class Broker:
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
     """Return the adapter, transport and address of each URL.
 
-    Raises `ValueError` for other protocols and for URLs with CSB options.
+    Raises `ValueError` if a URL is not a CSB URL or has CSB options.
     """
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):

@@ -1,4 +1,4 @@
-"""The events and statistics of a broker."""
+"""Events and statistics of a broker."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class BrokerEvent:
 
 @frozen(kw_only=True)
 class ServerJoined(BrokerEvent):
-    """A server has connected. Its id, `server`, may be empty."""
+    """A server has connected. Its `server` id may be empty."""
 
     server: str = ""
 
 
 @frozen(kw_only=True)
 class ServerLeft(BrokerEvent):
-    """A server has disconnected, and its clients are being closed."""
+    """A server has disconnected. The broker is closing its clients."""
 
     server: str = ""
     clients: int = 0
@@ -39,7 +39,7 @@ class ServerLeft(BrokerEvent):
 
 @frozen(kw_only=True)
 class ClientJoined(BrokerEvent):
-    """A client has connected, and is assigned to a server."""
+    """A client has connected and been assigned to a server."""
 
     client: int = 0
     server: str = ""
@@ -73,7 +73,7 @@ class FrameDropped(BrokerEvent):
 
 @define(eq=False)
 class BrokerCounters:
-    """Counters, which are never reset."""
+    """Counters that are never reset."""
 
     to_servers: int = 0
     to_clients: int = 0
@@ -93,19 +93,19 @@ class BrokerStats:
 
     Attributes:
         sockets: Number of open server connections.
-        servers: Number of clients by server id. Servers without an id count as ``""``.
-        clients: Number of connected clients that have a server.
+        servers: Number of clients by server id. Servers without an id are counted under ``""``.
+        clients: Number of connected clients with a server.
         leaving: Number of clients that are being closed.
-        resting: Number of client numbers that cannot be reused yet.
-        held: Number of clients whose frames are not read at the moment because their server is slow.
+        resting: Number of released client numbers that cannot be reused yet.
+        held: Number of clients that the broker is not reading from because their server is slow.
         to_servers: Number of frames forwarded to servers.
         to_clients: Number of frames forwarded to clients.
-        clients_total: Number of clients accepted in total.
-        servers_total: Number of server connections accepted in total.
+        clients_total: Total number of accepted clients.
+        servers_total: Total number of accepted server connections.
         turned_away: Number of clients rejected because no server was available.
-        slow_clients: Number of clients closed because they did not read.
-        dropped: Number of dropped frames by reason: ``short_frame``, ``bad_kind``, ``forbidden_kind``,
-            ``unknown_client``, ``not_your_client``, ``late``, ``too_large``, ``refused``.
+        slow_clients: Number of clients closed because they read too slowly.
+        dropped: Number of dropped frames by reason: ``short_frame``, ``bad_kind``, ``forbidden_kind``, ``unknown_client``,
+            ``not_your_client``, ``late``, ``too_large``, ``refused``.
     """
 
     sockets: int

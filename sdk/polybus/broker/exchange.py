@@ -1,7 +1,8 @@
 """Forwards frames between clients and servers, without sockets.
 
-Only the headers of frames are decoded. A server's frames can only reach clients of the same connection, and a client's frames
-only its server, with the client's number. Participants therefore cannot impersonate each other, or reach foreign ones.
+The broker decodes only frame headers. A server's frames can reach only clients on that server's connection. A client's frames
+can reach only its own server, and always carry that client's number. This means that participants cannot impersonate each other
+or reach another server's clients.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from .registry import SLOW, BrokerClient, ClientRegistry, Event, Server, Stage
 
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
-"""First byte from which on a frame is neither a request nor a response."""
+"""Lowest first byte of a frame that is neither a request nor a response."""
 _AS_RESPONSE: Final = 0x20
 _RESERVED: Final = 0xFF
 """First byte of a reserved action."""
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
-"""Reserved actions whose answer, if any, is not awaited."""
+"""Reserved actions for which the broker does not expect an answer."""
 _NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
-"""Peers without polybus do not have to answer a hello either."""
+"""Reserved actions that a client need not answer. Clients without polybus do not answer hellos."""
 _OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)
 _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
-    """Forwards frames between servers and clients. A server with more than `most_for_server` unread bytes is closed."""
+    """Forwards frames between servers and clients. Closes a server with more than `most_for_server` unread bytes."""
 
     def __init__(self, registry: ClientRegistry, most_for_server: int = 64 * 1024 * 1024) -> None:
         self.registry: ClientRegistry = registry
@@ -132,7 +133,7 @@ class Exchange:
             self._hold(server, client)
 
     def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
-        """Reject a request or an open. Returns False for other frames."""
+        """Reject a request or an open frame. Returns False for other frames."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
         text = "the broker is shutting down: use another broker, or try again later"
@@ -140,7 +141,7 @@ class Exchange:
         return True
 
     def _hold(self, server: Server, client: BrokerClient) -> None:
-        """Stop reading a client because its server is slow."""
+        """Stop reading from a client because its server is slow."""
         if client.stage is Stage.OPEN and client not in server.held:
             server.held[client] = None
             client.end.hold()
@@ -161,7 +162,7 @@ class Exchange:
             self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
-        """Answer for a frame that is too large with the client's number."""
+        """Respond to a frame that exceeds the size limit once the client's number is added."""
         text = "too large to be forwarded with the client's number, 4 bytes (Limits.message)"
         answer = frames.refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
         self.registry.drop(client, "too_large", text)

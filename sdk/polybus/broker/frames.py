@@ -1,4 +1,4 @@
-"""Frames that a broker creates or reads itself."""
+"""Frames that the broker itself creates or decodes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..errors import Code
 from ..protocols.csb import wire
 
 BROKER: Final = 0
-"""Client number of frames for the broker itself."""
+"""Client number of frames addressed to the broker itself."""
 HEAD: Final = struct.Struct(">IB")
-"""The first five bytes of a frame: client number, then kind and encoding."""
+"""First five bytes of a frame: the client number, then the kind and encoding."""
 _INTERNAL: Final = 0xD0
 _RESULTS: Final = {Code.INVALID_ARGUMENT: 0xCC, Code.UNAVAILABLE: _INTERNAL, Code.RESOURCE_EXHAUSTED: 0xD1}
 _SAYABLE: Final = range(1000, 5000)
@@ -22,13 +22,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def control(number: int, kind: int, facts: Mapping[str, Any] | None = None) -> bytes:
-    """Create a Connected or Closed frame, with facts about the client if the server is a polybus server."""
+    """Create a Connected or Closed frame. Polybus servers also receive facts about the client."""
     encoding, payload = (wire.BINARY, b"") if facts is None else (wire.JSON, _encode(facts))
     return wire.CLIENT.pack(number) + wire.HEADER.pack(kind << 4 | encoding, 0, 0, 0) + payload
 
 
 def introduction(frame: bytes) -> tuple[str, str] | None:
-    """Read the id and instance in a polybus server's introduction. Returns None for other frames."""
+    """Parse the id and instance from a polybus server's introduction. Returns None for other frames."""
     first, _, _, action = wire.HEADER.unpack_from(frame, 4)
     said = object_in(frame[12:]) if first >> 4 == wire.REQUEST and action == wire.HELLO else {}
     id, instance = said.get("server"), said.get("instance")
@@ -38,7 +38,7 @@ def introduction(frame: bytes) -> tuple[str, str] | None:
 
 
 def welcome(frame: bytes, taken: str = "") -> bytes:
-    """Create the answer to an introduction. `taken` is an error text if the id is in use."""
+    """Create the answer to an introduction. If the id is already in use, `taken` is the error text."""
     result, said = (_INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": taken}) if taken else (0, {"v": 1})
     _, _, number, _ = wire.HEADER.unpack_from(frame, 4)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, wire.HELLO)
@@ -46,14 +46,14 @@ def welcome(frame: bytes, taken: str = "") -> bytes:
 
 
 def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reason: str) -> bytes:
-    """Create the answer to a frame that is not forwarded."""
+    """Create the answer to a frame that the broker does not forward."""
     _, _, number, action = wire.HEADER.unpack_from(frame)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
     return head + _encode({"code": int(code), **reason, "text": text})
 
 
 def closing(frame: bytes) -> tuple[int, str]:
-    """Read the code and reason in a Close frame, which only a polybus server sends."""
+    """Parse the code and reason of a Close frame. Only polybus servers send these."""
     said = object_in(frame[12:]) if len(frame) > 12 else {}
     code, reason = said.get("code"), said.get("reason")
     shown = reason[:100] if isinstance(reason, str) else ""

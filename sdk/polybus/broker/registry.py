@@ -1,4 +1,4 @@
-"""Servers and their clients, with the clients' numbers and states."""
+"""Keeps track of servers, clients, and the clients' numbers and states."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .events import (
 
 class Stage(enum.Enum):
     OPEN = "open"
-    """The client is connected, and known to its server."""
+    """The client is connected, and its server knows it."""
     LEAVING = "leaving"
     """The broker is closing the connection."""
     RESTING = "resting"
-    """The connection has closed, but frames with its number may still be in flight, so that it cannot be reused."""
+    """The connection has closed. Its number cannot be reused yet, because frames with that number may still be in flight."""
 
 
 class Event(enum.Enum):
@@ -41,17 +41,17 @@ class Event(enum.Enum):
     SERVER_GONE = "server gone"
     CLIENT_SLOW = "client slow"
     SENT_AWAY = "sent away"
-    """The client has violated the protocol, or its identity has expired."""
+    """The client violated the protocol, or its identity expired."""
     DRAIN = "drain"
     CLIENT_GONE = "client gone"
     RESTED = "rested"
 
 
 class End(Protocol):
-    """A connection.
+    """The connection of a server or client.
 
-    `backlog` is the number of bytes that the operating system has not accepted yet. `close` first writes pending frames, `cut`
-    does not. `hold` stops reading until `release`.
+    `backlog` returns the number of bytes that the operating system has not accepted yet. `close` writes pending frames first,
+    but `cut` does not. `hold` stops reading until you call `release`.
     """
 
     @property
@@ -64,7 +64,7 @@ class End(Protocol):
 
 
 class _Gone:
-    """Stands for a closed connection, and ignores all calls."""
+    """A placeholder for a closed connection that ignores all calls."""
 
     address = "a connection that is gone"
 
@@ -94,11 +94,11 @@ class Server:
     gone: bool = False
     """True if the connection is closed or closing."""
     offences: ViolationCounter | None = None
-    """Created by the first violation."""
+    """Violation counter, created on the first violation."""
     clients: dict[int, BrokerClient] = field(factory=dict)
-    """The only clients to which the server may send."""
+    """Clients by number. The server may send only to these clients."""
     held: dict[BrokerClient, None] = field(factory=dict)
-    """Clients whose frames are not read while this server is slow."""
+    """Clients that the broker does not read from while this server is slow."""
 
 
 @define(eq=False)
@@ -109,18 +109,18 @@ class BrokerClient:
     server: Server
     prefix: bytes
     params: Mapping[str, str]
-    """Parameters of the handshake."""
+    """Parameters from the handshake."""
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
     asked: int = 0
-    """Number of forwarded requests without an answer."""
+    """Number of forwarded requests that the server has not answered."""
     owes: int = 0
     """Number of requests that this client has not answered."""
     waiting: int = 0
-    """Number of unread bytes when they were last counted, while the client was `paused`."""
+    """Number of unread bytes when last counted. Only counted while the client is `paused`."""
     offences: ViolationCounter | None = None
-    """Created by the first violation."""
+    """Violation counter, created on the first violation."""
 
     def is_open(self) -> bool:
         return self.stage is Stage.OPEN
@@ -130,16 +130,16 @@ SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Closes slow clients: those with more than `most` unread bytes, and the largest if all have more than `most_for_all`."""
+    """Closes each client with more than `most` unread bytes. If all together exceed `most_for_all`, closes the slowest one."""
 
     def __init__(self, most: int, most_for_all: int, too_slow: Callable[[BrokerClient], None]) -> None:
         self._most = most
         self._most_for_all = most_for_all
         self._too_slow = too_slow
         self._slow: dict[BrokerClient, None] = {}
-        """Paused clients, including those that are being closed."""
+        """Paused clients, including clients that are being closed."""
         self.waiting: int = 0
-        """Total number of their unread bytes."""
+        """Total number of bytes that the paused clients have not read."""
 
     def paused(self, client: BrokerClient) -> None:
         client.paused = True
@@ -173,16 +173,16 @@ class SlowReaders:
 
 
 REST: Final = 60.0
-"""Seconds before a number can be reused."""
+"""Seconds before a client number can be reused."""
 MOST_RESTING: Final = 100_000
-"""Maximum number of resting numbers. Older ones can be reused, but billions of others come first."""
+"""Maximum number of resting client numbers. Beyond that, the oldest can be reused, but only after billions of unused ones."""
 _NUMBERS: Final = 0xFFFFFFFF
 
 
 class ClientRegistry:
-    """The servers and clients of a broker. `most` and `most_for_all` are those of `SlowReaders`.
+    """Registers the servers and clients of a broker. See `SlowReaders` for `most` and `most_for_all`.
 
-    A client's number is known only to its server.
+    Only a client's own server knows the client's number.
     """
 
     def __init__(
@@ -203,16 +203,16 @@ class ClientRegistry:
         self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
         self.clients: dict[int, BrokerClient] = {}
-        """Clients by number, in all stages."""
+        """Clients by number, regardless of their stage."""
         self._resting: deque[BrokerClient] = deque()
         self.draining: bool = False
-        """True if new clients and requests are rejected."""
+        """True if the broker rejects new clients and requests."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
     def server_joined(self, end: End, send: Callable[[bytes], None], id: str = "") -> Server | None:
-        """Add a server, or close it and return None if its id is in use."""
+        """Add a server. If its id is already in use, close the server and return None."""
         server = Server(end, send)
         if id and not self._name(server, id, ""):
             end.close(1008, f"the server id {id!r} is in use")
@@ -240,13 +240,13 @@ class ClientRegistry:
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
     def expel(self, server: Server, code: int, reason: str) -> None:
-        """Close a server. From now on, its frames are ignored and it does not get clients."""
+        """Disconnect a server. The broker ignores its later frames and assigns no clients to it."""
         if not server.gone:
             server.end.close(code, reason)
             self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
-        """Mark a server as slow: from now on, a client that sends something to it is not read any more."""
+        """Mark a server as slow. From now on, the broker stops reading from each client that sends to the server."""
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
@@ -260,7 +260,7 @@ class ClientRegistry:
             client.end.release()
 
     def introduced(self, server: Server, frame: bytes) -> None:
-        """Handle a frame to client number 0, the introduction of a polybus server."""
+        """Handle a polybus server's introduction, which is a frame to client number 0."""
         said = frames.introduction(frame)
         if said is None:
             self.drop(server, "unknown_client", "client number 0 belongs to the broker")
@@ -290,7 +290,7 @@ class ClientRegistry:
     def client_joined(
         self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
     ) -> BrokerClient | None:
-        """Add a client, or close it and return None if there is no server for it."""
+        """Add a client. If no server is available for it, close the client and return None."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
             self.counters.turned_away += 1
@@ -305,7 +305,7 @@ class ClientRegistry:
         return client
 
     def _choose(self, wanted: str) -> Server | None:
-        """Return the connection with the fewest clients, of the wanted server if there is one."""
+        """Return the server connection with the fewest clients. If `wanted` is set, consider only servers with that id."""
         able = [server for server in self.servers if not wanted or server.id == wanted]
         return min(able, key=lambda server: len(server.clients), default=None)
 
@@ -324,7 +324,7 @@ class ClientRegistry:
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
-        """Close a client. From now on, its frames are ignored."""
+        """Disconnect a client and ignore its later frames."""
         self.step(client, Event.SENT_AWAY, code, reason)
 
     def _too_slow(self, client: BrokerClient) -> None:
@@ -387,7 +387,7 @@ class ClientRegistry:
             self.step(client, Event.DRAIN, 1001, "the broker is shutting down")
 
     def drop(self, party: BrokerClient | Server, reason: DropReason, text: str) -> None:
-        """Count a dropped frame. If there are too many in a minute, close the sender's connection."""
+        """Count a dropped frame. Closes the sender's connection if it sent too many invalid frames within a minute."""
         self.counters.drop(reason)
         now = self._clock()
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
@@ -443,7 +443,7 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[_Act | None, Stage | None]]]] =
     Stage.LEAVING: {**_ignoring(_LEAVING), Event.CLIENT_GONE: (ClientRegistry._tell_closed, _RESTING)},
     Stage.RESTING: {**_ignoring(_RESTING), Event.RESTED: (ClientRegistry._free, None)},
 }
-"""Action and next stage for each stage and event (CSB document, "Workflow with broker"). None frees the number."""
+"""Action and next stage for each stage and event (CSB document, "Workflow with broker"). The stage None frees the number."""
 
 
 def _facts(client: BrokerClient) -> dict[str, object]:
