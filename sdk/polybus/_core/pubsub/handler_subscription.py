@@ -15,7 +15,6 @@ from ...outcomes import Misfit
 from ...plugins.extensions import party_of
 from ..peer.subscription import SubscriptionQueue
 from ..runtime.memory_budgets import OVERHEAD
-from ..runtime.workers import context_changed
 
 if TYPE_CHECKING:
     from ...message import Message
@@ -109,13 +108,21 @@ class HandlerSubscription(SubscriptionQueue):
                         execution.publication_failed(message, error)
                     if execution.must_propagate(error, job.scope):
                         raise
-                if context_changed(baseline):
-                    break  # the handler changed context variables, so use another worker for the next message
+                if _context_changed(baseline):
+                    break  # the next message gets a new job, which has a context of its own
         finally:
             self._workers -= 1
             if queue:
                 self._arrived()
             self._services.signal()
+
+
+def _context_changed(baseline: contextvars.Context) -> bool:
+    """Return True if context variables have changed, or cannot be compared."""
+    try:
+        return contextvars.copy_context() != baseline
+    except Exception:
+        return True
 
 
 class _HandlerJob:

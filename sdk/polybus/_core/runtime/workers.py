@@ -185,7 +185,6 @@ class Workers:
                 finally:
                     job.scope = None
                 turn = began = clock()
-            if suspended:
                 if scope.cancel_called:
                     return False
                 if self._taken:
@@ -232,14 +231,6 @@ def _round_by_round(jobs: Iterable[Job], whose: Callable[[Job], object]) -> list
         return rounds[party]
 
     return sorted(jobs, key=round_of)
-
-
-def context_changed(baseline: contextvars.Context) -> bool:
-    """Return True if context variables have changed, or cannot be compared."""
-    try:
-        return contextvars.copy_context() != baseline
-    except Exception:
-        return True
 
 
 @define(eq=False, repr=False, weakref_slot=False)
