@@ -1,4 +1,4 @@
-"""``python -m polybus``: runs the command without a script on the path."""
+"""Run the command line with ``python -m polybus``, which works even if the ``polybus`` script is not on the PATH."""
 
 from .cli import main
 

@@ -78,13 +78,13 @@ def at_least(least: int, most: int | None = None) -> Callable[[Any, Attribute[An
 
 
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
-    """Check a time like `seconds`, but reject 0. An attrs validator."""
+    """Check a time like `seconds`, but reject 0. Use this as an attrs validator."""
     if seconds(value, attribute.name) == 0:
         raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
 
 
 def yes_or_no(_: Any, attribute: Attribute[Any], value: object) -> None:
-    """Check a bool, as an attrs validator."""
+    """Raise `TypeError` unless `value` is a bool. Use this as an attrs validator."""
     if not isinstance(value, bool):
         raise TypeError(f"{attribute.name}={shown(value)}: True or False, not {type(value).__name__}")
 
@@ -160,14 +160,14 @@ def check_hosts(hosts: Iterable[str]) -> None:
 
 
 def check_characters(url: str, shown: str, *, blanks: bool = False) -> None:
-    """Raise ValueError if a URL contains a character that is invisible, a blank, or half a surrogate pair.
+    """Raise ValueError if a URL contains an invisible character, a space or a lone surrogate.
 
     `urllib` silently removes some of them, and others fail only when a name is resolved or a request is written.
 
     Args:
         url: The URL.
         shown: The URL without secrets, for the error.
-        blanks: Accept U+0020, as in the path of a file.
+        blanks: Accept spaces (U+0020), which file paths may contain.
     """
     for place, char in enumerate(url):
         if not (char.isprintable() and (blanks or char != " ")):
@@ -186,7 +186,7 @@ def check_host_name(name: str, shown: str) -> None:
 
 
 def check_host(host: str, shown: str) -> None:
-    """Raise ValueError for a string that is neither a host name nor an IP address. IPv6 is without brackets."""
+    """Raise ValueError for a string that is neither a host name nor an IP address. Pass IPv6 addresses without brackets."""
     check_characters(host, shown)
     netloc = f"[{host}]" if ":" in host else host
     try:
@@ -199,10 +199,10 @@ def check_host(host: str, shown: str) -> None:
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
-    """Return a tuple of one or several strings.
+    """Convert a string, or an iterable of strings, to a tuple.
 
     Raises:
-        TypeError: The value is neither a string nor an iterable of strings.
+        TypeError: If the value is neither a string nor an iterable of strings.
     """
     if isinstance(value, str):
         return (value,)
@@ -236,7 +236,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def shown_duration(ns: float) -> str:
-    """Format a duration in a fitting unit: ``2.346 ms``."""
+    """Format a duration with a suitable unit, for example ``2.346 ms``."""
     if ns >= 59.995e9:  # in seconds it would round to 60
         return _long(round(ns / 1e9))
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
@@ -246,7 +246,7 @@ def shown_duration(ns: float) -> str:
 
 
 def _long(seconds: int) -> str:
-    """Format a duration from a minute on in its two largest units: ``14 days 7 h``."""
+    """Format a duration of at least a minute in its two largest units, for example ``14 days 7 h``."""
     days = "day" if seconds < 2 * 86_400 else "days"
     for unit, size, smaller, part in ((days, 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= size:
@@ -261,8 +261,8 @@ def in_one_line(text: str) -> str:
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise `TypeError` unless `tls` is an `ssl.SSLContext`, and `ValueError` if it is for the other side. Does not import ssl,
-    which some platforms lack."""
+    """Raise `TypeError` unless `tls` is an `ssl.SSLContext`, and `ValueError` if the context is for the other side of a
+    connection. `ssl` is not imported here, because some platforms lack it."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"

@@ -1,8 +1,8 @@
 """Body formats, which convert values to the bytes of a message body and back.
 
-The bus stores a body as bytes and a `BodyFormat`. It encodes the body once, in the format of the first connection, and again
-only for a protocol that cannot carry that format. Protocols add formats of their own, such as the marked values of J.REP or
-``google.protobuf.Any`` for uProtocol. The three formats here are shared.
+The bus stores a body as bytes and a `BodyFormat`. It encodes the body once, in the format of the first connection, and encodes
+it again only for a protocol that cannot carry that format. Protocols add formats of their own, such as the marked values of
+J.REP or ``google.protobuf.Any`` for uProtocol. The three formats here are shared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 class BodyFormat(Protocol):
     """Encodes and decodes bodies.
 
-    Formats are compared by identity: messages can share encoded bytes if they share the format object.
+    Formats are compared by identity, so messages share encoded bytes only if they use the same format object.
     """
 
     @property
@@ -59,7 +59,8 @@ class BodyFormat(Protocol):
         """Encode a value.
 
         Raises:
-            EncodeError: If the format cannot represent the value. The error names the path of the part that fails.
+            EncodeError: If the format cannot represent the value. The error contains the path of the value that cannot be
+                encoded.
         """
         ...
 
@@ -75,7 +76,7 @@ class BodyFormat(Protocol):
 # -- objects of other libraries ----------------------------------------------------------------------------------------------
 
 MASK: Final = "**********"
-"""Text that pydantic shows instead of a secret."""
+"""String that pydantic shows in place of a secret."""
 _EXACT: Mapping[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
@@ -89,9 +90,10 @@ _EXACT: Mapping[type, Callable[[Any], Any]] = {
     datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
     decimal.Decimal: decimal.Decimal,
 }
-"""Conversions of the built-in types, so that an overridden ``str()`` or ``repr()`` of a subclass never affects a frame."""
+"""Conversion functions for built-in types. An overridden ``str()`` or ``repr()`` in a subclass therefore never affects a
+frame."""
 _OF_TEXT: Final = ("ipaddress", "fractions", "zoneinfo")
-"""Modules whose classes are written as strings."""
+"""Modules with classes that are encoded as strings."""
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
 _SCALARS: Final = (str, int, float)
 
@@ -114,10 +116,10 @@ def _time(value: Any) -> datetime.time:
 
 
 def plain_form(value: Any) -> Any:
-    """Return the value to write for an object: its built-in equivalent, or the JSON form that its library defines.
+    """Return the built-in equivalent of an object, or the JSON form that its library defines.
 
     Raises:
-        TypeError: If the object has no such form.
+        TypeError: If the object has neither.
     """
     if isinstance(value, type):
         raise TypeError(f"{value.__name__} is a class: pass an instance")
@@ -157,7 +159,8 @@ def is_of_pydantic(kind: Any) -> bool:
 
 
 def _scalar_of_numpy(value: Any) -> Any:
-    """Return the number or bool for a numpy scalar. None for other objects, and for numbers too large for Python types."""
+    """Convert a numpy scalar to a number or bool. Return None for other objects and for numbers that do not fit a Python
+    type."""
     if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
         return None
     made = value.item()
@@ -165,7 +168,7 @@ def _scalar_of_numpy(value: Any) -> Any:
 
 
 def writes_aliases(model: Any) -> bool:
-    """Return True if a model is written with its aliases. That is FastAPI's default, unless the model configures it."""
+    """Return True if a model is serialized by alias. As in FastAPI, this is the default unless the model configures it."""
     said = getattr(model, "model_config", {}).get("serialize_by_alias")
     return True if said is None else bool(said)
 
@@ -181,7 +184,8 @@ def _dumper(kind: type) -> Callable[..., Any]:
 
 
 class JsonFormat:
-    """JSON (RFC 8259), encoded with msgspec, which also supports attrs classes, dataclasses, datetimes, enums and UUIDs."""
+    """Encodes values as JSON (RFC 8259) with msgspec, which also supports attrs classes, dataclasses, datetimes, enums and
+    UUIDs."""
 
     content_type = "application/json"
 
@@ -228,7 +232,7 @@ class JsonFormat:
 
 
 class OctetsFormat:
-    """Bytes, which are left unchanged."""
+    """Passes bytes through unchanged."""
 
     content_type = "application/octet-stream"
 
@@ -242,7 +246,7 @@ class OctetsFormat:
 
 
 class TextFormat:
-    """UTF-8 text."""
+    """Encodes strings as UTF-8."""
 
     content_type = "text/plain"
 
@@ -273,7 +277,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check how deep JSON is nested. Counts exactly only if the JSON is long and has many brackets.
+    """Check how deeply JSON is nested. The exact depth is computed only if the JSON is long and has many brackets.
 
     Raises:
         EncodeError: If the JSON is nested deeper than `depth`.
@@ -300,7 +304,8 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
 
 
 _T, _STAR = b"T*"
-"""These are integers, because searching for bytes in bytes takes seven times as long: CPython raises and drops an exception."""
+"""These are integers, because searching for a bytes object takes seven times as long: CPython raises and discards an
+exception."""
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
 """End of a datetime with an offset other than UTC, after translation by `_DIGITS`. Faster than a regular expression."""
@@ -310,8 +315,8 @@ _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _is_flat_at_sight(value: Any, levels: int) -> bool:
-    """Return True if a value, or each of its items, has a plain type that needs no further check. In C, items are checked down
-    to that many levels."""
+    """Return True if a value, or each of its items, has a plain type that needs no further check. The C version checks items
+    down to `levels` levels."""
     if type(value) is dict:
         return levels > 0 and _WITHOUT_NAN.issuperset(map(type, value)) and _WITHOUT_NAN.issuperset(map(type, value.values()))
     return type(value) in _WITHOUT_NAN
@@ -369,7 +374,8 @@ def check_depth(data: bytes, limit: int) -> None:
 
 _LEVELS = 200
 _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
-"""Bounds of the search for a path, which is only a courtesy. The sender of a faulty body must not decide how long it takes."""
+"""Bounds on the search for a path. The path is only a help for debugging, so the sender of a faulty body must not be able to
+make the search slow."""
 
 
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -424,8 +430,8 @@ def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tupl
 
 
 def _has_nan(value: Any) -> bool:
-    """Search level by level for a number that JSON cannot represent. Most bodies with a ``null`` have none, and some are
-    large."""
+    """Return True if a value contains a number that JSON cannot represent. Bodies with a ``null`` may be large and rarely
+    contain one, so the search goes level by level, without paths."""
     level: list[Any] = [[value]]
     while level:
         below = []
@@ -461,7 +467,7 @@ def _not_finite(value: Any) -> str | None:
 
 
 def _odd_offset(value: Any) -> str | None:
-    """Reject a UTC offset with seconds. Text cannot represent it, and rounding would change the time."""
+    """Return an error text for a UTC offset with seconds, which text cannot represent. Rounding would change the time."""
     offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
     if offset is None or not offset % _MINUTE:
         return None
@@ -475,7 +481,7 @@ def refuse_secrets(value: Any) -> None:
     """Check a value whose JSON contains pydantic's mask, because the receiver could not recover the secret.
 
     Raises:
-        EncodeError: If the value contains a secret. The error names the path.
+        EncodeError: If the value contains a secret. The error contains the path of the secret.
     """
     _refuse(value, "$", _hidden)
 

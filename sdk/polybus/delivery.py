@@ -1,4 +1,4 @@
-"""Publishing undeliverable messages as dead letters."""
+"""Publishes undeliverable messages as dead letters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SECRET = frozenset({"token", "hash"})
 
 
 async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies: bool = False) -> None:
-    """Publish each message that could not be delivered, until the bus is left. Run this in a task group.
+    """Publish each message that could not be delivered, until the bus closes. Run this in a task group.
 
     The body of a dead letter has the fields ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601)
-    and ``attributes``, which contains the attributes of the protocol without tokens and hashes.
+    and ``attributes``. The latter contains the attributes of the protocol, except for tokens and hashes.
 
     Args:
         bus: Bus to watch, and to publish on.
         topic: Subject of the dead letters.
-        bodies: Include the body if the bus still has it.
+        bodies: Include the message body if the bus has not discarded it yet.
 
     Raises:
         LocalProtocolError: If the bus runs in another event loop.

@@ -3,20 +3,20 @@
 ::
 
     BusError
-    ├── RequestError(code, text)          the peer answered: "no"
+    ├── RequestError(code, text)          the peer answered with an error
     │   ├── NoHandler  NotFound  Conflict  BadRequest  Unauthorized  Forbidden
     │   └── TooLarge  TooManyRequests  Unavailable  RemoteError
     ├── DeadlineExceeded                  also TimeoutError
     ├── Disconnected                      also ConnectionError
     ├── ConnectFailed                     also ConnectionError
     ├── ProtocolError
-    │   ├── LocalProtocolError            our misuse
-    │   └── RemoteProtocolError           their bytes
+    │   ├── LocalProtocolError            misuse by this program
+    │   └── RemoteProtocolError           invalid input from the peer
     └── EncodeError  BadReply  RequestCancelled  QueueFull  SlowConsumer
         Unsupported  AmbiguousRoute  ReservedSubject
 
-A `LocalProtocolError` is a mistake in the calling program. A `RemoteProtocolError` reports bytes that the peer should not have
-sent.
+A `LocalProtocolError` is a mistake in the calling program. A `RemoteProtocolError` reports that the peer sent something
+invalid.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
 
 
 class Code(enum.IntEnum):
-    """Reason why a request failed, with the names and numbers of ``google.rpc.Code``."""
+    """Reason why a request failed. Names and numbers are those of ``google.rpc.Code``."""
 
     OK = 0
     CANCELLED = 1
@@ -89,7 +89,7 @@ class BusError(Exception):
     """Base class of all errors that polybus raises.
 
     Attributes:
-        attempts: Number of attempts, which is more than one only with ``retry=``.
+        attempts: Number of attempts. It can be greater than one only with ``retry=``.
     """
 
     attempts: int = 1
@@ -113,7 +113,7 @@ class _ByCode(type):
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
 _INTERNAL: Final = re.compile(r"internal error [0-9a-f]{8}")
-"""Answer of a handler that raised an unexpected exception. Callers learn nothing more."""
+"""Text that callers receive if a handler raised an unexpected exception. Callers never see more details."""
 
 
 def _shown(text: Any, most: int) -> str:
@@ -122,20 +122,20 @@ def _shown(text: Any, most: int) -> str:
 
 
 def _shown_in_lines(text: Any, most: int) -> str:
-    """Shorten a text, and escape control characters other than line breaks and tabs."""
+    """Shorten a string and escape control characters other than line breaks and tabs."""
     return _TEXT.sub(lambda found: in_one_line(found[0]), _shown(text, most))
 
 
 class RequestError(BusError, metaclass=_ByCode):
     """The peer, or the bus on its behalf, answered a request with an error.
 
-    Raise this error in a handler to send it as the answer. The request then raises it on the other side. ``RequestError(code,
-    text)`` creates an instance of the subclass for the code, so ``except NotFound`` catches both.
+    Raise this error in a handler to send it as the answer. The caller's request then raises the same error.
+    ``RequestError(code, text)`` creates an instance of the subclass for the code, so ``except NotFound`` catches both.
 
     Args:
         code: A `Code`, its number or its name.
-        text: A text for people that says what is wrong and what to do next.
-        reason: A short word for programs that refines the code, such as ``"too_large"``.
+        text: Human-readable message that says what is wrong and what to do next.
+        reason: Short machine-readable string that refines the code, such as ``"too_large"``.
         detail: Any value that the protocol can encode.
 
     Raises:
@@ -151,7 +151,7 @@ class RequestError(BusError, metaclass=_ByCode):
     detail: Any
     subject: str | int | None
     foreign: bool
-    """True if another program sent this error, False if this bus or one of its handlers raised it."""
+    """True if another program sent this error. False if this bus or one of its handlers raised it."""
 
     def __init__(self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> None:
         self._fill(as_code(code), text, reason, detail)
@@ -200,7 +200,7 @@ class RequestError(BusError, metaclass=_ByCode):
 
 
 class _CodedError(RequestError):
-    """Base of the subclasses with a code of their own. The only positional argument is the text: ``Forbidden("not yours")``."""
+    """Base class of errors with a fixed code. Their only positional argument is the text, as in ``Forbidden("not yours")``."""
 
     def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
@@ -208,7 +208,7 @@ class _CodedError(RequestError):
 
 
 def _exact(value: Any) -> str:
-    """Return an exact `str` for an instance of a subclass, or the text of another object, such as an exception."""
+    """Convert an object, such as an exception or an instance of a `str` subclass, to a plain `str`."""
     return str.__str__(value if isinstance(value, str) else str(value))
 
 
@@ -331,8 +331,8 @@ class DeadlineExceeded(BusError, TimeoutError):
         elapsed: Seconds since the call.
         where: ``"local"`` if the timer of this bus expired, ``"remote"`` if the peer reported the error.
         text: Text of the peer's answer, if any.
-        reason: Reason in the peer's answer; see `RequestError`.
-        detail: Detail in the peer's answer; see `RequestError`.
+        reason: Reason from the peer's answer; see `RequestError`.
+        detail: Detail from the peer's answer; see `RequestError`.
     """
 
     def __init__(
@@ -363,10 +363,10 @@ class Disconnected(BusError, ConnectionError):
     """The link was lost before the answer arrived.
 
     Attributes:
-        reason: Why the link ended.
+        reason: Why the link was closed or lost.
         peer: The peer as a string, or an empty string if there was no link.
         sent: True if the handler may have run. If False, the request was not passed to the transport, or the peer drained
-            without reading it, so it is safe to retry.
+            without reading it, so a retry is safe.
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
@@ -430,11 +430,11 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol does not allow.
 
     Attributes:
-        reason: A short word for counters and for the quarantine of recorded traffic: ``malformed``, ``bad_protobuf``,
+        reason: Short identifier for counters and for the quarantine of recorded traffic: ``malformed``, ``bad_protobuf``,
             ``too_deep``, ``truncated``, ``invalid_subject``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
-        answer_id: Id for an answer to the peer, or None if the message had no id.
+        answer_id: Id to use in an answer to the peer, or None if the message had no id.
         reply_id: Id of the request that this malformed message answers, so that the request can fail at once.
-        close_code: WebSocket close code if the connection must end, or None if only this message is refused.
+        close_code: WebSocket close code if the connection must be closed, or None if only this message is rejected.
     """
 
     def __init__(
@@ -460,7 +460,7 @@ class EncodeError(BusError, ValueError):
     """The body format of this protocol cannot represent a value.
 
     Attributes:
-        path: Path of the part that fails, for example ``$.items[3].price``.
+        path: Path of the value that cannot be encoded, for example ``$.items[3].price``.
     """
 
     def __init__(self, text: str, path: str = "$") -> None:
@@ -473,7 +473,7 @@ class EncodeError(BusError, ValueError):
 
 
 class BadReply(BusError):
-    """The peer answered, but the answer does not fit ``returns=``."""
+    """The peer's answer does not match the type in ``returns=``."""
 
 
 class RequestCancelled(BusError):
@@ -481,19 +481,19 @@ class RequestCancelled(BusError):
 
 
 class QueueFull(BusError):
-    """A queue has no room for another message, so nothing was sent."""
+    """A queue is full, so the message was not sent."""
 
 
 class SlowConsumer(BusError):
-    """A ``block`` subscription was read too slowly and has ended. The link and the other subscriptions continue."""
+    """A ``block`` subscription was read too slowly, so the bus closed it. The link and other subscriptions are not affected."""
 
 
 class Unsupported(BusError):
-    """The protocol, or a peer that does not run polybus, does not support this."""
+    """The protocol, or a peer that does not run polybus, does not support this operation."""
 
 
 class AmbiguousRoute(BusError):
-    """Several links could carry this request: pass ``to=``, or open the links with ``serves=``."""
+    """Several links could carry this request. Pass ``to=``, or open the links with ``serves=``."""
 
 
 class ReservedSubject(BusError, ValueError):

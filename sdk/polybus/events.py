@@ -78,9 +78,9 @@ class PeerSlow(BusEvent, frozen=True, kw_only=True):
 class SubscriptionSlow(BusEvent, frozen=True, kw_only=True):
     """A subscription or `on` handler of this bus cannot keep up.
 
-    The event is emitted when the queue is half full, before anything is lost, and then not again until the queue has been
-    empty. While the queue drops or holds back messages, it is emitted at most once a second. `peer` published the last message;
-    it is None if several peers or this bus published.
+    The event is emitted when the queue is half full, before any message is lost, and is not repeated until the queue has been
+    empty. While the bus drops or delays messages for this queue, the event is emitted at most once a second. `peer` is the
+    publisher of the last message, or None if several peers or this bus published.
     """
 
     pattern: str | int = ""
@@ -96,8 +96,8 @@ class HandlerFailed(BusEvent, frozen=True, kw_only=True):
     subject: str | int = ""
     error_id: str = ""
     error: BaseException | None = None
-    """The exception. Its traceback keeps the body in memory, so it is None for a message over 4 KiB if you have more than 16
-    unread events."""
+    """The exception. Its traceback keeps the message body in memory, so this is None for messages over 4 KiB while you have
+    more than 16 unread events."""
 
 
 class DeadLettered(BusEvent, frozen=True, kw_only=True):
@@ -106,9 +106,9 @@ class DeadLettered(BusEvent, frozen=True, kw_only=True):
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN
-    """Cause for programs."""
+    """Machine-readable cause."""
     reason: str = ""
-    """Cause for people and logs."""
+    """Human-readable cause, for example for logs."""
     message: Any = None
     """The `Message` if it is a notification of at most 4 KiB, otherwise None."""
 
@@ -121,7 +121,7 @@ class FrameRefused(BusEvent, frozen=True, kw_only=True):
 
 
 class ClusterGap(BusEvent, frozen=True, kw_only=True):
-    """The engine of the cluster is back. Publications of other nodes may have been missed while it was down."""
+    """The cluster's engine is reachable again. Publications from other nodes may have been missed while it was down."""
 
     seconds: float = 0.0
     """Length of the outage in seconds."""
@@ -132,6 +132,6 @@ class NodeGone(BusEvent, frozen=True, kw_only=True):
 
     node: str = ""
     name: str = ""
-    """Host name and process number, for people."""
+    """Host name and process ID, for display."""
     orderly: bool = False
     """True if the node announced that it was leaving."""

@@ -37,7 +37,8 @@ _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?
 
 
 def is_traceparent(text: str) -> bool:
-    """Return True if a string is a valid trace context (W3C Trace Context, 3.2). Later versions may append to it."""
+    """Return True if a string is a valid trace context (W3C Trace Context, 3.2). Later versions of the format may append
+    fields."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
@@ -61,7 +62,8 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
 
 @lru_cache(256)
 def _is_token(name: str) -> bool:
-    """Return True if this can be the name of a header. Cached, because a program uses few names on many messages.
+    """Return True if a string is a valid header name. Results are cached, because programs use the same few names on many
+    messages.
 
     Raises:
         ReservedSubject: If the name is reserved for polybus or a protocol.

@@ -111,7 +111,8 @@ def host_of(bus: Bus) -> Host:
 
 
 def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
-    """Call a function in the event loop of a bus, from any thread. If the bus is not entered, call it in this thread.
+    """Call a function in the event loop of a bus, from any thread. If the bus is not entered, call the function in the current
+    thread.
 
     Raises:
         TimeoutError: If the event loop does not call the function within `timeout` seconds.
@@ -150,7 +151,7 @@ def id_of(bus: Bus) -> str:
 
 
 def middleware_of(bus: Bus) -> Sequence[Middleware]:
-    """Return the middleware around the handlers of a bus, the outermost first."""
+    """Return the middleware around the handlers of a bus, outermost first."""
     return parts_of(bus).services.executor.middleware
 
 
@@ -178,13 +179,13 @@ class Operation:
     Attributes:
         subject: The subject, or a pattern for a subscription or publication.
         style: Kind of call.
-        takes: Type of the body, or None without a body.
-        returns: Type of the answer, or of each item that is returned.
+        takes: Type of the body, or None if there is no body.
+        returns: Type of the answer, or of each item that a stream or channel yields.
         text: The docstring.
         group: Queue group of a subscription.
-        running: Maximum number of concurrent calls, if there is one.
+        running: Maximum number of concurrent calls, or None if it is not limited.
         name: Name of the function or method.
-        sent: True for a publication of the application.
+        sent: True if the application publishes this subject.
         durable: Name of a durable handler, which its workers share.
     """
 
@@ -237,12 +238,12 @@ def _sent(publication: Publication) -> Operation:
 
 
 def is_guarded(bus: Bus) -> bool:
-    """Return True if peers need permission, because of ``Bus(authorize=...)``."""
+    """Return True if the bus checks the permissions of peers with ``Bus(authorize=...)``."""
     return parts_of(bus).services.authorize is not None
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Return the handlers whose answers cannot be validated by type, with the reasons."""
+    """Return the names of handlers with answers that cannot be validated by type, and the reason for each."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 
@@ -252,7 +253,8 @@ def unchecked_of(bus: Bus) -> Mapping[str, str]:
 
 @contextmanager
 def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str) -> Iterator[None]:
-    """Replace functions that handlers depend on. A web framework decides about the replacement at each call.
+    """Replace functions that handlers depend on. `find` is queried on every call, so a web framework can change its overrides
+    at any time.
 
     Args:
         bus: A bus that has been entered.

@@ -33,14 +33,15 @@ class Limits:
 
     Raises:
         TypeError: If a limit is not a number.
-        ValueError: If a limit is negative, an infinite time, or zero where that would stop everything.
+        ValueError: If a limit is negative, if a time is infinite, or if a limit that must be positive is zero.
     """
 
     message: int = field(default=_MIB, validator=at_least(1))
     """Maximum size of a frame, in both directions."""
     payload: int = field(default=Factory(_payload_of, takes_self=True), validator=[at_least(1), _holds_a_message])
-    """Maximum size of a payload that carries several messages (J.REP over HTTP). It is read in pieces, and `message` limits
-    each message. The default is eight times `message`, but at most 8 MiB, or `message` if that is larger."""
+    """Maximum size of a payload that carries several messages (J.REP over HTTP). The bus reads the payload in chunks, and
+    `message` limits each message in it. The default is eight times `message`, but at most 8 MiB, or `message` if that is
+    larger."""
     depth: int = field(default=128, validator=at_least(1))
     """Maximum nesting of a JSON body."""
     subject: int = field(default=1024, validator=at_least(1))
@@ -52,26 +53,27 @@ class Limits:
     outbox: int = field(default=4096, validator=at_least(1))
     """Number of messages per link that may wait for a slow or disconnected peer."""
     outbox_bytes: int = field(default=4 * _MIB, validator=at_least(1))
-    """Size of the messages per link that may wait."""
+    """Total size of the messages per link that may wait for a slow or disconnected peer."""
     queue_bytes: int = field(default=4 * _MIB, validator=at_least(1))
-    """Size of the unread messages of a subscription or `on` handler. Each counts with its body plus 200 bytes. The bus may hold
-    back as much again from links, for a full ``block`` queue or until a woken reader has had its turn."""
+    """Total size of unread messages of a subscription or `on` handler. Each message counts as its body plus 200 bytes. In
+    addition, the bus may buffer the same amount from links while a ``block`` queue is full or a woken reader has not run
+    yet."""
     running: int = field(default=64, validator=at_least(1))
     """Number of requests from one peer that may run at the same time."""
     waiting: int = field(default=4096, validator=at_least(0))
-    """Number of requests from one peer that may wait for their turn. Further ones are answered with `TooManyRequests`."""
+    """Number of requests from one peer that may wait for a slot. Further requests are answered with `TooManyRequests`."""
     waiting_bytes: int = field(default=16 * _MIB, validator=at_least(1))
-    """Size of the requests from one peer that may wait."""
+    """Total size of the requests from one peer that may wait for a slot."""
     pending: int = field(default=65_536, validator=at_least(1))
-    """Number of requests to one peer that may be waiting for an answer. Further ones raise `QueueFull`."""
+    """Number of requests to one peer that may be waiting for an answer. Further requests raise `QueueFull`."""
     total_bytes: int = field(default=256 * _MIB, validator=at_least(1))
-    """Size of all outboxes, stuck connections, waiting requests and held-back messages of the bus together."""
+    """Total size of all outboxes, stuck connections, waiting requests and delayed messages of the bus."""
     total_running: int = field(default=1024, validator=at_least(1))
-    """Number of requests that may run at the same time on the whole bus. The peers share this number, unless `running` is as
-    large."""
+    """Number of requests that may run at the same time on the whole bus. The peers share these slots, with a quota for each
+    peer unless `running` is at least as large."""
     threads: int = field(default=40, validator=at_least(1))
     """Number of threads for `def` handlers and `def` dependencies. Further calls wait for a thread, except for clean-ups and
-    calls that hold a dependency. A thread inside a blocking verb of polybus does not count."""
+    calls that already hold a dependency. A thread inside a blocking verb of polybus does not count."""
     peers: int = field(default=10_000, validator=at_least(1))
     """Number of connections that the bus accepts."""
     peers_per_address: int = field(default=10_000, validator=at_least(1))
@@ -92,7 +94,7 @@ class Limits:
     handshake_timeout: float = field(default=5.0, validator=more_than_no_time)
     """Time for the upgrade, TLS and the handshake of the protocol together."""
     connect_timeout: float = field(default=10.0, validator=more_than_no_time)
-    """Time for one attempt to reach a server."""
+    """Time for one connection attempt."""
     frame_timeout: float = field(default=10.0, validator=more_than_no_time)
     """Time over which a partly received frame must average 512 bytes per second. Otherwise the link is closed."""
     write_timeout: float = field(default=10.0, validator=more_than_no_time)

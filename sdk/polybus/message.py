@@ -26,7 +26,7 @@ else:
 __all__ = ["Kind", "Message"]
 
 RELAYED: Final = "polybus-relayed"
-"""Attribute of a message that crossed a bridge: the ``id`` and ``priority`` that it had on the first connection."""
+"""Attribute of a message that crossed a bridge. It contains the message's ``id`` and ``priority`` on the first connection."""
 
 
 class Kind(enum.Enum):
@@ -60,7 +60,7 @@ MISSING: Final = _Missing.MISSING
 
 
 class Settlement(Protocol):
-    """Reports the outcome of a stored publication to its store. The blocking variant for threads implements it too."""
+    """Reports the outcome of a stored publication to its store. The blocking twin for threads implements this interface too."""
 
     def ack(self) -> None: ...
 
@@ -76,24 +76,26 @@ class Message(Generic[T_co]):
 
     Attributes:
         kind: Purpose of the message.
-        subject: The subject, which is an ``int`` if the protocol numbers its actions. For subscribe and unsubscribe, a pattern.
-        id: Connects an answer with its request. Only the session that created the id knows its form.
+        subject: The subject, or the pattern to subscribe to or unsubscribe from. It is an ``int`` if the protocol numbers its
+            actions.
+        id: Identifier that links an answer to its request. Its form is private to the session that created it.
         raw: The body as bytes in `format`, or None while it exists only as a value.
         format: Format of `raw`.
         headers: Headers as a dict of strings, or None.
-        ttl: Seconds until the deadline at the time of sending, or None without a deadline.
+        ttl: Seconds until the deadline at the time of sending, or None if there is no deadline.
         code: Code of an error or an end.
         reply_to: Address for the answer, if the protocol has one.
-        attributes: Data of particular protocols and kinds. An error or end has ``text``, ``reason`` and ``detail``, and
-            ``undelivered`` if the bus refused the message before a handler received it. An open has ``mode`` (``"stream"``,
-            ``"channel"`` or ``"tunnel"``), ``credit`` and ``hops``; a credit has ``credit``. A subscribe or unsubscribe for a
-            handler has ``handler`` if the protocol has groups (`plugins.Capabilities`). A message that crossed a bridge has
-            ``polybus-relayed`` with the original ``id`` and ``priority``, if there were any.
+        attributes: Data for particular protocols and kinds of messages. An error or end has ``text``, ``reason`` and
+            ``detail``, and ``undelivered`` if the bus refused the message before a handler received it. An open has ``mode``
+            (``"stream"``, ``"channel"`` or ``"tunnel"``), ``credit`` and ``hops``; a credit has ``credit``. A subscribe or
+            unsubscribe for a handler has ``handler`` if the protocol has groups (`plugins.Capabilities`). A message that
+            crossed a bridge has ``polybus-relayed`` with the original ``id`` and ``priority``, if there were any.
         extras: The dict behind `attributes`, or None if nothing was set. Codecs set it.
         peer: The sender.
-        decoded: The body as a value, or `MISSING` while it exists only as `raw`. Codecs that parse the body anyway set it.
+        decoded: The body as a value, or `MISSING` while it exists only as `raw`. Set by codecs that have to parse the body in
+            any case.
         answer_headers: Headers for the answer, set by the handler with `Context.answer_headers`, or None.
-        expires: Time on the clock of the bus after which a publication is worthless, or None.
+        expires: Time on the bus's clock at which a publication expires, or None.
         checked: The object in `raw` if its bytes are known to be valid `format`, because the bus wrote them or one of the
             adapters of polybus read them. Any other `raw` is checked before it is written to a frame.
     """
@@ -120,19 +122,19 @@ class Message(Generic[T_co]):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Data of particular protocols and kinds; may be empty."""
+        """Data for particular protocols and kinds of messages. May be empty."""
         if self.extras is None:
             self.extras = {}
         return self.extras
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Equivalent subjects: the address from which the protocol derived this name."""
+        """Equivalent subjects, such as the address from which the protocol derived this name."""
         return ()
 
     @property
     def body(self) -> T_co:
-        """The body as plain values, decoded on first access, or None without a body.
+        """The body as plain values, decoded on first access, or None if there is no body.
 
         Raises:
             BadRequest: If the bytes cannot be decoded.
@@ -151,7 +153,9 @@ class Message(Generic[T_co]):
         return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
-        """Return the body as bytes in a format of the protocol, encoded again only if necessary, or None without a body.
+        """Return the body as bytes in a format that the protocol can carry, or None if there is no body.
+
+        The body is re-encoded only if necessary.
 
         Args:
             formats: Formats that the protocol can carry. The first one is used to encode.
@@ -181,7 +185,7 @@ class Message(Generic[T_co]):
         return again
 
     def _check(self, raw: bytes) -> None:
-        """Check bytes from an application or a third-party adapter, so that nothing but a body is written to a frame."""
+        """Check bytes from an application or a third-party adapter, so that only a valid body is written to a frame."""
         value = read_body(raw, self.format)
         if self.decoded is MISSING:
             self.decoded = value
@@ -195,7 +199,7 @@ class Message(Generic[T_co]):
         return self._shared
 
     def to_cloudevent(self, *, entity: str = "/polybus/1") -> BaseCloudEvent:
-        """Convert this message to a ``cloudevents`` event by the rules of uProtocol.
+        """Convert this message to a ``cloudevents`` event according to the rules of uProtocol.
 
         Missing attributes are generated: an id with the current time, and addresses of `entity`.
 
@@ -228,7 +232,8 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of deliveries of this stored message, including this one; 1 for other messages."""
+        """Number of times that this stored message has been delivered, including this delivery. Other messages always return
+        1."""
         return 1 if self.extras is None else int(self.extras.get("attempt", 1))
 
     def ack(self) -> None:
@@ -241,7 +246,7 @@ class Message(Generic[T_co]):
         self._settlement("ack").ack()
 
     def retry(self, delay: float | None = None) -> None:
-        """Request another delivery of this message of a durable subscription, to any worker with room.
+        """Ask the store to redeliver this message of a durable subscription, to any worker with a free slot.
 
         After the last attempt, the message becomes a dead letter.
 
@@ -255,10 +260,10 @@ class Message(Generic[T_co]):
         self._settlement("retry").retry(delay)
 
     def reject(self, reason: str = "") -> None:
-        """Make this message of a durable subscription a dead letter.
+        """Turn this message of a durable subscription into a dead letter.
 
         Args:
-            reason: A text for people. The first 500 characters are stored with the dead letter.
+            reason: Human-readable reason. The first 500 characters are stored with the dead letter.
 
         Raises:
             LocalProtocolError: As for `ack`.
@@ -296,7 +301,7 @@ class Message(Generic[T_co]):
         )
 
     def for_another(self) -> Message[T_co]:
-        """Return a copy for another reader, which does not see changes made by the first one, not even in the body."""
+        """Return a copy for another reader. Changes made by one reader, even in the body, are not visible to the other."""
         made = copy.copy(self)
         made._shared = None if self._shared is None else {**self._shared}
         made.headers = None if self.headers is None else {**self.headers}
@@ -310,12 +315,13 @@ class Message(Generic[T_co]):
         return on
 
     def forget_shared(self) -> None:
-        """Drop the shared frames once all ready peers have been served, so that waiting peers do not store the message
-        twice."""
+        """Drop the shared frames once all ready peers have been served, so that the message is not stored twice for waiting
+        peers."""
         self._shared = None
 
     def forget_value(self) -> None:
-        """Drop the decoded body, so that a message that waits for a long time is not stored twice. Access decodes it again."""
+        """Drop the decoded body, so that the body is not stored twice while the message waits. The next access decodes it
+        again."""
         if self.raw is not None:
             self.decoded = MISSING
 

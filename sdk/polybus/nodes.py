@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     import ssl
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""Start position of a durable handler: all stored messages, only new ones, those up to an age, or a sequence number."""
+"""Start position of a durable handler: all stored messages, only new messages, messages up to a given age, or a sequence
+number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"
 _LONGEST_ID: Final = 256
 _LONGEST: Final = timedelta(days=290 * 365).total_seconds()
-"""Number of seconds that fits into 64 bits as nanoseconds."""
+"""Largest number of seconds that fits into 64 bits as nanoseconds."""
 _SHORTEST_AGE: Final = 0.1
 """Limits of the engine for seconds, bytes and servers."""
 _LARGEST: Final = (1 << 63) - 1
@@ -40,7 +41,7 @@ def as_seconds(value: Any, name: str) -> float:
     """Convert a number or a `timedelta` to seconds.
 
     Raises:
-        TypeError, ValueError: If the value is not a time, or not above 0.
+        TypeError, ValueError: If the value is not a time, or is not positive.
     """
     found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
     if not 0 < found < _LONGEST:
@@ -49,7 +50,7 @@ def as_seconds(value: Any, name: str) -> float:
 
 
 def check_publication_id(id: object) -> None:
-    """Raise `TypeError` or `ValueError` unless `id` is valid as the id of a publication."""
+    """Raise `TypeError` or `ValueError` unless `id` is a valid publication id."""
     if not isinstance(id, str):
         raise TypeError(f"id={shown(id)}: a string, for example id=str(order.id), not {type(id).__name__}")
     if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
@@ -79,8 +80,8 @@ class Store:
         max_bytes: Maximum size of the store in bytes, or None for the limit of the engine. `Bus.publish` raises `QueueFull`
             when the store is full.
         replicas: Number of servers that store each message, at most 5. Use 2n + 1 to survive the failure of n servers.
-        dedup: Time in seconds or as a `timedelta` during which a message with a known id is not stored again; at most
-            `max_age`.
+        dedup: Time in seconds or as a `timedelta` during which a message with a known id is not stored again. It must not
+            exceed `max_age`.
         work: Use the store as a work queue, which removes a message when its durable handler has finished. Each message then
             has one durable handler, so the patterns of the handlers must not overlap, and handlers start with all stored
             messages.
@@ -127,7 +128,7 @@ class Store:
 
 
 def overlapping(subject: str | int, others: Iterable[str | int]) -> str | int | None:
-    """Return the first of some patterns that has subjects in common with `subject`, or None."""
+    """Return the first pattern in `others` that overlaps with `subject`, or None."""
     tokens = _tokens(subject)
     return next((other for other in others if tokens_overlap(_tokens(other), tokens)), None)
 
@@ -141,7 +142,7 @@ def _tokens(subject: str | int) -> list[str]:
 
 
 def check_store_name(name: object) -> None:
-    """Raise `TypeError` or `ValueError` unless `name` is valid as the name of a store."""
+    """Raise `TypeError` or `ValueError` unless `name` is a valid store name."""
     if not isinstance(name, str):
         raise TypeError(f"Store({shown(name)}): a name, for example Store('orders', 'orders.>'), not {type(name).__name__}")
     if not _NAME.fullmatch(name):
@@ -204,9 +205,9 @@ class Cluster:
             name of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``, and without that variable the bus has no cluster.
         name: Name of the cluster, unless the URL contains it. Clusters with different names are separate.
         wait: Seconds to wait for the engine when the bus is entered.
-        gap: What to do when the engine is back and messages of other nodes may have been missed. ``tell`` emits `ClusterGap`.
-            ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read the current state
-            again.
+        gap: What to do when the engine is reachable again and messages from other nodes may have been missed. ``tell`` emits
+            `ClusterGap`. ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read the
+            current state again.
         settle: Maximum number of seconds that requests and publications wait for the earlier nodes after the engine is back.
         outage: Seconds without the engine (at least 3 if it merely does not respond) before this node is not ready. From then
             on ``/readyz`` returns 503 with the reason, and clients' requests to the cluster (`Bus.forward`) fail with
@@ -216,8 +217,8 @@ class Cluster:
             subject has left, requests fail with `Unavailable`, which ``Retry()`` retries, and after that with `NoHandler`. 0
             disables this.
         handover: Seconds at the end of a drain during which this node stores messages for clients that it disconnected. The
-            node that such a client moves to fetches them. The time restarts with each client that moves, within the time of the
-            drain. 0 disables this.
+            node that such a client moves to fetches them. The time restarts whenever a client moves, but never exceeds the time
+            of the drain. 0 disables this.
         running: Number of requests from the cluster that may run here at the same time.
         waiting: Number of requests from the cluster that may wait here. Further requests go to another node.
         stores: The `Store` objects of this application, which the engine creates when the bus is entered. Requires JetStream.
@@ -263,7 +264,7 @@ class Cluster:
         return cls(str(given))
 
     def resolved(self) -> tuple[str, str] | None:
-        """Return the URL of the engine without the name of the cluster, and that name, or None for a bus without a cluster.
+        """Return the engine's URL without the cluster name, and the cluster name. Return None if there is no cluster.
 
         Raises:
             ValueError: If the URL, or the one in the environment, is not a NATS URL.
@@ -272,7 +273,7 @@ class Cluster:
         return self._split(url) if url else None
 
     def tls_for(self, url: str) -> ssl.SSLContext | None:
-        """Return the TLS context for an engine, or None without TLS or for the system's default."""
+        """Return the TLS context for an engine, or None if the URL has no TLS or the system's default applies."""
         return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
@@ -301,7 +302,7 @@ def _without_secrets(url: str) -> str:
 
 @frozen(eq=False)
 class Survey(Generic[T_co], Sequence[T_co]):
-    """A sequence of the answers from the nodes of a cluster.
+    """A sequence of answers from the nodes of a cluster.
 
     Attributes:
         complete: True if all known nodes have answered or left.
@@ -333,7 +334,7 @@ class Node(Struct, frozen=True, weakref=True):
     Attributes:
         id: Name of the node on the engine, which changes with each connection. Empty for a bus without a cluster.
         bus: A random string that stays the same for the lifetime of the bus.
-        name: Host name and process number, for people.
+        name: Host name and process ID, for display.
         clients: Number of connected clients.
         here: True for this bus.
     """

@@ -1,7 +1,7 @@
 """Traces and metrics of a bus for OpenTelemetry: ``instrument(bus)``. Requires ``pip install 'polybus[opentelemetry]'``.
 
-A middleware creates spans for incoming messages, and a hook spans for outgoing ones. Names follow the OpenTelemetry semantic
-conventions 1.44, "RPC" and "Messaging".
+A middleware creates spans for incoming messages, and an outgoing hook creates spans for outgoing messages. Names follow the
+OpenTelemetry semantic conventions 1.44, "RPC" and "Messaging".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OTHER: Final = "_OTHER"
 _BOUNDARIES: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
 MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
-"""Messages between two checks for a provider in a process without one."""
+"""Number of messages between two checks for a provider, in a process that has none."""
 _OF_DURABLES: Final = (
     ("available", "polybus.store.available", "1", "1 while NATS reports on the store of a durable handler, otherwise 0."),
     ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
@@ -100,9 +100,10 @@ class Telemetry:
 
     @property
     def kept(self) -> bool:
-        """True if spans or measurements are recorded, which needs more than the API.
+        """True if spans or measurements are recorded. This requires an SDK in addition to the API.
 
-        The result is cached: the library reads the environment each time, which costs more than everything else.
+        The result is cached, because the library reads the environment on each check, which would cost more than all other
+        work.
         """
         if not self._kept:
             self._asked -= 1
@@ -114,8 +115,8 @@ class Telemetry:
     def inject(self, span: Span, message: Message) -> None:
         """Put the context of a span into the headers of an outgoing message, within their size limit.
 
-        Much of it may come from a peer. The longest values are left out until it fits, so that a peer's baggage never blocks a
-        message.
+        A peer may have sent much of the context. The longest values are left out until the rest fits, so that a peer's baggage
+        never blocks a message.
         """
         if span is INVALID_SPAN or not span.get_span_context().is_valid:
             return
@@ -129,7 +130,8 @@ class Telemetry:
             del headers[longest]
 
     def failed(self, failure: Exception) -> None:
-        """Log an error of a provider, span processor or propagator, which must not lose the message."""
+        """Log an error from a provider, span processor or propagator. Such errors are not raised, so that the message is not
+        lost."""
         self._warnings.warn(logger, "telemetry failed; messages are sent without it", error=failure)
 
 
@@ -139,7 +141,7 @@ def _seconds(meter: Meter, name: str, text: str) -> Histogram:
 
 @define
 class BoundedNames:
-    """Subjects of a program, limited to a number that a backend can handle. Later ones are `OTHER`."""
+    """Limits the number of different subjects to what a backend can handle. Later subjects become `OTHER`."""
 
     _known: set[str] = field(factory=set, init=False)
 
@@ -165,7 +167,8 @@ def record_outcome(span: Span, measured: dict[str, AttributeValue], error: BaseE
 
 
 def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
-    """Return the address of a server that this bus connected to. Clients are left out, because their ports would be endless."""
+    """Return the span attributes for the address of a server. Callers pass None for clients, which would add a new port each
+    time."""
     host, colon, port = (server or "").rpartition(":")
     if not colon or not port.isdecimal():
         return {"server.address": server} if server else {}
@@ -173,7 +176,8 @@ def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
 
 
 class _AnyCase(Getter[Mapping[str, str]]):
-    """Getter that ignores the case of names, as W3C Trace Context 3.2.1 requires: clients in Go write ``Traceparent``."""
+    """Getter that ignores the case of names, as W3C Trace Context 3.2.1 requires. Go clients, for example, send
+    ``Traceparent``."""
 
     def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
         value = carrier.get(key)
@@ -193,7 +197,7 @@ _HEADERS: Final = _AnyCase()
 
 @define(eq=False)
 class Traced:
-    """Name, kind and attributes of all spans of one handler, or of one subject at one server.
+    """The name, kind and attributes that all spans for a handler, or for a subject at a server, have in common.
 
     `measured` contains the attributes of successful measurements.
     """
@@ -210,7 +214,7 @@ class IncomingSpans:
 
     _telemetry: Telemetry
     _calls: dict[str | int, Traced] = field(factory=dict, init=False)
-    """Spans by the pattern of their handler."""
+    """Span descriptions by the pattern of their handler."""
     _publications: dict[str | int, Traced] = field(factory=dict, init=False)
 
     def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
@@ -301,12 +305,12 @@ def _of_message(message: Message) -> dict[str, AttributeValue]:
 
 @define(eq=False)
 class OutgoingSpans:
-    """Outgoing hook that creates a span until the answer arrives, and sends its context in the headers."""
+    """Outgoing hook that creates a span for each message, sends its context in the headers, and ends the span with the call."""
 
     _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
     _asked: dict[tuple[str | int, str | None], Traced] = field(factory=dict, init=False)
-    """Spans by subject and, for a server that this bus connected to, its address."""
+    """Span descriptions by subject and, if this bus connected to a server, the address of the server."""
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
         telemetry = self._telemetry
@@ -411,9 +415,9 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     peer over uProtocol and NATS. Call this before adding other middleware with `Bus.use`, so that it runs within the span.
 
     Args:
-        bus: A bus that is not entered yet, because entering a link decides whether its peer reads headers.
-        tracer_provider: Source of the tracer. By default the global one.
-        meter_provider: Source of the meter. By default the global one.
+        bus: A bus that has not been entered yet. When it opens a link, it decides whether the peer can read headers.
+        tracer_provider: Source of the tracer, by default the global provider.
+        meter_provider: Source of the meter, by default the global provider.
 
     Raises:
         ImportError: When importing this module, if ``opentelemetry-api`` is not installed.

@@ -28,11 +28,11 @@ def kind_of(message: Message) -> str:
 
 
 class Denied(Forbidden):
-    """A refusal by `authorize`, as opposed to a `Forbidden` that a handler raised."""
+    """Raised if `authorize` rejects a message, as opposed to a `Forbidden` that a handler raised."""
 
 
 class Misfit(BadRequest):
-    """An argument does not fit, as opposed to a `BadRequest` that a handler raised."""
+    """Raised if an argument does not match its type, as opposed to a `BadRequest` that a handler raised."""
 
     @classmethod
     def of(cls, error: BadRequest) -> Misfit:
@@ -40,19 +40,18 @@ class Misfit(BadRequest):
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
-    """Return the error that a handler raised as its answer, even if it is the only one in a task group's exception group.
+    """Return the error that a handler raised as its answer, even if a task group wrapped it in an exception group.
 
-    Returns None for an error from a peer, or if no answer is expected.
+    Returns None if the error is from a peer or no answer is expected.
     """
     error = only_of(error)
     return error if isinstance(error, RequestError) and not error.received and kind is not Kind.NOTIFY else None
 
 
 def facts_of(text: str, reason: str | None, detail: Any) -> Iterator[dict[str, Any]]:
-    """Yield the members of an error for the protocol: all of them, then without the detail, with less text, and finally almost
-    none.
+    """Yield ever smaller versions of an error for the protocol: complete, without the detail, with less text, and almost empty.
 
-    The caller must get an answer even if the protocol cannot carry the first ones.
+    The caller gets an answer even if the protocol cannot carry the larger versions.
     """
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     if isinstance(reason, str):
@@ -64,7 +63,8 @@ def facts_of(text: str, reason: str | None, detail: Any) -> Iterator[dict[str, A
 
 
 def told_code(error: BaseException, kind: Kind) -> Code:
-    """Return the code that the caller receives after a handler raised. CANCELLED if the handler was stopped for any reason."""
+    """Return the code that the caller receives after a handler raised. It is CANCELLED if the handler was stopped for any
+    reason."""
     if (answer := answer_of(error, kind)) is not None:
         return answer.code
     error = only_of(error)

@@ -42,7 +42,7 @@ _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.M)
 
 
 def help_texts(kind: type) -> dict[str, str]:
-    """Return the attribute descriptions of a class's docstring. Empty if Python runs without docstrings."""
+    """Return the attribute descriptions in a class's docstring, or an empty dict if Python runs without docstrings."""
     found = _ATTRIBUTE.findall(inspect.getdoc(kind) or "")
     return {name: re.sub(r"\s+", " ", text) for name, text in found}
 
@@ -50,7 +50,7 @@ def help_texts(kind: type) -> dict[str, str]:
 def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iterator[Metric]:
     """Return a metric family for each named attribute of a snapshot: a counter if the name ends in ``_total``, else a gauge.
 
-    The families are empty without a snapshot, for a registry that asks only for the names.
+    Without a snapshot the families have no values. This is enough for a registry that checks the names.
     """
     texts = help_texts(kind)
     for attribute, name in names.items():
@@ -71,7 +71,7 @@ _OUTCOMES: Final = "polybus_handler_outcomes_total", "Calls of handlers, by the 
 class Tally:
     kind: Kind
     counts: list[int]
-    """Calls by bucket. The last one is above all bounds."""
+    """Number of calls per bucket. The last bucket counts calls above all bounds."""
     seconds: float = 0.0
     outcomes: dict[str, int] = field(factory=dict)
 
@@ -106,7 +106,7 @@ class Durations:
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
         self._tallies: dict[tuple[str, str | int], Tally] = {}
-        """By kind and registered subject, so the number is bounded by the number of handlers and routes."""
+        """Tallies by kind and registered subject. Their number is bounded by the number of handlers and routes."""
         self._recent: dict[str | int, Tally] = {}
         """Tally of the last call by registered subject, which usually has one kind."""
 
@@ -183,13 +183,14 @@ _OF_DURABLES: Final = {
 }
 _READY: Final = "polybus_ready", "1 if /readyz answers 200, otherwise 0."
 _PATIENCE: Final = 1.0
-"""Seconds for the event loop of a bus to answer another thread."""
+"""Seconds that another thread waits for the event loop of a bus."""
 
 
 class BusCollector:
     """Exports the metrics of one bus. Register it with a `prometheus_client.CollectorRegistry`.
 
-    Any thread may collect, as `prometheus_client.start_http_server` does; the event loop of the bus answers.
+    Any thread may collect, for example the thread that `prometheus_client.start_http_server` starts. The values are read in the
+    event loop of the bus.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -332,7 +333,7 @@ def broker_text(stats: BrokerStats) -> str:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Merge texts. The lines of a family are together, under the help of the first."""
+    """Merge several metrics texts. The lines of each family are grouped under the help text from the first one."""
     blocks: dict[str, list[str]] = {}
     for text in texts:
         for block in _FAMILY.split(text)[1:]:

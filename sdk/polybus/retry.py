@@ -39,7 +39,7 @@ class Backoff:
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
-        """Return the number of seconds to wait before an attempt, counted from 0."""
+        """Return the number of seconds to wait before an attempt. Attempts are counted from 0."""
         bound = self.bound(attempt)
         return bound * rng() if self.jitter else bound
 
@@ -71,9 +71,9 @@ def _codes(given: Any) -> frozenset[Code]:
 class Retry:
     """Policy for retrying a request: ``bus.request("door.open", 7, timeout=10, retry=Retry())``
 
-    All attempts share one ``timeout``. By default a request is retried only if no handler has started on it, which means that
-    it was never sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`) or that the answer was
-    `Unavailable` or `TooManyRequests`. The last error is raised, and its `BusError.attempts` is the number of attempts.
+    All attempts share one ``timeout``. By default a request is retried only if no handler has started to process it, which
+    means that it was never sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`) or that the answer
+    was `Unavailable` or `TooManyRequests`. The last error is raised, and its `BusError.attempts` is the number of attempts.
 
     Args:
         attempts: Maximum number of attempts, including the first.

@@ -15,7 +15,7 @@ WORDS: Final = tuple(
     "recovery_code backup_code one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number "
     "credit_card debit_card".split()
 )
-"""A name that contains one of these words is the name of a secret. Case, ``-``, ``_``, ``.`` and spaces are ignored."""
+"""A name that contains one of these words denotes a secret. Case, ``-``, ``_``, ``.`` and spaces are ignored."""
 
 SHORT: Final = tuple("pin otp totp hotp mfa 2fa cvv cvc csc sas psk hmac pass pw senha creds card iban ssn".split())
 """Names of secrets that also occur inside other words. They must end the name, or precede one of `ENDINGS`."""
@@ -40,7 +40,8 @@ _is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
 _PASSWORD: Final = re.compile(r"^([^\s/?#:@\[]*):(?:[^\s/?#]*|(?!\d*[/?#])\S*)@")
-"""User and password. A password with an unescaped ``/``, ``?`` or ``#`` can be told from a port, which is an integer."""
+"""User and password. A password with an unescaped ``/``, ``?`` or ``#`` can be distinguished from a port, because ports are
+integers."""
 _TOKEN: Final = re.compile(r"^(?!TOKEN@)[^\s/?#:@]+@")  # except the placeholder TOKEN in advice
 _jwt: Final = re.compile(rf"(?<![\w-]){JWT}", re.ASCII)
 _PARTS: Final = re.compile(r"([?&#;])")
@@ -51,13 +52,14 @@ _NESTED: Final = 3
 
 
 def words_of(name: str) -> list[str]:
-    """Split a name at punctuation and capitals into lower-case words. There is at least one word, which may be empty."""
+    """Split a name at punctuation and capitals into lower-case words. The result has at least one word. Empty words are
+    possible."""
     return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
 
 
 @functools.lru_cache(1024)
 def is_secret(name: str) -> bool:
-    """Return True for the name of a secret."""
+    """Return True if a name denotes a secret."""
     plain = name.lower().translate(_WITHOUT)
     return any(word in plain for word in _PLAIN) or bool(_is_short(_BOUNDARY.sub("_", name).lower()))
 
@@ -67,10 +69,11 @@ def is_secret_of_query(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Remove the secrets from all URLs in a text.
+    """Remove the secrets from all URLs in a string.
 
-    The password becomes ``user:***@``, a user without a password (perhaps a token) ``***@``, and a JSON Web Token ``***``. A
-    query member becomes ``name=***`` if it is named like a secret or contains a URL with one. Options of protocols are kept.
+    A user and password become ``user:***@``. A user without a password becomes ``***@``, because it may be a token, and a JSON
+    Web Token becomes ``***``. A query parameter becomes ``name=***`` if its name denotes a secret or its value is a URL with
+    one. Protocol options are kept.
     """
     if "://" not in text or not ("@" in text or "?" in text or "#" in text or ";" in text or "eyJ" in text):
         return text
@@ -88,7 +91,7 @@ def shown_target(target: str) -> str:
 
 
 def shown_members(members: Mapping[str, str]) -> str:
-    """Return the repr of headers, cookies or query members without the values of secrets."""
+    """Return the repr of headers, cookies or query parameters without the values of secrets."""
     return repr({name: "***" if is_secret_of_query(name) else value for name, value in members.items()})
 
 
@@ -118,5 +121,5 @@ def _has_secrets(value: str, depth: int) -> bool:
 
 
 def _hides(scheme: str, name: str) -> bool:
-    """Return True for the name of a secret in a URL. With Zenoh, ``key=`` is not one: it names a file."""
+    """Return True if a query parameter of a URL is a secret. Zenoh's ``key=`` isn't, because it names a file."""
     return is_secret(name) if "zenoh" in scheme else is_secret_of_query(name)

@@ -25,7 +25,7 @@ def _built() -> Any:
 
 
 native: Final = _built()
-"""The C module, or None if it is not used."""
+"""The C module, or None if the Python functions are used."""
 
 ACTIVE: Final[bool] = native is not None
 """True if the C module is used."""

@@ -9,7 +9,7 @@ __all__ = ["Counters", "DurableStats", "Stats"]
 
 @define(slots=True, eq=False, repr=False)
 class Counters:
-    """Counters of a running bus, which are never reset."""
+    """Counters of a running bus. They are never reset."""
 
     sent: int = 0
     received: int = 0
@@ -28,7 +28,8 @@ class DurableStats:
     Attributes:
         durable: Name of the handler. All workers with that name see the same figures.
         store: Name of the stream in the engine that stores its messages.
-        available: False while the engine does not report on the store or on its dead letters. Those numbers are then None.
+        available: False while the engine does not report on the store or on its dead letters. The affected numbers are then
+            None.
         pending: The backlog: number of stored messages that wait for a worker.
         given: Number of messages that workers are processing or that wait for a retry.
         redelivered: Number of messages in `given` that have been delivered more than once.
@@ -51,9 +52,9 @@ class Stats:
     Attributes:
         links: Number of connections, established or reconnecting.
         peers: Number of peers on these connections.
-        pending: Requests of this bus that wait for their answers.
-        running: Requests of peers that handlers are processing.
-        waiting: Requests of peers that wait for a slot.
+        pending: Requests from this bus that are waiting for an answer.
+        running: Requests from peers that handlers are processing.
+        waiting: Requests from peers that are waiting for a slot.
         queued: Messages in all outboxes.
         unread: Publications in the queues of subscriptions and `on` handlers.
         sent: Messages passed to a connection.
@@ -64,7 +65,7 @@ class Stats:
         refused: Requests and subscriptions that were forbidden, unknown or too many.
         failed: Calls of handlers that raised an unexpected exception.
         reconnects: Number of times that a link reconnected.
-        durables: Durable handlers of this bus. Empty for the first ten seconds.
+        durables: Durable handlers of this bus. The tuple is empty for the first ten seconds.
     """
 
     links: int

@@ -70,7 +70,7 @@ _NUMBER_MARK = "*\0"
 
 @frozen(init=False)
 class Subject(Generic[In_contra, Out_co]):
-    """A subject with the types of its request and answer, accepted wherever a subject is.
+    """A subject with the types of its request and answer. Bus methods accept it in place of a plain subject.
 
     After ``GET_USER = Subject("user.get", GetUser, User)``, ``bus.request(GET_USER, GetUser(7))`` is a ``Reply[User]``.
     """
@@ -100,7 +100,7 @@ class Subject(Generic[In_contra, Out_co]):
         self.__attrs_init__(bare(name), takes, returns)  # pyright: ignore[reportAttributeAccessIssue]
 
     def given(self, body: Any) -> Any:
-        """Convert the body of a request. Subclasses may know more about it than its type."""
+        """Convert the body of a request. Subclasses that know more about the body than its type can override this."""
         return body
 
 
@@ -130,7 +130,8 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     Args:
         pattern: A subject, or a pattern with wildcards.
         limit: Maximum length in UTF-8 bytes.
-        foreign: The pattern is from a peer, whose protocol may have other rules. With an empty token, it is an exact name.
+        foreign: True if the pattern is from a peer with a protocol that may have other rules. A pattern with an empty token is
+            then an exact name.
 
     Raises:
         LocalProtocolError: If the pattern is empty or too long, or contains a control character, an empty token, ``>`` before
@@ -153,7 +154,8 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
 
 
 def literal_wildcards(pattern: str | int) -> str:
-    """Return a warning about the first wildcard of another system in a pattern, which is literal here, or an empty string."""
+    """Return a warning if a pattern contains a wildcard of another system, which polybus matches literally, else an empty
+    string."""
     if isinstance(pattern, int):
         return ""
     if "/" in pattern:  # a URI, or a pattern of MQTT
@@ -170,7 +172,7 @@ def literal_wildcards(pattern: str | int) -> str:
 
 
 def warn_of_literal_wildcards(pattern: str | int) -> None:
-    """Warn about a valid pattern that would never match, because the application probably means another one."""
+    """Log a warning about a wildcard of another system, which is valid but probably a mistake."""
     if text := literal_wildcards(pattern):
         logger.warning("%s", text, extra={"subject": pattern})
 
@@ -225,7 +227,7 @@ def _check_names(pattern: str) -> None:
 def has_empty_token(text: str) -> bool:
     """Return True if a dotted subject or pattern has an empty token.
 
-    Only peers with other rules use such names, and they are exact names. Segments of a URI may be empty.
+    Only peers with other rules use such names, which are matched exactly. Segments of a URI may be empty.
     """
     return (text.startswith(".") or text.endswith(".") or ".." in text) and "/" not in text
 
@@ -287,7 +289,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _in_numbers(path: str) -> str | None:
-    """Return the canonical path of a numeric address or of a pattern for such addresses, and None for other paths."""
+    """Return the canonical path of a numeric address, or of a pattern for such addresses. Return None for other paths."""
     tokens = path.split("/")
     rest = tokens[-1] == ">"
     given = tokens[:-1] if rest else tokens
