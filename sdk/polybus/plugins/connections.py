@@ -10,7 +10,8 @@ from typing import Final
 
 import anyio
 
-from .transports import Closed, Host
+from ..errors import BusError
+from .transports import Admission, Closed, Gate, Handshake, Host
 
 HIGH_WATER: Final = 32 * 1024
 """Number of unsent bytes above which a transport calls `Receiver.pause_writing`."""
@@ -79,6 +80,19 @@ def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callab
 
     host.spawn(call)
     return scope.cancel
+
+
+async def decision(gate: Gate, handshake: Handshake) -> Admission | BusError:
+    """Authenticate a client with `Gate.admit`, and return the result."""
+    decided, outcome = anyio.Event(), list[Admission | BusError]()
+
+    def decide(result: Admission | BusError) -> None:
+        outcome.append(result)
+        decided.set()
+
+    gate.admit(handshake, decide)
+    await decided.wait()
+    return outcome[0]
 
 
 def cookies_of(text: str) -> dict[str, str]:

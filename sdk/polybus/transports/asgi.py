@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from .._util.listening import is_loopback
 from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, Handshake, ListenOptions, WebRoute
+from ..plugins.connections import decision
 from ._ws.adoption import AdoptedWire, UvicornWebSocket
 from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 from ._ws.frames import WebSocketFramer
@@ -222,23 +223,16 @@ class AsgiRequest:
         return chosen, await self._decided(handshake)
 
     async def _decided(self, handshake: Handshake) -> Admission:
-        decided = anyio.Event()
-        outcome: list[Admission | BusError] = []
-
-        def decide(result: Admission | BusError) -> None:
-            outcome.append(result)
-            decided.set()
-
-        self.options.gate.admit(handshake, decide)
         limits = self.options.host.limits
+        outcome: Admission | BusError | None = None
         # `authenticate` has its own time-out, but a bus that is shutting down never answers.
         with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
-            await decided.wait()
-        if not outcome:
+            outcome = await decision(self.options.gate, handshake)
+        if outcome is None:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
-        if isinstance(outcome[0], BusError):
-            raise HandshakeRejected.of(outcome[0])
-        return outcome[0]
+        if isinstance(outcome, BusError):
+            raise HandshakeRejected.of(outcome)
+        return outcome
 
 
 Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -1,14 +1,18 @@
 """Connections that `authenticate` is still deciding about when the bus drains, closes or stops to listen."""
 
+import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+import trustme
+from anyio.streams.tls import TLSStream
 
-from polybus import Bus, ConnectFailed, Handshake, Limits, connect
+from polybus import Bus, BusError, ConnectFailed, Handshake, Limits, connect
 from polybus._core.bus import dialer
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
@@ -83,3 +87,54 @@ async def test_a_connection_is_refused_while_the_address_is_released_and_the_bus
                 await asked.wait()
             async with connect(f"{stays.url}?in=1"):
                 assert bus.ready
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("end", ["drain", "leave"])
+async def test_a_client_in_its_tls_handshake_is_refused_once_the_listener_has_ended(end: str) -> None:
+    authority, limits = trustme.CA(), Limits(handshake_timeout=3600)
+    here = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(here)
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(there)
+    bus = Bus(limits=limits)
+    with anyio.fail_after(BOUND):
+        async with bus.serve("ubre+memory://goes-on"), AsyncExitStack() as stack, anyio.create_task_group() as group:
+            async with bus.serve("ubre+tls://127.0.0.1:0", tls=here) as listener:
+                stream = await anyio.connect_tcp("127.0.0.1", int(listener.url.rpartition(":")[2]))
+                await stack.enter_async_context(stream)
+                while not listener._gate._admissions.handshakes:  # until it is accepted
+                    await anyio.lowlevel.checkpoint()
+                if end == "drain":
+                    group.start_soon(bus.drain)
+                    while bus.ready:
+                        await anyio.lowlevel.checkpoint()
+            tls = await TLSStream.wrap(stream, hostname="127.0.0.1", ssl_context=there, standard_compatible=False)
+            await tls.send(b'\0\0\0\x18{"request":"x","id":"1"}')
+            assert b"this server accepts no clients" in await tls.receive()
+            assert not listener.peers
+
+
+async def test_a_client_in_a_tunnel_is_refused_at_once_when_the_inner_bus_drains() -> None:
+    asked = anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> bool:
+        asked.set()
+        await anyio.sleep_forever()
+        return True
+
+    patient = Limits(handshake_timeout=3600)
+    inner, outer = Bus(authenticate=authenticate, limits=patient), Bus(limits=patient)
+    outer.handle_tunnels("plant.*", inner, protocol="ubre")
+
+    async def client(link: Bus) -> None:
+        with pytest.raises(BusError, match="this server accepts no clients"):
+            async with connect(link.tunnel("plant.7"), protocol="ubre", limits=patient):
+                pass
+
+    with anyio.fail_after(BOUND):
+        async with inner, outer.serve("ubre+memory://tunnels") as listener, connect(listener.url) as link:
+            async with anyio.create_task_group() as clients:
+                clients.start_soon(client, link)
+                await asked.wait()
+                await inner.drain()

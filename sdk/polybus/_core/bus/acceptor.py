@@ -47,8 +47,7 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 _IDLE: Final = 10.0
 """Seconds after which an idle peer without a connection (HTTP) may be dropped to make room for a new one."""
-_LEAVING: Final = Unavailable("this server accepts no clients: it is shutting down or has not started yet")
-_UNKNOWN: Final = Unavailable("this server cannot authenticate you now: try again later")
+_LEAVING: Final = "this server accepts no clients: it is shutting down or has not started yet"
 
 
 @define(eq=False, repr=False)
@@ -73,7 +72,7 @@ class BusGate:
 
     def knock(self, address: str) -> BusError | None:
         if not (self.open and self._services.ready):
-            return _LEAVING
+            return Unavailable(_LEAVING)
         links, limits = self._services.running.links, self._services.limits
         refusal = self._admissions.knock(address, len(links))
         if refusal is not None and refusal.reason != "handshakes":
@@ -113,22 +112,24 @@ class BusGate:
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        authority = self._services.access
-        if authority.authenticate is None:
+        if not (self.open and self._services.ready):  # since `knock`, for example during a TLS handshake
+            decided(Unavailable(_LEAVING))
+        elif self._services.access.authenticate is None:
             decided(Admission(Identity(), handshake))
         else:
             self._services.running.spawn(self._ask, handshake, decided)
 
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        if not self._services.ready:  # the drain began before this task
-            decided(_LEAVING)
+        if not (self.open and self._services.ready):  # since this task was created
+            decided(Unavailable(_LEAVING))
             return
         with anyio.CancelScope() as scope:
             self._waiting[scope] = decided
             try:
                 outcome = await self._services.access.admit(handshake)
             except KeyboardInterrupt:  # the program is exiting: answer the client first
-                decided(_UNKNOWN)
+                if scope in self._waiting:
+                    decided(Unavailable("this server cannot authenticate you now: try again later"))
                 raise
             finally:
                 waits = self._waiting.pop(scope, None) is not None
@@ -140,7 +141,7 @@ class BusGate:
         waiting, self._waiting = self._waiting, {}
         for scope, decided in waiting.items():
             scope.cancel()
-            decided(_LEAVING)
+            decided(Unavailable(_LEAVING))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         self._admissions.opened()

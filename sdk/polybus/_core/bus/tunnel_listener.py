@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Handshake
-from ...plugins.connections import cookies_of
+from ...plugins.connections import cookies_of, decision
 from ...plugins.extensions import party_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
@@ -141,7 +141,7 @@ class TunnelListener:
         if refused is not None:
             raise refused
         try:
-            admission = await self._asked(self._handshake(peer, name, given))
+            admission = await self._asked(gate, self._handshake(peer, name, given))
         except BaseException:
             gate.left(peer.address)
             raise
@@ -151,11 +151,10 @@ class TunnelListener:
         channel.accept()
         gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
-    async def _asked(self, handshake: Handshake) -> Admission:
-        authority = self._inner.services.access
-        if authority.authenticate is None:
+    async def _asked(self, gate: BusGate, handshake: Handshake) -> Admission:
+        if self._inner.services.access.authenticate is None:
             return _inherited(party_of(handshake.outer), handshake)
-        outcome = await authority.admit(handshake)
+        outcome = await decision(gate, handshake)
         if isinstance(outcome, BusError):
             raise outcome
         return outcome

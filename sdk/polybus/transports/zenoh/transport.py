@@ -14,7 +14,6 @@ from attrs import define, evolve, field, frozen
 
 from ...errors import BusError, ConnectFailed, LocalProtocolError, RemoteProtocolError, TooLarge, Unavailable, Unsupported
 from ...plugins import (
-    Admission,
     Closed,
     Connector,
     DialOptions,
@@ -28,7 +27,7 @@ from ...plugins import (
     ReceiverFeatures,
     Transport,
 )
-from ...plugins.connections import TransportState
+from ...plugins.connections import TransportState, decision
 from ...plugins.tools import is_loopback, log_fields, without_secrets
 from ..sockets import host_port
 from .node import ZenohNode
@@ -477,25 +476,15 @@ class ZenohListening:
         try:
             if (refused := gate.knock(transport.address)) is not None:
                 raise refused
-            outcome: list[Admission | BusError] = []
-            decided = anyio.Event()
-
-            def decide(result: Admission | BusError) -> None:
-                outcome.append(result)
-                decided.set()
-
+            handshake = Handshake(protocol=options.protocol, transport="zenoh", url=self.url, address=transport.address)
             try:
-                gate.admit(
-                    Handshake(protocol=options.protocol, transport="zenoh", url=self.url, address=transport.address), decide
-                )
-                await decided.wait()
+                outcome = await decision(gate, handshake)
+                if isinstance(outcome, BusError):
+                    raise outcome
             except BaseException:
                 gate.left(transport.address)
                 raise
-            if isinstance(outcome[0], BusError):
-                gate.left(transport.address)
-                raise outcome[0]
-            gate.opened(transport, outcome[0])
+            gate.opened(transport, outcome)
             await transport.written()  # from now on, messages of clients that know this server arrive
         except BaseException:
             transport.abort(Closed(1006, "the bus did not admit it"))
