@@ -1,4 +1,5 @@
-"""Contracts. A contract is a `typing.Protocol` class with methods that one program implements and others call.
+"""Typed contracts between programs. A contract is a `typing.Protocol` class with methods that one program implements and others
+call.
 
 ``bus.client(Users, "user")`` returns an object with the methods of the contract. ``bus.implement(Users, UsersInDatabase(db),
 "user")`` handles calls to them. `method` and `notify` add details that a signature cannot express.
@@ -24,7 +25,7 @@ _MARKS: Final = "__polybus_marks__"
 
 
 class Marks(Struct, frozen=True):
-    """The data that the decorators store on a method."""
+    """Data that the decorators store on a method."""
 
     name: str | int | None = None  # Last part of the subject, if it differs from the name of the method
     timeout: float | None = None  # Seconds
@@ -49,7 +50,7 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
 
     Raises:
         TypeError: If the decorated object is not a function or is decorated twice, or `name` or `timeout` has the wrong type.
-        ValueError: If the timeout is not a possible time.
+        ValueError: If the timeout is negative, infinite or NaN.
     """
     if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
         why = ": write @method() with its parentheses, or leave it out" if callable(name) else ""

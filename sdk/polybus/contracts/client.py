@@ -1,6 +1,6 @@
-"""Clients of a contract: objects with methods that call a bus, a peer or a user.
+"""Creates clients of a contract, which are objects with methods that send requests through a bus, a peer or a user.
 
-A stream is an async iterator that needs no enclosing block: it manages its own lifetime.
+A stream is an async iterator that manages its own lifetime, so it doesn't need an ``async with`` block.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _MISSING: Final = object()
 
 
 class ContractClient:
-    """An object with the methods of a contract."""
+    """Base class of clients, which have the methods of a contract."""
 
     def __init__(self, contract: ContractPlan, prefix: str, asker: Any) -> None:
         self.__contract = contract
@@ -122,7 +122,7 @@ class ContractClient:
 
 
 def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
-    """Create a client that sends its calls with a bus, a peer or a user.
+    """Create a client that sends its calls through a bus, a peer or a user.
 
     Raises:
         TypeError: If the class is not a contract, or is a contract for threads.
@@ -139,7 +139,7 @@ def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
 
 
 def blocking_client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
-    """Create a client that sends its calls with the blocking twin.
+    """Create a client that sends its calls through a blocking bus, peer or user.
 
     Raises:
         TypeError: If the class is not a contract, or is a contract with async methods.
@@ -167,7 +167,7 @@ def _made(contract: ContractPlan, prefix: str, asker: Any, ways: dict[str, Calla
 
 
 def _body(method: ContractMethod, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return the body of a call with a named argument, or without arguments."""
+    """Return the body of a call that doesn't pass exactly one positional argument."""
     try:
         bound = method.signature.bind(*given, **named)
     except TypeError as error:

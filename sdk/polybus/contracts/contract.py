@@ -54,7 +54,7 @@ class ContractMethod:
 
     @property
     def hints(self) -> dict[str, Any]:
-        """Maps the names of annotations to the types of the body and the result."""
+        """Types of the body and the result by annotation name."""
         many: Any = AsyncIterator
         body = {} if self.parameter is None else {self.parameter.name: self.takes}
         return {**body, "return": many[self.returns] if self.style == "stream" else self.returns}
@@ -125,7 +125,7 @@ class ContractPlan:
 
 
 def is_protocol(contract: Any) -> bool:
-    """Check for a Protocol class, including a generic one with type arguments."""
+    """Return True for a Protocol class, including a generic class with type arguments."""
     kind = get_origin(contract) or contract
     return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
 
@@ -310,7 +310,7 @@ def _shown(hint: Any) -> str:
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
-    """Return handlers for a contract's methods.
+    """Return handlers that call the methods of an implementation.
 
     Raises:
         TypeError: If the class is not a contract, or the implementation does not match it. The text names the class and the
@@ -387,7 +387,7 @@ def _check_style(method: ContractMethod, signature: Signature, blocking: bool, w
 
 
 def _wanted(contract: ContractPlan, method: ContractMethod) -> str:
-    """Return the signature that an implementation needs, for error texts."""
+    """Return the signature that an implementation must have, for error messages."""
     yields = method.style == "stream"
     written = "async def" if yields or not contract.blocking else "def"
     parameters = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]

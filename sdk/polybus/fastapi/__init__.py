@@ -1,8 +1,8 @@
 """A bus in a FastAPI or Starlette application.
 
 `attach` serves a bus and runs it with the application. `BusDep` injects the bus into endpoints. `run` serves the application so
-that a SIGTERM does not lose any answers. `metrics_endpoint` is for Prometheus, `readiness_endpoint` for load balancers. Only
-`BusDep` needs FastAPI; the rest works with Starlette.
+that a SIGTERM does not lose any answers. `metrics_endpoint` is for Prometheus, `readiness_endpoint` for load balancers.
+`BusDep` requires FastAPI, and everything else also works with Starlette alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
     """The bus attached to the application of the request, or its blocking twin in a `def` endpoint."""
     BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
-    """Always the blocking twin, also for type checkers, for `def` endpoints and `def` dependencies."""
+    """The blocking twin of the bus, for `def` endpoints and `def` dependencies. Unlike `BusDep`, its type is also that of the
+    twin."""
 
 __all__ = [
     "BlockingBusDep",

@@ -1,4 +1,4 @@
-"""Attaching a bus to an application: routes, lifespan, HTTP responses for errors, and pages for monitoring."""
+"""Attaches a bus to an application, with routes, a lifespan, HTTP responses for errors, and pages for monitoring."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ._attachment import AttachedRoute, Attachment
 
 _PLAIN: Final = ("starlette.", "fastapi.", "uvicorn.")
-"""Packages with middleware that does nothing after a WebSocket call returns. FastAPI's telemetry is visible in the scope."""
+"""Packages with middleware that does nothing after a WebSocket call returns. FastAPI's telemetry can be detected in the
+scope."""
 _MOST: Final = 100
-"""Maximum number of middlewares of an application. An application with more is treated as watched, because something is
-wrong."""
+"""Maximum number of middlewares of an application. An application with more is treated as watched, because its middleware chain
+may be circular."""
 
 
 def is_watched(scope: Scope, receive: Receive) -> bool:
     """Return True if code between the server and the route may do something when a connection ends, such as counting or
     tracing.
 
-    False only if all of it is middleware of uvicorn or Starlette, without FastAPI's telemetry.
+    The result is False only if all of this code is middleware of uvicorn or Starlette, without FastAPI's telemetry.
     """
     application = scope.get("app")
     outermost = _within(getattr(getattr(receive, "__self__", None), "app", None), application)
@@ -57,7 +58,7 @@ def is_watched(scope: Scope, receive: Receive) -> bool:
 
 
 def _within(outer: Any, inner: Any) -> Any:
-    """Return `inner` if all middleware around it is plain, else None."""
+    """Return `inner` if all middleware around it is from `_PLAIN` packages, else None."""
     for _ in range(_MOST):
         if outer == inner:
             return inner
@@ -91,19 +92,19 @@ FAILED_PRECONDITION is 409 like every `Conflict`. Other codes are 500."""
 _TOO_LARGE: Final = 413
 
 _OF_OTHERS: Final = {401: 502, 403: 502}
-"""Statuses about the visitor, and their replacements if another program rejected this one."""
+"""Statuses that refer to the visitor, and the status to send instead if another program rejected this application."""
 
 
 def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResponse:
-    """Respond to an HTTP request whose endpoint raised an error of the bus. `attach` registers this with the application.
+    """Convert a bus error that an endpoint raised to an HTTP response. `attach` registers this function with the application.
 
     The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``, with the last two only if the error has
-    them. The text of an error from another program is hidden: the response contains an id that leads to the details in the log.
-    The status is kept, but 401 and 403 become 502, because the visitor was not the one rejected. To pass such an error on
-    deliberately, use ``raise error.relay()``.
+    them. The text of an error from another program is hidden. Instead, the response contains an id under which you find the
+    details in the log. The status is kept, except that 401 and 403 become 502, because it was not the visitor who was rejected.
+    To pass such an error on deliberately, use ``raise error.relay()``.
 
     Raises:
-        Exception: The error itself, if it does not belong to a request, or the connection is a WebSocket.
+        Exception: The error itself, if it is not from a request, or if the connection is a WebSocket.
     """
     status = status_of(error)
     if status is None or not isinstance(connection, Request):
@@ -194,7 +195,7 @@ def attach(
         hosts: Additional ``Host`` values for a server that listens on a loopback address behind a proxy.
         when_full: Policy for publications when the outbox of a peer is full: ``drop_oldest``, ``drop_newest``, ``disconnect``.
         insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
-        retry: Pauses before polybus clients reconnect. `initial` and `maximum` override their own settings.
+        retry: Pauses before polybus clients reconnect. `initial` and `maximum` override the settings of the clients.
         script: Path for the browser client, such as ``/polybus.js``, without the prefix of the router. ``polybus-frames.js`` is
             served beside it. Browsers cache them permanently if ``?v=`` is the version of polybus.
         docs: Path for a page about the subjects of the bus, such as ``/bus/docs``. Its AsyncAPI document is at the same path
@@ -296,7 +297,7 @@ def _check_script(path: Any) -> None:
 
 
 def _add_script(router: Any, path: str) -> None:
-    """Serve both modules without access control: they are not secret, and a sandboxed frame without an origin imports them."""
+    """Serve both modules without access control. They are not secret, and sandboxed frames without an origin import them."""
     path = f"{getattr(router, 'prefix', '')}{path}"
     if any(getattr(route, "name", None) == _SCRIPT and route.path == path for route in router.routes):
         return  # another bus of the application added them
@@ -308,7 +309,7 @@ def _add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter:
     """Serve the page at a path of the application, and the document at that path with ``.json``.
 
     Raises:
-        TypeError, ValueError: If the path is invalid or in use, or the page could not talk to the bus.
+        TypeError, ValueError: If the path is invalid or in use, or the page could not connect to the bus.
     """
     from ..asyncapi.page import policy  # few applications have such a page
 
@@ -352,8 +353,7 @@ def _check_live(adapter: ProtocolAdapter, path: str) -> None:
 
 
 def _live_address(docs: str, path: str) -> str:
-    """Return the address of the bus relative to the page, so that prefixes of proxies and mounted applications do not
-    matter."""
+    """Return the address of the bus relative to the page, so that it works behind proxies and in mounted applications."""
     return posixpath.join(posixpath.relpath(posixpath.dirname(path), posixpath.dirname(docs)), posixpath.basename(path))
 
 
@@ -367,8 +367,8 @@ class _Documents:
         self._making = anyio.Lock()
 
     async def current(self) -> tuple[str, str]:
-        """Return the document as text, and the page. Thousands of handlers take seconds, so they are built in a thread, once
-        for all requests."""
+        """Return the document as text, and the page. Both are built in a thread, once for all requests, because they take
+        seconds if there are thousands of handlers."""
         async with self._making:
             return await in_own_thread(self._make)
 
@@ -388,7 +388,8 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint for one of our files: plain, compressed, or 304 if the browser has it."""
+    """Create the endpoint for a file of polybus. It returns the file, compressed if possible, or 304 if the browser has cached
+    it."""
     content = files("polybus").joinpath("javascript", file).read_bytes()
     packed, tag = gzip.compress(content, mtime=0), f'W/"{hashlib.sha256(content).hexdigest()[:20]}"'
     ours = version("polybus")
@@ -410,8 +411,8 @@ def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
 def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
     """Create an endpoint for Prometheus: ``app.add_route("/metrics", metrics_endpoint(bus))``
 
-    It returns the text of `polybus.prometheus.scrape`, which covers all workers of the application. Access control is up to the
-    application.
+    It returns the text of `polybus.prometheus.scrape`, which covers all workers of the application. The endpoint has no access
+    control of its own.
 
     Raises:
         ImportError: If prometheus-client is not installed.
@@ -429,7 +430,7 @@ def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
 def readiness_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
     """Create a readiness endpoint for load balancers: ``app.add_route("/readyz", readiness_endpoint(bus))``
 
-    It answers 200, or 503 with `Bus.why_not_ready`, for the worker that gets the request.
+    The endpoint returns 200, or 503 with `Bus.why_not_ready`, for the worker that receives the request.
 
     Raises:
         TypeError: If `bus` is not a bus.

@@ -1,9 +1,9 @@
-"""A bus at one path of an application: its start, its owner, and its end.
+"""Starts, owns and stops a bus that is attached to a path of an application.
 
 A warning is logged if several processes serve the same address, each with its own bus, because one publication then does not
-reach all clients. Workers of uvicorn, gunicorn, hypercorn and others have nothing in common but that address. The first process
-therefore claims a kernel name derived from it, and the others find it claimed. Such names exist only on Linux, end with their
-process, and belong to one network namespace, as addresses do.
+reach all clients. Workers of uvicorn, gunicorn, hypercorn and others share only that address. The first process therefore
+claims a kernel name derived from the address, and the others find the name taken. Such names exist only on Linux. They
+disappear with their process and, like addresses, belong to a network namespace.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GRACE: Final = 3.0
 """Seconds for a replaced process to give up its address."""
 _PAUSE: Final = 0.05
 _WAITING: Final = 64
-"""Processes in the queue for a name. More would log the same."""
+"""Number of processes in the queue for a name. Additional processes would only repeat the same log line."""
 _OPEN_FILES: Final = "/proc/self/fd"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ADVICE: Final = (
@@ -57,7 +57,7 @@ _ADVICE: Final = (
 
 
 def watch_neighbours(bus: Bus) -> None:
-    """Check for other processes at the address of a bus without a cluster, and log that once."""
+    """Check for other processes at the address of a bus without a cluster, and log a warning once if there are any."""
     cluster = mesh_of(bus)
     if sys.platform == "linux" and (cluster is None or cluster.peer is None):
         addresses = _addresses()
@@ -79,8 +79,8 @@ async def _watch(addresses: dict[str, bytes]) -> None:
 
 
 async def _claim(name: bytes, held: ExitStack) -> int | None:
-    """Claim the name of an address. Returns the process that holds it, or None if this process does now or the other is
-    unknown."""
+    """Claim the name of an address. Returns None if this process now holds the name, or if the holder is unknown, and otherwise
+    the process ID of the holder."""
     other: int | None = None
     with anyio.move_on_after(GRACE):
         while not _take(name, held):
@@ -114,7 +114,7 @@ def _take(name: bytes, held: ExitStack) -> bool:
 
 
 def _process_of(connection: socket.socket) -> int | None:
-    """Return the process at the other end, or None if it has ended and its socket lives on in a child process."""
+    """Return the ID of the remote process, or None if it has exited and a child process still holds its socket."""
     number, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     with suppress(PermissionError):
         try:
@@ -168,8 +168,9 @@ def attached_here() -> list[Attachment]:
 class Attachment:
     """A bus served by an application.
 
-    It runs within the application's lifespan. If none runs (an application mounted into another, a router included earlier),
-    the first connection starts it. It then ends with the event loop, or when `polybus.fastapi.run` drains.
+    It runs within the application's lifespan. If no lifespan runs, for example in a mounted application or a router that was
+    included earlier, the first connection starts the bus. It then stops with the event loop, or when `polybus.fastapi.run`
+    drains.
     """
 
     def __init__(self, bus: Bus, serving: Callable[[], AbstractAsyncContextManager[Listener]], insecure: bool) -> None:
@@ -195,7 +196,8 @@ class Attachment:
         """Bind this attachment to the current event loop.
 
         Raises:
-            LocalProtocolError: If the bus runs in another one. Nothing stored here may be awaited in this one.
+            LocalProtocolError: If the bus runs in another event loop, because the objects stored here cannot be awaited in this
+                loop.
         """
         with self._lock:
             loop = self._loop
@@ -208,7 +210,7 @@ class Attachment:
 
     @asynccontextmanager
     async def running(self, app: Any) -> AsyncIterator[None]:
-        """Run the bus during a lifespan. Raises `LocalProtocolError` if it runs in another event loop."""
+        """Run the bus during a lifespan. Raises `LocalProtocolError` if the bus runs in another event loop."""
         self._take_loop()
         if self._listener is not None:  # a connection came first, or a router is included twice
             yield
@@ -222,7 +224,7 @@ class Attachment:
             self._loop = None
 
     async def start(self, app: Any) -> None:
-        """Start the bus for a connection unless it is already running. Raises the error of its lifespan, if any.
+        """Start the bus for a connection unless it is already running. If the bus's lifespan fails, raise its error.
 
         Raises:
             LocalProtocolError: If the bus runs in another event loop.
@@ -274,7 +276,8 @@ class Attachment:
             starting.set()
 
     def _spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a task that belongs to the event loop: without a lifespan, no connection outlives the others."""
+        """Start a task that the event loop owns. Without a lifespan there is no other owner, because every connection may end
+        first."""
         if running_loop().backend == "asyncio":
             # Empty context: values that middleware set for the first visitor must not leak.
             nobodys = contextvars.Context()
@@ -288,20 +291,20 @@ class Attachment:
 
 
 class _TaskEnder(threading.Thread):
-    """Ends the remaining tasks of event loops with the main thread, and with them the idle threads of anyio.
+    """Cancels the remaining tasks of event loops when the main thread ends, which also stops anyio's idle threads.
 
-    `asyncio.run` does that itself. With a server that uses ``run_forever`` and no lifespan, the threads would wait for these
-    tasks, and the interpreter for the threads, forever.
+    `asyncio.run` does this itself. With a server that uses ``run_forever`` and no lifespan, the threads would wait for these
+    tasks forever, and the interpreter for the threads.
     """
 
     def __init__(self) -> None:
         super().__init__(name="polybus end of tasks", daemon=True)
         self.loops: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
-        """Event loops, with the number of seconds that their tasks may take."""
+        """Event loops, with the number of seconds that their tasks may take to stop."""
 
     @classmethod
     def of_process(cls) -> _TaskEnder:
-        """Return the instance of this process. Tests and servers may use an event loop per request."""
+        """Return the only instance in this process, because tests and servers may use an event loop per request."""
         found = next((one for one in threading.enumerate() if isinstance(one, cls)), None)
         if found is None:
             found = cls()
@@ -324,7 +327,7 @@ def _end_tasks(loop: asyncio.AbstractEventLoop, patience: float) -> None:
 
 
 class AttachedRoute:
-    """Endpoint of a route. An object, not a function, so that routers treat it as an ASGI application."""
+    """Endpoint of a route. It is an object rather than a function, so that routers treat it as an ASGI application."""
 
     def __init__(self, attachment: Attachment, app: AsgiApp) -> None:
         self.attachment: Attachment = attachment

@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection  # isort: skip
 
 
 async def blocking_bus_of(bus: Annotated[Any, Depends(bus_of)]) -> Any:
-    """Return the blocking twin for code in a thread. A test's replacement of the bus is left as it is."""
+    """Return the blocking twin for code in a thread. If a test has replaced the bus, return the replacement unchanged."""
     return BlockingBus(bus, HandlerLoop()) if isinstance(bus, Bus) else bus
 
 

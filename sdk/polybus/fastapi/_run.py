@@ -1,4 +1,4 @@
-"""Serving an application with uvicorn so that a signal does not lose any answers."""
+"""Serves an application with uvicorn so that a signal does not lose any answers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..integrations import tell_of_threads_left
 from ..plugins.tools import cannot_listen, check_count, check_host, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3
-"""uvicorn's exit status if an address is taken, or the lifespan fails."""
+"""Exit status that uvicorn uses if an address is in use or the lifespan fails."""
 ADDRESS: Final = "http"
-"""Name of the application's only address, among the addresses that a worker inherits."""
+"""Name of the application's address among the addresses that a worker inherits."""
 
 
 def _check_host(host: str, port: int) -> None:
-    """Raise ValueError if a host is malformed, OSError if it does not resolve."""
+    """Raise ValueError if a host is malformed, and OSError if it does not resolve."""
     check_host(host, f"host={host!r}")
     try:
         _ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -28,7 +28,7 @@ def _check_host(host: str, port: int) -> None:
 def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, **options: Any) -> None:
     """Serve an application with uvicorn until SIGINT or SIGTERM arrives, then drain the attached buses and stop.
 
-    Plain uvicorn closes all WebSockets first, which loses the work of their handlers. A second signal stops at once. Once the
+    Plain uvicorn closes all WebSockets first, so the work of their handlers is lost. A second signal stops at once. Once the
     server listens, it prints a line like `polybus.run`: ``serving http://127.0.0.1:8000``.
 
     Args:
@@ -50,8 +50,8 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         LocalProtocolError: If other machines can reach `host` and a bus has neither `authenticate` nor ``insecure=True``, or if
             there are several workers and a bus has no `cluster`, or no NATS server is found for them.
         ImportError: If uvicorn is not installed.
-        SystemExit: If `host` or `port` is invalid, or `host` does not resolve: one line is printed to stderr, and the status is
-            1. If the address is taken, or the lifespan of the application or a bus fails (uvicorn's status 3).
+        SystemExit: With status 1 and one line on stderr if `host` or `port` is invalid, or `host` does not resolve. With
+            uvicorn's status 3 if the address is in use, or the lifespan of the application or of a bus fails.
     """
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):

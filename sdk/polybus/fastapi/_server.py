@@ -1,5 +1,5 @@
-"""uvicorn with graceful shutdown, in one process or several. Only `run` imports this module, so that applications with another
-server do not need uvicorn."""
+"""uvicorn with graceful shutdown, in one process or several. Only `run` imports this module, so that applications that use
+another server do not need uvicorn."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _FRAME: Final = 1024 * 1024
 _LOGS: Final = ("uvicorn.access", "uvicorn.error")
 
 _OPEN: Final = 0o666
-"""uvicorn's mode of a new Unix socket file."""
+"""File mode that uvicorn gives new Unix sockets."""
 _ACCEPTING: Final = 4
-"""Turns of the event loop until a connection that asyncio has accepted has its protocol. Closing earlier would lose it."""
+"""Number of event loop iterations until asyncio has created the protocol of an accepted connection. Closing earlier would lose
+the connection."""
 _LAST_CONNECTIONS: Final = 0.5
-"""Seconds for the first requests of the last connections."""
+"""Seconds to wait for the first request on connections accepted during shutdown."""
 _DEPTH: Final = 20
-"""Maximum nesting of applications to search."""
+"""Maximum depth to which nested applications are searched."""
 
 
 def _masked(record: logging.LogRecord) -> bool:
@@ -51,7 +52,7 @@ def _masked(record: logging.LogRecord) -> bool:
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that lets the buses finish before it closes connections."""
+    """A uvicorn server that drains the buses before it closes connections."""
 
     def __init__(self, drain: float, options: Mapping[str, Any], worker: Worker | None = None) -> None:
         super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
@@ -61,13 +62,13 @@ class DrainingServer(uvicorn.Server):
         self._chosen = frozenset(options)
         self._farewell: anyio.CancelScope | None = None
         self.buses: list[Bus] = []
-        """Buses that were served until the end."""
+        """Buses that were still attached when the server shut down."""
         self.failed: bool = False
         """True if the server stops because a bus has failed."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, with the limits of the buses that the application has started.
+        """Start listening, with the limits of the buses that the application has started.
 
         Raises:
             LocalProtocolError: As for `Attachment.check_host`.
@@ -100,7 +101,8 @@ class DrainingServer(uvicorn.Server):
                 setattr(self.config, name, value)
 
     def _tell(self) -> None:
-        """Print the address like `polybus.run`, so that the parent process learns the port even if it was 0."""
+        """Print the address like `polybus.run`, so that the parent process learns the actual port if the configured port is
+        0."""
         scheme = "https" if self.config.ssl is not None else "http"
         urls = [
             f"{scheme}://{address_of(listening.family, listening.getsockname())}"
@@ -145,10 +147,10 @@ class DrainingServer(uvicorn.Server):
             await asyncio.wait(self._tasks)
 
     async def _stop_listening(self) -> None:
-        """Close the listening sockets, but serve the connections that clients have opened by then.
+        """Close the listening sockets, but serve the connections that clients have already opened.
 
-        The kernel would reset those that are not accepted (uvloop accepts one per turn), and uvicorn would close those without
-        a request.
+        Otherwise the kernel would reset connections that have not been accepted (uvloop accepts one per iteration), and uvicorn
+        would close connections without a request.
         """
         loop = asyncio.get_running_loop()
         listening = [sock.fileno() for server in self.servers for sock in server.sockets] if os.name == "posix" else []
@@ -185,7 +187,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals as uvicorn does, without raising them again: a graceful shutdown has exit status 0."""
+        """Handle signals as uvicorn does, but don't re-raise them, so that a graceful shutdown has exit status 0."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -206,7 +208,8 @@ def _accepted(descriptor: int) -> Iterator[socket.socket]:
 
 
 def patience(config: uvicorn.Config, drain: float) -> float:
-    """Seconds for a graceful shutdown: the drain, uvicorn's own wait, and as long as the drain for the lifespan."""
+    """Return the seconds for a graceful shutdown, which consist of the drain, uvicorn's own timeout, and another drain period
+    for the lifespan."""
     return 2 * drain + max(drain, config.timeout_graceful_shutdown or 0)
 
 
@@ -254,7 +257,8 @@ class ServedApplication:
 
 
 def _bind_unix(path: str) -> socket.socket:
-    """Bind with uvicorn's permissions: an existing socket keeps its own, a new one is open to all users."""
+    """Bind with the permissions that uvicorn uses: those of an existing socket are kept, and a new socket is open to all
+    users."""
     mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else _OPEN
     sock = bind_unix(path)
     os.chmod(path, mode)

@@ -96,7 +96,7 @@ class Bus(BlockingBus):
     """A `polybus.Bus` that runs in a background thread: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
 
     Register handlers on the `polybus.Bus`; `def` handlers run in worker threads. Leaving the block drains the bus. Without
-    ``with``, call `open` and `close`. A bus that is still open when the interpreter exits is closed then.
+    ``with``, call `open` and `close`. If the bus is still open when the interpreter exits, it is closed automatically.
 
     Args:
         bus: Bus to run. By default a new one is created.
@@ -155,7 +155,7 @@ class Bus(BlockingBus):
     def close(self) -> None:
         """Drain and stop the bus. You can call this more than once, and from any thread.
 
-        In a `def` handler of this bus, it returns at once and the bus stops later, because the drain waits for the handler.
+        A call from a `def` handler of this bus returns at once. The bus stops later, because the drain waits for the handler.
         """
         if parts_of(self._original).life.is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
@@ -229,7 +229,7 @@ def cluster(
 
     Args:
         target: Engine and name of the cluster, as for `polybus.Cluster`. ``auto`` reads ``POLYBUS_CLUSTER``.
-        limits: Sizes and times.
+        limits: Limits of the bus.
         backend: Event loop in the background, ``asyncio`` or ``trio``.
 
     Raises:

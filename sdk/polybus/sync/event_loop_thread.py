@@ -1,4 +1,5 @@
-"""Event loops for threads: a bus's own loop in a thread, another bus's loop, and the loop that called a `def` handler."""
+"""Runs blocking calls on an event loop: the bus's own loop in a thread, the loop of an outer bus, or the loop that called a
+`def` handler."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def check_not_on_loop(thread: int = 0) -> None:
-    """Raise an error in a thread whose event loop runs a bus: waiting would block that bus, or the awaited work itself."""
+    """Raise `LocalProtocolError` if this thread's event loop runs a bus. Waiting would block that bus, or the awaited work
+    itself."""
     if threading.get_ident() == thread:
         raise LocalProtocolError(
             "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
@@ -37,7 +39,8 @@ def check_not_on_loop(thread: int = 0) -> None:
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-    """Run a coroutine function without letting a hook end the event loop by an exception that ends programs."""
+    """Run a coroutine function. If a hook raises `SystemExit` or `GeneratorExit`, convert it so that the event loop keeps
+    running."""
     try:
         return await function(*args)
     except (SystemExit, GeneratorExit) as error:
@@ -45,10 +48,10 @@ async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, .
 
 
 class HandlerLoop:
-    """Runs functions on the loop that called a `def` handler, also for threads that the handler starts.
+    """Runs functions on the loop that called a `def` handler, even from threads that the handler starts.
 
     Args:
-        threads: Threads of the call; None for an endpoint, which runs in a thread of its server.
+        threads: Threads of the call, or None for an endpoint, because the web server provides the thread.
     """
 
     def __init__(self, threads: CallThreads | None = None) -> None:
@@ -81,8 +84,8 @@ class HandlerLoop:
 class EventLoopThread:
     """Runs coroutine functions for other threads until it is stopped.
 
-    Not `anyio.from_thread.start_blocking_portal`: the garbage collector of a forked child would close its generator, and wait
-    for a thread that the child does not have.
+    This doesn't use `anyio.from_thread.start_blocking_portal`, because a forked child would garbage-collect its generator and
+    then wait for a thread that exists only in the parent.
     """
 
     def __init__(self, backend: str) -> None:
@@ -146,10 +149,10 @@ class EventLoopThread:
             raise
 
     def _sleep_at_exit(self) -> None:
-        """Put a daemon thread back to sleep that the exiting interpreter has woken up.
+        """Put a daemon thread that the exiting interpreter has woken up back to sleep until the process ends.
 
-        It ends with the interpreter; a traceback printed in between may abort CPython. Locks of its caller stay locked. The
-        thread of a handler continues, because the bus waits for it.
+        A traceback printed during the exit may abort CPython. The caller's locks stay locked. A handler's thread continues,
+        because the bus waits for it.
         """
         if self.exits and threading.current_thread().daemon and current_call.get(None) is None:
             threading.Event().wait()
@@ -170,7 +173,7 @@ class EventLoopThread:
                 self._starting.discard(turn)
 
     def stop(self, *, cancel: bool = False) -> None:
-        """Let running functions finish, or cancel them; then end the loop and its thread."""
+        """Let running functions finish, or cancel them, and then stop the loop and its thread."""
         if self._stopped:
             return
         self._stopped = True
@@ -186,7 +189,8 @@ class EventLoopThread:
 
 
 class _InterruptibleWork:
-    """A call that can be cancelled from the first moment: Ctrl-C may arrive before the loop has created its future."""
+    """A call that can be cancelled at any time, because Ctrl-C may arrive before the loop has created the future of the
+    call."""
 
     __slots__ = ("_function", "_scope", "_unwanted")
 
@@ -207,13 +211,14 @@ class _InterruptibleWork:
                 self._scope = None
 
     def unwanted(self) -> anyio.CancelScope | None:
-        """Mark the call as abandoned. Returns the scope to cancel if it runs."""
+        """Mark the call as abandoned. Returns the scope to cancel if the call is already running."""
         self._unwanted = True
         return self._scope
 
 
 class OwnedBus:
-    """An open bus. It is ended when the interpreter exits at the latest, so it has no reference to the `Bus` above."""
+    """An open bus with its own loop and thread. It is closed when the interpreter exits, if not earlier, so it does not refer
+    to the blocking `Bus`."""
 
     def __init__(self, bus: Bus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
         self._bus = bus
@@ -236,7 +241,8 @@ class OwnedBus:
         self.end()
 
     def end(self, *error: Any) -> None:
-        """Leave the bus, then end its loop and thread. A fork has neither, so only the object ends there."""
+        """Close the bus, then stop its loop and thread. A forked process has neither, so there the object is only marked as
+        closed."""
         with self._ending:
             if self.over:
                 return
@@ -261,7 +267,8 @@ class OwnedBus:
 
 
 class BorrowedLoop:
-    """A bus on the event loop of another: a bus inside a tunnel ends before the outer one."""
+    """An open bus on the event loop of another bus. A bus inside a tunnel uses it, because such a bus closes before the outer
+    bus."""
 
     forked: bool = False
 
@@ -276,10 +283,10 @@ class BorrowedLoop:
         return self._run(function, *args)
 
     def check_process(self) -> None:
-        """The outer bus checks at each use."""
+        """Do nothing. The outer bus checks the process on each call."""
 
     def end(self, *error: Any) -> None:
-        """Leave the bus. The loop continues; if it has ended, so has the bus."""
+        """Close the bus but not the loop. If the loop has already stopped, the bus is already closed."""
         if not self.over:
             self.over = True
             with suppress(LocalProtocolError):

@@ -1,4 +1,4 @@
-"""Blocking iterators over subscriptions, streams, channels and events, and blocking context managers."""
+"""Blocking iterators for subscriptions, streams, channels and events, and blocking context managers."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
             self._run(self._opening.__aexit__, kind, error, trace)
 
     def send(self, item: Sends) -> None:
-        """Send an item, waiting while the other side has no room for it.
+        """Send an item. If the other side's queue is full, wait until it has room.
 
         Raises:
             BusError: As for `Channel.send`.
@@ -177,7 +177,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
 
 @frozen
 class BlockingTunnel:
-    """Result of `tunnel` for threads, a target for `polybus.sync.connect`, which uses the event loop of the outer bus."""
+    """Result of the blocking `tunnel`. Pass it to `polybus.sync.connect`, which then uses the event loop of the outer bus."""
 
     connector: Connector
     run: Run
@@ -185,7 +185,7 @@ class BlockingTunnel:
 
 @blocking_entered_first("with bus.serve(url) as listener:`, `with bus.connect(url) as peer:")
 class BlockingBlock(Generic[T]):
-    """A ``with`` block that enters an asynchronous one and yields the blocking twin of its value."""
+    """A context manager that enters an asynchronous one and returns the blocking twin of its value."""
 
     def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any], twin: Callable[[Any], T]) -> None:
         self._run = run

@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 
 def blocking(given: Any, run: Run) -> Any:
-    """Replace peers, and other objects that have asynchronous methods, with their twins."""
+    """Return the blocking twin of a peer or another object with asynchronous methods. Other objects are returned unchanged."""
     if isinstance(given, list):
         return [blocking(one, run) for one in given]
     if isinstance(given, Survey):
@@ -31,7 +31,7 @@ def blocking(given: Any, run: Run) -> Any:
 
 
 def asynchronous(to: Any) -> Any:
-    """Replace twins with the originals that asynchronous methods expect. Other addresses are left unchanged."""
+    """Return the originals of twins, which asynchronous methods expect. Other addresses are returned unchanged."""
     if isinstance(to, Twin):
         return to._original
     return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) and not isinstance(to, str) else to
@@ -39,10 +39,10 @@ def asynchronous(to: Any) -> Any:
 
 @frozen
 class Way:
-    """A way to block.
+    """A rule for the blocking twin of a method.
 
     Attributes:
-        annotation: Return type of the twin's method, in which ``{0}`` stands for the argument of the original type.
+        annotation: Return type of the twin's method. ``{0}`` is replaced by the type argument of the original.
         block: Calls the method and returns the twin's result.
     """
 
@@ -62,13 +62,13 @@ WAYS: Final = {
     "Subscription": Way("BlockingSubscription[{0}]", lambda run, verb: BlockingSubscription(verb(), run)),
     "User": Way("BlockingUser", lambda run, verb: blocking(verb(), run)),
 }
-"""Ways to block by return type. Methods with other return types are called or awaited on the event loop."""
+"""Rules by return type. Methods with other return types are called or awaited on the event loop."""
 _CALL: Final = Way("{whole}", lambda run, verb: blocking(run(called, verb), run))
 _AWAIT: Final = Way("{whole}", lambda run, verb: blocking(run(verb), run))
 
 
 def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
-    """Return the way to block for a method with this annotation, and the annotation of the twin's method."""
+    """Return the rule for a method with this return annotation, and the return annotation of the twin's method."""
     kind, _, about = returns.removesuffix("]").partition("[")
     way = WAYS.get(kind, _AWAIT if is_async else _CALL)
     shown = re.sub(r"\b(Peer|RemotePeer|Listener)\b", r"Blocking\1", way.annotation.format(about, whole=returns))
@@ -102,7 +102,8 @@ def said(name: str, text: str | None) -> str | None:
 
 
 def _attribute(kind: type, name: str) -> property:
-    """Return a property for an attribute or a property of the original. A list is created on the event loop."""
+    """Create a property for an attribute or property of the original. Properties that return a list are read on the event
+    loop."""
     original = inspect.getattr_static(kind, name, None)
     if not isinstance(original, property):
         words = re.search(rf"^ *{name}: (.+)$", kind.__doc__ or "", re.M)
