@@ -2,7 +2,7 @@
 
 `attach` serves a bus and runs it with the application. `BusDep` injects the bus into endpoints. `run` serves the application so
 that a SIGTERM does not lose any answers. `metrics_endpoint` is for Prometheus, `readiness_endpoint` for load balancers.
-`BusDep` requires FastAPI, and everything else also works with Starlette alone.
+`BusDep` requires FastAPI. Everything else also works with plain Starlette.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Interfaces for third-party protocols and transports.
 
 They are `typing.Protocol` classes, so plugins don't need to inherit from them. Register a plugin as an entry point in the group
-``polybus.protocols`` or ``polybus.transports``; the entry point's name is the word used in URLs.
+``polybus.protocols`` or ``polybus.transports``. The name of the entry point is the plugin's name in URLs.
 
 A **codec** converts between frames and messages. It has no role, state or clock, so recorded traffic, relays and the command
 line can use it without a connection. A **session** wraps a codec and implements a single connection: the handshake, requests

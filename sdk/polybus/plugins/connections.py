@@ -62,7 +62,7 @@ class Pace:
 
 
 def write_stalled(seconds: float, backlog: int) -> Closed:
-    """Return the end of a connection whose peer has accepted no data for `seconds`, with `backlog` bytes still unsent."""
+    """Return the `Closed` for a connection that has not accepted any data for `seconds`, with `backlog` bytes still unsent."""
     text = f"write stalled: the peer accepted no data for {seconds:g} s, {backlog} bytes are waiting"
     return Closed(1006, text, stalled=True)
 

@@ -37,25 +37,25 @@ class Extension:
         return False
 
     async def begin(self) -> None:
-        """Called when the bus starts to accept requests, also again after a drain."""
+        """Called when the bus starts to accept requests, including after a drain."""
 
     def withdraw(self) -> None:
-        """Called when a drain begins: don't accept new work."""
+        """Stop accepting new work. Called when a drain begins."""
 
     def last_turn(self) -> None:
         """Called when all requests are answered, just before the links are closed in the same event loop iteration."""
 
     async def finish(self, until: float) -> None:
-        """Called when the links are closed: finish the remaining work before the time `until`."""
+        """Finish the remaining work before the time `until`. Called when the links are closed."""
 
     def give_back(self) -> None:
-        """Called when the bus closes: abandon unfinished work."""
+        """Abandon unfinished work. Called when the bus closes."""
 
     def clear(self) -> None:
-        """Called after the bus has exited: clear all state."""
+        """Clear all state. Called after the bus has exited."""
 
     def why_not_ready(self) -> str:
-        """Return the reason why a load balancer shouldn't send traffic now; empty if ready."""
+        """Return the reason why a load balancer shouldn't send traffic now, or an empty string if the bus is ready."""
         return ""
 
     def link_up(self, link: Any) -> None:
@@ -81,7 +81,7 @@ class Extension:
 
 
 class LinkReader(Protocol):
-    """Handles messages with an address in `Message.peer`, from a session between the nodes of a mesh."""
+    """Handles messages and events from a session between the nodes of a mesh. `Message.peer` is the address of a message."""
 
     def named(self, node: str) -> None:
         """Called when a new connection gives this bus another node name."""
@@ -103,7 +103,7 @@ class Mesh(Protocol):
 
     @property
     def peer(self) -> Any:
-        """Peer of the link, which stands for all other buses; None before the first connect."""
+        """Peer of the link, which represents all other buses. None before the first connect."""
         ...
 
     @property
@@ -131,7 +131,8 @@ class Mesh(Protocol):
         ...
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return the name of this bus, and the metrics of the others on this machine by name, None if they don't answer."""
+        """Return the name of this bus, and the metrics of the other buses on this machine by name. They are None for a bus that
+        doesn't answer."""
         ...
 
 
@@ -147,7 +148,7 @@ class Reading(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for storing the position; empty if it isn't stored."""
+        """Name under which the position is stored, or an empty string if it isn't stored."""
         ...
 
     @property
@@ -216,14 +217,14 @@ class Storage(Protocol):
         """Check that each durable handler has a store.
 
         Raises:
-            LocalProtocolError: If one doesn't.
+            LocalProtocolError: If a handler has no store.
         """
 
     async def attach(self, link: Any) -> None:
         """Let durable handlers without a store read from the store behind a new link."""
 
     async def subscribe(self, subscription: Any, reading: Any) -> None:
-        """Pass stored publications to a subscription as its `Reading` says, until `unsubscribe`."""
+        """Pass stored publications to a subscription according to its `Reading`, until `unsubscribe` is called."""
 
     def unsubscribe(self, subscription: Any) -> None:
         """Stop passing publications to a subscription. Unknown subscriptions are ignored."""
@@ -233,7 +234,7 @@ class Storage(Protocol):
 
         Args:
             subject: Subject of the publication.
-            peers: Recipients; None for all.
+            peers: Recipients, or None for all peers.
             id: Id for deduplication.
             kept: True if the mesh stores the subject.
         """
@@ -241,7 +242,7 @@ class Storage(Protocol):
 
 
 class Resumption(Protocol):
-    """Lets clients resume their session at another bus, including the publications sent while they reconnect."""
+    """Lets clients resume their sessions on another bus without losing the publications sent while they reconnect."""
 
     def token(self, peer: Any) -> str | None:
         """Return the token for resuming a client's session, or None if its publications won't be kept."""
@@ -286,7 +287,7 @@ class Recorder(Protocol):
         """Reserve the recorder for a single use.
 
         Raises:
-            LocalProtocolError: If it was used before.
+            LocalProtocolError: If the recorder has been used before.
         """
 
     def open(self) -> None:

@@ -3,9 +3,9 @@
 A plugin provides a feature by defining an attribute or method with that name. It doesn't need to inherit from or declare
 anything.
 
-Fabrics are one such feature. A fabric is a network that delivers each message by its key to all interested nodes, and its nodes
-cannot be told apart. A transport for a fabric defines `TransportFeatures.hear`, which the protocol's `Fabric` passes to its
-sessions so that they can choose which keys to receive.
+Fabrics are one such feature. A fabric is a network that delivers each message by its key to all interested nodes. Nodes cannot
+be distinguished from each other. A transport for a fabric defines `TransportFeatures.hear`, which the protocol's `Fabric`
+passes to its sessions so that they can choose which keys to receive.
 """
 
 from __future__ import annotations
@@ -110,16 +110,16 @@ class TransportFeatures(_Features, frozen=True, kw_only=True):
     initiates: bool = True
     """False if this side can only answer. Starting requests or publications then raises `Unsupported`."""
     admitted: bool = True
-    """False if the server hasn't admitted the client yet and won't report when it does. With a protocol that has no handshake
-    either, the first connect then waits briefly for a rejection."""
+    """False if the server hasn't admitted the client yet and won't report when it does. If the protocol has no handshake, the
+    first connect then waits briefly for a rejection."""
     framed: Callable[[bytes], bytes | None] | None = None
-    """``framed(frame)`` returns a frame as it is written, so that fan-out prepares it once for all connections. It returns None
-    if this connection writes frames differently."""
+    """``framed(frame)`` returns the bytes to write for a frame, so that fan-out prepares them once for all connections. It
+    returns None if this connection writes frames differently."""
     send_framed: Callable[[bytes, int], None] | None = None
     """``send_framed(data, turn)`` sends the result of `framed`. `turn` counts event loop iterations, so that the first write of
     an iteration can be flushed immediately."""
     send_alone: Callable[[bytes], None] | None = None
-    """``send_alone(frame)`` sends and flushes a frame that no other follows in this event loop iteration."""
+    """``send_alone(frame)`` sends a frame that is the last in this event loop iteration, and flushes it."""
     keep_short: Callable[[], None] = _nothing
     """Called before ``start`` if the protocol has priorities. The transport should then keep socket buffers small, because
     urgent messages cannot overtake others there."""
@@ -205,7 +205,7 @@ class SessionMoves(Protocol):
     def retire(self) -> Frames:
         """Withdraw all subscriptions, because the other connection has them now.
 
-        Messages that are already on the way are delivered. The session returns `CloseWanted` after the last answer.
+        Messages in transit are still delivered. The session returns `CloseWanted` after the last answer.
         """
         ...
 
@@ -265,16 +265,17 @@ class ProtocolFeatures(_Features, frozen=True, kw_only=True):
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
     """``user_options(user, password)`` converts a URL's user and password to options, for transports that cannot send them."""
     files: Mapping[str, str] = _NOTHING
-    """Paths of files that are read again before each connection, such as keys that are rotated, with a description of each. The
-    bus reads them and calls `with_files`."""
+    """Paths of files to read before each connection, such as rotated keys, with a description of each file. The bus reads them
+    and calls `with_files`."""
     with_files: Callable[[Mapping[str, str]], ProtocolAdapter] | None = None
     """``with_files(texts)`` returns the adapter for one connection, given the content of each path. It raises `ValueError` for
-    an invalid file. Reconnecting goes on while files are unreadable or the server rejects their contents."""
+    an invalid file. The link keeps reconnecting while files are unreadable or the server rejects their contents."""
     default_port: int | None = None
     """Default port for ``tcp`` and ``tls``. WebSockets and HTTP use 80 and 443."""
     spellings: Callable[[str | int], tuple[str, ...]] | None = None
     """``spellings(subject)`` returns other names of a local publication: the address for a name, or the name for an address."""
     unhandled: str | None = None
-    """A subject without a handler, for `polybus doctor`, if not every name is a valid subject."""
+    """A valid subject without a handler, for `polybus doctor`. Set this if the protocol doesn't accept every name as a
+    subject."""
     inspect_options: Mapping[str, str] | None = None
     """Options for inspecting frames; see `Dissector`."""

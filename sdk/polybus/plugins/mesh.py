@@ -1,7 +1,7 @@
 """Addresses and events of sessions between the nodes of a mesh.
 
-Such a session has a single peer, which stands for all nodes. `Message.peer` of an incoming message is its address: one of the
-``To...`` classes, or None if any node may handle the message. Outgoing messages have the address in ``to`` of their
+Such a session has a single peer, which represents all nodes. The address of an incoming message is in `Message.peer`. It is an
+instance of a ``To...`` class, or None if any node may handle the message. Outgoing messages have the address in ``to`` of their
 `attributes`.
 """
 
@@ -58,7 +58,7 @@ class NodeJoined(Struct, frozen=True, weakref=True):
     """A node announced itself, or answered this node's announcement.
 
     Attributes:
-        node: Name of the node, new for each of its connections.
+        node: Name of the node, which changes with each connection.
         facts: Description of the node, with a permanent id in ``bus`` and a human-readable ``name``.
     """
 

@@ -53,7 +53,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 _FIXED: Final = {1: 8, 5: 4}
 _LARGEST_NUMBER: Final = 2**29 - 1
 MOST_FIELDS: Final = 4096
-"""Maximum number of fields in a message. Valid ones have a few, and each takes up more memory than a hundred bytes of body."""
+"""Maximum number of fields in a message. Valid messages have only a few, and a field takes up more memory than 100 bytes of a
+body."""
 
 
 def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | bytes]]:
@@ -93,8 +94,8 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
 def walk_fields(frame: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int | bytes, int | None, str]]:
     """Yield the fields of arbitrary bytes, for display.
 
-    Each is a tuple of start, end, field number (0 if invalid), value, start of a length-delimited value or None, and error. If
-    the bytes are invalid or truncated, the last field has the error.
+    Each field is a tuple of start, end, field number (0 if invalid), value, start of a length-delimited value or None, and
+    error. If the bytes are invalid or truncated, the last field contains the error.
     """
     while at < end:
         start = at

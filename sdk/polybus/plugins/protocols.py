@@ -57,7 +57,7 @@ class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     built_in: bool = False
     """True if the protocol itself defines the extensions, so the bus doesn't need to find out whether the peer runs polybus."""
     announce: Literal["client", "both"] = "client"
-    """Side that announces its subscriptions: ``client`` for the one that opened the link, or both."""
+    """Side that announces its subscriptions: ``client`` for the side that opened the link, or ``both``."""
     handlers: bool = False
     """True if peers send requests only for announced subjects. The bus then announces handlers like subscriptions."""
     groups: bool = False
@@ -143,7 +143,7 @@ class Ready(Struct, frozen=True, weakref=True):
 
 
 class PeerOpened(Struct, frozen=True, weakref=True):
-    """A peer appeared on a connection that carries many. Sent only after `Ready`.
+    """A peer appeared on a connection that carries many peers. Sent only after `Ready`.
 
     The bus then authenticates the peer, with `params` in the handshake.
 
@@ -157,7 +157,7 @@ class PeerOpened(Struct, frozen=True, weakref=True):
 
 
 class PeerClosed(Struct, frozen=True, weakref=True):
-    """A peer left a connection that carries many."""
+    """A peer left a connection that carries many peers."""
 
     key: Any
     reason: str = ""
@@ -267,8 +267,8 @@ class Session(Protocol):
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
         """Return a key and the frames for a message. For requests and opens, the key identifies answers; otherwise it is None.
 
-        Responses, errors, cancels, items, credits and ends have in `Message.id` either the id of the peer's request or open, or
-        the key that `send` returned for this side's.
+        For responses, errors, cancels, items, credits and ends, `Message.id` is the id of the peer's request or open, or the
+        key that `send` returned for a request or open from this side.
 
         Keys are hashable and differ from all ids of the peer. They must never be reused, even if ids on the wire are, because
         the bus may cancel a request by its key after `forget`. Don't modify the message: it may be sent to other peers as well.
@@ -403,7 +403,7 @@ class Dissector(Protocol):
     """
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Return the fields of a frame in order, or none for formats without fields, such as JSON.
+        """Return the fields of a frame in order, or an empty sequence for formats without fields, such as JSON.
 
         Never raises. For an invalid or truncated frame, the note of the last field describes the error.
         """

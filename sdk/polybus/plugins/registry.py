@@ -1,4 +1,5 @@
-"""Parses URLs, ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and finds the plugins that they name."""
+"""Parses URLs of the form ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and finds the plugins that they
+name."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
 _WITHOUT_PORTS = frozenset({"tcp", "tls"})
 """Transports without a default port of their own. The protocol may define one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
-"""Transports with headers, where credentials belong instead of the URL."""
+"""Transports with headers. Credentials belong in these headers rather than in the URL."""
 _WITHOUT_HOSTS = frozenset({"unix", "memory"})
 _BRACKETS = "write an IPv6 address in brackets, for example [::1]:8000"
 
@@ -109,7 +110,7 @@ def resolve_url(
     Args:
         url: ``<protocol>+<transport>://<address>``
         protocol: Overrides the protocol in the URL, for example with an adapter that has options of its own.
-        serves: True if the URL is for listening, so that it cannot have such parameters.
+        serves: True if the URL is for listening. Such a URL cannot have parameters for the server.
 
     Raises:
         ValueError: If the URL is malformed, the protocol or transport is not installed, or an option is not known.
@@ -182,7 +183,8 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
-    """Return a protocol's `option_names`, which default to its attrs fields. None means that it accepts all parameters."""
+    """Return a protocol's `option_names`, which default to its attrs fields. None means that the protocol accepts all
+    parameters."""
     kind: Any = _load("protocols", protocol) if isinstance(protocol, str) else type(protocol)
     names = ProtocolFeatures.of(kind).option_names
     return tuple(fields_dict(kind)) if names is None and has(kind) else names
@@ -199,7 +201,7 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
 
     Raises:
         TypeError: If `protocol` is neither a name nor a protocol object.
-        ValueError: If the protocol is not installed, an option is not known, or a protocol object is given with options.
+        ValueError: If the protocol is not installed, an option is not known, or options are passed with a protocol object.
     """
     if not isinstance(protocol, str):
         if options:
@@ -211,7 +213,7 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
 
 
 def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
-    """Return an adapter for inspecting frames. Options that you don't pass are as tolerant as possible.
+    """Return an adapter for inspecting frames. Options that you don't pass default to the most tolerant values.
 
     Raises:
         ValueError: If the protocol is not installed, or an option is not known.
@@ -249,9 +251,9 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
 
 
 def make_extension(name: str, *parts: Any) -> Any:
-    """Create the extension with a name from parts of the bus: a `Mesh` for ``mesh``, a `Storage` for ``storage``.
+    """Create an extension from parts of the bus. The name ``mesh`` creates a `Mesh`, and ``storage`` creates a `Storage`.
 
-    ``reading`` creates the `Reading` of a subscription instead.
+    With the name ``reading``, this function creates the `Reading` of a subscription instead.
     """
     return _load("extensions", name)(*parts)
 
@@ -328,7 +330,7 @@ def resolve_target(
 
     Raises:
         TypeError: If the target is neither a URL nor a transport object.
-        ValueError: If the URL is malformed or names something unknown, or `protocol` is missing.
+        ValueError: If the URL is malformed or has an unknown protocol, transport or option, or `protocol` is missing.
     """
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
@@ -366,7 +368,7 @@ def has_tls(url: str) -> bool:
 
 
 def with_tls(urls: Iterable[str]) -> list[str]:
-    """Return the URLs that use TLS or, if none does, all of them, so that one rejects the TLS context."""
+    """Return the URLs that use TLS. If there are none, return all URLs, so that one of them rejects the TLS context."""
     all_of_them = list(urls)
     return [url for url in all_of_them if has_tls(url)] or all_of_them
 
@@ -375,7 +377,7 @@ def check_serves(serves: object) -> tuple[str | int, ...]:
     """Check the ``serves=`` argument, and return its patterns.
 
     Raises:
-        TypeError: If it is neither a pattern nor an iterable of patterns.
+        TypeError: If `serves` is neither a pattern nor an iterable of patterns.
         LocalProtocolError: If a pattern is invalid.
     """
     if isinstance(serves, (str, int)):

@@ -41,8 +41,8 @@ class FrameCutter(Protocol):
 
     @property
     def broken(self) -> RemoteProtocolError | None:
-        """Set once the input violates the framing. The cutter then returns no more frames, and polybus closes the connection
-        with the error's `close_code`."""
+        """The error, once the input has violated the framing, otherwise None. After an error the cutter returns no more frames,
+        and polybus closes the connection with the error's `close_code`."""
         ...
 
     def feed(self, data: bytes) -> Sequence[bytes]:
@@ -111,7 +111,7 @@ class Receiver(Protocol):
         """Handle the end of the connection. This is the last callback, and nothing more can be sent."""
 
     def pause_writing(self) -> None:
-        """Stop sending until `resume_writing` is called, because the peer is slow. Frames sent anyway are queued."""
+        """Stop sending until `resume_writing` is called, because the peer is slow. Frames sent in the meantime are queued."""
 
     def resume_writing(self) -> None:
         """Start sending again."""
@@ -120,8 +120,8 @@ class Receiver(Protocol):
 class Transport(Protocol):
     """An established connection that carries whole frames.
 
-    The bus passes frame objects through unchanged in both directions, so a session and a transport that are made for each other
-    can use a subclass of ``bytes``, for example to tag a frame and its answer with their exchange.
+    The bus passes frame objects through unchanged in both directions, so a session and a transport that are designed for each
+    other can use a subclass of ``bytes``, for example to tag a request and its answer.
 
     Optional features are listed in `TransportFeatures`.
     """
@@ -358,8 +358,8 @@ class ListenOptions(Struct, frozen=True, weakref=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     private: bool = False
-    """Clients aren't authenticated, so the listener must reject connections from other machines. It does so if it knows the
-    local or remote address of a connection."""
+    """True if clients aren't authenticated. The listener must then reject connections from other machines if it knows the local
+    or remote address of a connection."""
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports such as HTTP that depend on it."""
     framing: Framing | None = None

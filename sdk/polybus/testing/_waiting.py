@@ -1,4 +1,4 @@
-"""Waiting for conditions that have no event, with failures that explain themselves."""
+"""Waits for conditions that have no event. Error messages show the condition and its variables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _brief.maxdict = _brief.maxlist = _brief.maxset = 40
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until a function or coroutine function returns a true value. Until then, assertions in it may fail.
+    """Wait until a function or coroutine function returns a true value. Until then, assertions in the function may fail.
 
     Raises:
-        AssertionError: If the time is over. The text shows the source of the condition, its variables and its last failure.
+        AssertionError: If the time runs out. The text shows the source of the condition, its variables and its last failure.
     """
     failure: AssertionError | None = None
     pause = 0.001
@@ -50,9 +50,9 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
 
 
 async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
-    """Call `ask` with a time-out for its request, let the request expire while its handler runs, and return the error.
+    """Call `ask` with a timeout for its request, let the request expire while its handler runs, and return the error.
 
-    On a slow machine the request may expire before the handler runs; then the time-out is quadrupled.
+    On a slow machine the request may expire before the handler runs. It is then repeated with four times the timeout.
 
     Raises:
         AssertionError: If the request succeeds.

@@ -1,9 +1,9 @@
-"""Windows and frames of a browser, and the handshake of ``polybus-frames.js`` between them, in one process without a browser.
+"""Simulates windows and frames of a browser, and the handshake of ``polybus-frames.js`` between them, in a single process.
 
 The handshake produces ports of `polybus.transports.postmessage`. The frame starts it by posting a hello with a fresh nonce to
-its host, repeatedly, until a port arrives. The host answers only its own frame with the one expected origin, and each nonce
-once, with an increasing epoch. A port counts only once the frame confirms it, because a hello may be late and its page gone.
-From then on only the port is used.
+its host, repeatedly, until a port arrives. The host answers only hellos from its own frame with the expected origin, and each
+nonce only once, with an increasing epoch. It uses a port only after the frame has confirmed it, because a hello may arrive
+late, when its page no longer exists. From then on all messages go through the port.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from ..transports.postmessage.channel import later, tell, transferring
 from ..transports.postmessage.connection import VERSION, bye
 
 OPAQUE: Final = "null"
-"""Origin of sandboxed pages and files. It differs from every origin, even from itself."""
+"""Origin of sandboxed pages and files. It is not equal to any origin, not even to itself."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str | None:
-    """Return the origin of a URL: scheme, host in lower case, and the port unless it is the default. `None` without one."""
+    """Return the origin of a URL: scheme, host in lower case, and the port unless it is the default. `None` if the URL has no
+    origin."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
@@ -47,7 +48,7 @@ def origin_of(url: str) -> str | None:
 
 
 def check_origin(origin: str) -> None:
-    """Raise `ValueError` unless `origin` is exactly one origin as browsers write it, not empty and without wildcards."""
+    """Raise `ValueError` unless `origin` is a single origin in the form that browsers use, without wildcards."""
     exact = None if "*" in origin else origin_of(origin)
     if origin != OPAQUE and (exact != origin or exact == OPAQUE):
         hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""
@@ -80,7 +81,7 @@ class WindowProxy:
     def post_message(
         self, data: Any, target_origin: str, transfer: Iterable[InMemoryPort | ArrayBuffer] = (), *, source: Window
     ) -> None:
-        """Post a message to the current page. It is lost if the page has another origin, or is gone when it arrives.
+        """Post a message to the current page. It is lost if the page has another origin or no longer exists when it arrives.
 
         Args:
             data: A value that can be cloned.
@@ -118,7 +119,7 @@ class WindowProxy:
 
 
 class _Lane:
-    """Messages from one window to another, in order, each in its own iteration of the event loop."""
+    """Delivers messages from one window to another in order, each in its own event loop iteration."""
 
     def __init__(self, shuffle: Random | None) -> None:
         self._soon = later(shuffle)
@@ -137,7 +138,7 @@ class _Lane:
 
 
 class Window:
-    """A page as its own code sees it. It ends, with its listeners and ports, when another page is loaded in its place.
+    """A page as its own code sees it. When another page is loaded in its place, its listeners are removed and its ports closed.
 
     Args:
         origin: Origin such as ``https://example.org``, or ``"null"`` for an opaque one.
@@ -147,7 +148,7 @@ class Window:
             iterations. As in browsers, messages stay in order between two windows and on a port.
 
     Raises:
-        ValueError: If `origin` is not one as browsers write it.
+        ValueError: If `origin` is not in the form that browsers use.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Window:
         self._hiding.append(callback)
 
     def own(self, *ports: InMemoryPort) -> None:
-        """Make ports belong to this page, like received ones, so that they end with it."""
+        """Make ports belong to this page, like received ports, so that they are closed with the page."""
         # Drop closed ports, since a page may get many.
         self._ports = [port for port in self._ports if not port.closed]
         self._ports.extend(ports)
@@ -240,14 +241,16 @@ class Frame:
 
     @property
     def content_window(self) -> WindowProxy | None:
-        """The frame's contents, or `None` while it is removed. A frame that is put back has a new one, so don't keep it."""
+        """The frame's contents, or `None` while it is removed. A frame that is put back has a new window, so don't keep the old
+        one."""
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:
-        """Load a page: create its window in a later iteration, and call `program` with it. Messages posted before are lost.
+        """Load a page. Its window is created in a later iteration and passed to `program`. Messages posted before then are
+        lost.
 
         Raises:
-            ValueError: If `origin` is not one as browsers write it.
+            ValueError: If `origin` is not in the form that browsers use.
         """
         check_origin(origin)
         self._page = (origin, program)
@@ -308,7 +311,7 @@ INTERVAL: Final = 0.05
 _REMEMBERED: Final = 16
 """Number of answered nonces to remember per frame, so that a late copy doesn't open another port."""
 _OFFERED: Final = 4
-"""Number of ports that may be offered to a frame without being taken."""
+"""Number of ports that may be offered to a frame without being accepted."""
 
 
 @frozen
@@ -324,7 +327,7 @@ class StrangeHello:
 class ServedFrame:
     """The ports of a frame, one for each page loaded into it, as an async iterator for `PortTransport`.
 
-    A new port replaces one that has not been taken.
+    A new port replaces the previous port, which is then closed.
     """
 
     _frame: Frame
@@ -399,7 +402,7 @@ class ServedFrame:
             self._offer(window, nonce)
 
     def _offer(self, window: WindowProxy, nonce: str) -> None:
-        """Offer a port. It counts only when a page takes it, because a hello may be late and its page gone."""
+        """Offer a port, which is not used until a page accepts it. A hello may arrive late, when its page no longer exists."""
         self._nonces.append(nonce)
         self.epoch += 1
         self._withdraw(self.epoch - _OFFERED)
@@ -461,7 +464,7 @@ def serve_frame(
         on_reject: Called for each hello that is not answered.
 
     Raises:
-        ValueError: If `origin` is empty, a wildcard, or not as browsers write it.
+        ValueError: If `origin` is empty, a wildcard, or not in the form that browsers use.
     """
     check_origin(origin)
     return ServedFrame(frame, origin, on_port, on_reject)
@@ -529,7 +532,8 @@ def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
 
 
 def _any_if_opaque(origin: str) -> str:
-    """Return the target ``*`` for an opaque origin, which cannot be named. The nonce identifies the receiver."""
+    """Return the target origin, or ``*`` for an opaque origin, which cannot be a target. The nonce then identifies the
+    receiver."""
     return "*" if origin == "null" else origin
 
 

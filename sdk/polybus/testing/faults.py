@@ -1,4 +1,4 @@
-"""Unreliable connections, reproducible by seed: lost, duplicated and late frames, and cuts."""
+"""Simulates unreliable connections, on which frames are lost, duplicated or delayed. Faults are reproducible by seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _share = [ge(0.0), le(1.0)]
 
 @frozen(kw_only=True)
 class Faults:
-    """Faults of a connection, counted in frames of both directions. Equal seeds produce equal faults.
+    """Faults of a connection. Frames of both directions are counted together, and equal seeds produce equal faults.
 
     Frames stay in order within a direction, because no transport reorders them.
 
@@ -26,7 +26,7 @@ class Faults:
         seed: Chooses the affected frames.
         drop: Share of frames that are lost, from 0 to 1.
         duplicate: Share of frames that arrive twice.
-        delay: Maximum delay in seconds of the event loop's clock, drawn for each frame.
+        delay: Maximum delay in seconds on the event loop's clock. Each frame gets a random delay.
         cut_after: Number of frames after which each connection is cut.
 
     Raises:
@@ -40,7 +40,7 @@ class Faults:
     cut_after: int | None = field(default=None, validator=optional(gt(0)))
 
     def around(self, connector: Connector) -> Connector:
-        """Return a connector with these faults. Each connection draws from its own part of the seed."""
+        """Return a connector with these faults. Each connection has its own random numbers, derived from the seed."""
         return _FaultyConnector(self, connector)
 
 
@@ -58,7 +58,7 @@ class _FaultyConnector:
 
 
 class _FaultyTransport:
-    """Between a link and its transport: a `Transport` to the link, and a `Receiver` to the transport."""
+    """Sits between a link and its transport. The link uses it as a `Transport`, and the transport uses it as a `Receiver`."""
 
     def __init__(self, faults: Faults, inner: Transport, host: Host, seed: str) -> None:
         self._faults = faults

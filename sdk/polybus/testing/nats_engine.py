@@ -1,8 +1,8 @@
-"""A NATS server for tests, within the process, and buses of one test as nodes of a cluster on it.
+"""An in-process NATS server for tests, and a function that enters buses as nodes of a cluster on it.
 
 It implements the server's half of the protocol over any transport. It passes the same tests as a real server
-(`tests/integration/interop`), so the two cannot drift apart. There are no clusters of engines, no permissions, and only the
-part of JetStream in `nats_streams`. A client that doesn't read is cut.
+(`tests/integration/interop`), so the two cannot drift apart. Server clusters and permissions are missing, and JetStream is
+limited to what `nats_streams` implements. Clients that don't read are disconnected.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..protocols.nats.operations import PING, PONG, NatsOperation, OperationRead
 from .nats_streams import NatsStreams
 
 _UNREAD: Final = 16 << 20
-"""Unread bytes after which a client is cut."""
+"""Number of unread bytes after which the engine disconnects a client."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 
 @define(eq=False)
 class EngineSubscription:
-    """A client's SUB."""
+    """A client's subscription."""
 
     client: EngineClient
     subject: str
@@ -52,9 +52,9 @@ class NatsEngine:
     Args:
         address: Address to listen at, without the protocol, such as ``tcp://127.0.0.1:0`` or ``ws://127.0.0.1:0/``. By default
             ``memory://`` with a unique name.
-        max_payload: Maximum bytes of headers and payload.
+        max_payload: Maximum size of headers and payload together, in bytes.
         token: Token that clients must present. If empty, the engine admits every client.
-        rng: Chooses the member of a queue group.
+        rng: Source of randomness for choosing a member of a queue group.
         keeps: Provide in-memory streams as JetStream does, for `Store` and durable handlers.
 
     Raises:
@@ -87,7 +87,7 @@ class NatsEngine:
         """The URL to connect to, while the engine is entered."""
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Start listening.
 
         Raises:
             OSError: If the address is in use or not local.
@@ -160,7 +160,7 @@ class NatsEngine:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Members of INFO."""
+        """Members of the INFO message."""
         return {
             "server_id": "POLYBUSTESTS",
             "server_name": "polybus.testing",
@@ -181,11 +181,11 @@ class NatsEngine:
         """Do nothing, because connections are not counted."""
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Admit everyone. The identity comes with CONNECT."""
+        """Admit every client, because clients don't authenticate before CONNECT."""
         decided(Admission(Identity(), handshake))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """Send INFO."""
+        """Send INFO to the new client."""
         client = EngineClient(self, transport)
         self.clients[client] = None
         transport.start(client)
@@ -228,7 +228,7 @@ class NatsEngine:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
     def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        """Deliver a message of the engine itself to subscribers of `at`. Returns `False` without subscribers."""
+        """Deliver a message from the engine itself to the subscribers of `at`. Returns `False` if there are none."""
         told = False
         for subscription in self.subscriptions.match(at):
             told = subscription.client.deliver(subscription, operation, block) or told
@@ -236,13 +236,13 @@ class NatsEngine:
 
 
 class EngineClient:
-    """The connection of a client."""
+    """A client's connection."""
 
     def __init__(self, engine: NatsEngine, transport: Transport) -> None:
         self.engine: Final = engine
         self.transport: Final = transport
         self.subscriptions: Final[dict[str, EngineSubscription]] = {}
-        """By sid."""
+        """Subscriptions by sid."""
         self.echo: bool = True
         self.no_responders: bool = False
         self._known = False
@@ -261,7 +261,7 @@ class EngineClient:
         self.engine.gone(self)
 
     def pause_writing(self) -> None:
-        """Do nothing: a client that doesn't read is cut."""
+        """Do nothing, because the engine disconnects clients that don't read."""
 
     def resume_writing(self) -> None:
         """Do nothing."""
@@ -334,18 +334,18 @@ class EngineClient:
 
 
 _PATIENCE: Final = 30.0
-"""Seconds for all nodes to find each other. In memory it is immediate."""
+"""Seconds to wait until all nodes have found each other. In memory, they find each other immediately."""
 
 
 @asynccontextmanager
 async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
     """Enter buses as the nodes of one cluster: ``async with cluster(gateway, worker): await gateway.publish(...)``
 
-    When the block begins, every node knows all others. Yields the URL of the engine, for nodes that join later. The clusters in
-    ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored; other cluster options apply.
+    When the block begins, every node knows all other nodes. Yields the URL of the engine, for nodes that join later. The
+    clusters in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored; other cluster options apply.
 
     Args:
-        buses: The buses, as the application creates them and not entered.
+        buses: The buses as the application creates them. They must not be entered yet.
         url: URL of a running engine, such as a `NatsEngine` that the test cuts, or of a real server. By default an engine in
             memory.
 
@@ -371,10 +371,10 @@ async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
 
 
 async def met(bus: Bus, *others: Bus) -> None:
-    """Wait until a node of a cluster knows others.
+    """Wait until a node of a cluster knows other nodes.
 
     Raises:
-        TimeoutError: If it does not find them within 30 s.
+        TimeoutError: If the node does not find the others within 30 s.
     """
     backbone = _backbone(bus, entered=True)
     wanted = {*map(id_of, others)} - {id_of(bus)}

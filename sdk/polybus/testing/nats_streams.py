@@ -1,7 +1,7 @@
 """JetStream for tests: streams, pull consumers, and the part of the API that a bus uses.
 
-Everything is in memory, for the lifetime of the engine. Streams have the retention ``limits`` or ``workqueue``, and pull
-consumers acknowledge each message, or none. There are no sources, mirrors or push consumers.
+Everything is in memory, for the lifetime of the engine. The retention of a stream is ``limits`` or ``workqueue``. Pull
+consumers require each message to be acknowledged, or none. There are no sources, mirrors or push consumers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _API: Final = "$JS.API."
 _ACK: Final = "$JS.ACK."
 _NANOSECONDS: Final = 1_000_000_000
 _MOST: Final = 100_000
-"""Maximum number of messages in a stream, whatever its configuration."""
+"""Maximum number of messages in a stream, regardless of its configuration."""
 _PULLS: Final = 512
-"""Default for the number of pull requests that wait at a consumer."""
+"""Default maximum number of waiting pull requests per consumer."""
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
 _NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
 _WINDOW: Final = 120 * _NANOSECONDS
@@ -299,7 +299,7 @@ class NatsStreams:
                 await self._changed.wait()
 
     def take(self, operation: NatsOperation, block: bytes) -> bool:
-        """Handle a published message. Returns True if it went to a stream or the API."""
+        """Handle a published message. Returns True if a stream or the API accepted the message."""
         self._changed.set()
         if operation.subject.startswith(_ACK):
             self._acknowledge(operation)

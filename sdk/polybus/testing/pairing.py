@@ -24,7 +24,7 @@ from .faults import Faults
 
 logger: logging.Logger = logging.getLogger("polybus")
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
-"""Short, so that tests don't wait for a reconnect."""
+"""Pauses that are short enough for tests."""
 
 
 @asynccontextmanager
@@ -139,7 +139,7 @@ class HandlerContext(Context[Any]):
 
     @property
     def state(self) -> Any:
-        """The value that `context` was given instead of the lifespan's."""
+        """The value passed to `context`, which replaces the value that the lifespan would yield."""
         return self._state
 
 
@@ -158,7 +158,7 @@ def context(
     Args:
         identity: Identity of the caller, as `authenticate` would return it. `Context.peer` is `None`.
         state: Value that the bus's lifespan would yield.
-        bus: Value of `Context.bus`, by default a new bus. Give one to call its other handlers.
+        bus: Value of `Context.bus`, by default a new bus. Pass a bus if the handler calls other handlers of that bus.
         subject: Subject of the message.
         body: Body of the message, as a plain value.
         headers: Headers of the message.

@@ -1,8 +1,8 @@
 """Simulations of buses, links and brokers in virtual time, with faults, reproducible by seed.
 
-A bus takes its time from the event loop, so the simulated clock is an event loop (`virtual_time.VirtualLoop`). Other sources
-(ids, jitter, the wall clock) come from `Sources`, which a run replaces. Simulations run on asyncio, because trio shuffles its
-tasks on purpose.
+A bus reads the time from its event loop, so the simulated clock is an event loop (`virtual_time.VirtualLoop`). Ids, jitter and
+the wall clock come from `Sources`, which each run replaces. Simulations run on asyncio, because trio deliberately shuffles its
+tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SEED: Final = "POLYBUS_SEED"
 
 _not_negative = ge(0.0)
 _HIGH: Final = 64 * 1024
-"""Bytes in transit in one direction above which the sender is asked to pause."""
+"""Number of bytes in transit in one direction above which the sender has to pause."""
 _SECONDS: Final = struct.Struct("<d")
 _KEPT: Final = 30
 """Number of events to show when a run fails."""
@@ -73,9 +73,9 @@ class SimulatedConnection:
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
-        """True if the dialling side knows of the end."""
+        """True if the connecting side has noticed the end."""
         self._ours = 0.0
-        """Seconds after which that side notices a cut."""
+        """Seconds after which the connecting side notices a cut."""
         self._full = False
         self._peer_full = False
         self.name: str = inner.name
@@ -96,9 +96,9 @@ class SimulatedConnection:
         """Cut the connection, dropping frames in transit.
 
         Args:
-            ours: Seconds after which the dialling side notices.
-            theirs: Seconds after which the serving side notices. Until then frames in transit still arrive there, and if the
-                peer reconnects it has two connections. `ours` is then 0.
+            ours: Seconds after which the connecting side notices the cut.
+            theirs: Seconds after which the serving side notices the cut. Until then it still receives frames in transit, and
+                has two connections if the peer reconnects. `ours` is then ignored.
         """
         self._world.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
         why = Closed(1006, "cut by the simulation")
@@ -111,7 +111,7 @@ class SimulatedConnection:
             self.abort(why)
 
     def pause(self, seconds: float) -> None:
-        """Hold back frames in both directions for this many seconds, or end a pause with 0."""
+        """Delay frames in both directions for this many seconds. Pass 0 to end a pause."""
         self._world.note(self.label, f"paused for {seconds:g} s")
         self._out.hold(seconds)
         self._in.hold(seconds)
@@ -220,7 +220,7 @@ class _FrameFlow:
         self._arm()
 
     def forget(self) -> None:
-        """Drop the frames in transit, so that later actions follow without delay."""
+        """Drop the frames in transit, so that they don't delay later actions."""
         self._waiting = deque((0.0, what) for _, what in self._waiting if callable(what))
         self.bytes = 0
         self._held_until = 0.0
@@ -268,12 +268,12 @@ class FaultRates:
     As on a network, frames stay in order on a connection, but not between connections.
 
     Args:
-        delay: Maximum seconds that a frame takes, drawn for each frame.
+        delay: Maximum delay in seconds. Each frame gets a random delay.
         cut: Connections to cut. In a third of the cases the client notices later, and in another third the server does, which
             then has two connections of that client.
         pause: Connections and peers to pause for a while, in both directions.
         restart: Processes (`World.process`) to kill and restart later.
-        longest: Maximum seconds of a pause, a late notice or the absence of a process.
+        longest: Maximum duration in seconds of a pause, a late notice or a process outage.
 
     Raises:
         ValueError: If a number is negative.
@@ -318,12 +318,12 @@ class World:
 
     @property
     def connections(self) -> list[SimulatedConnection]:
-        """Connections that are up from the view of the side that dialled."""
+        """Connections that are up from the point of view of the connecting side."""
         return list(self._up)
 
     @property
     def trace(self) -> str:
-        """Hash of all frames, faults and notes so far, with their times. It is equal for equal seeds."""
+        """Hash of all frames, faults and notes so far, with their times. Equal seeds produce equal hashes."""
         return self._hash.hexdigest()
 
     @property
@@ -360,13 +360,13 @@ class World:
         return Process(self, name, start)
 
     def pause(self, label: str, seconds: float) -> None:
-        """Pause all connections with this label, as if the peer stood still."""
+        """Pause all connections with this label, as if the peer had stopped responding."""
         for connection in self._up:
             if connection.label == label:
                 connection.pause(seconds)
 
     async def calm(self) -> None:
-        """End the faults. Pauses end, killed processes are restarted, and no new faults occur. Frames still take time."""
+        """Stop the faults. Pauses end, killed processes are restarted, and no new faults occur. Frames are still delayed."""
         self._calm.set()
         if self._breaking is not None:
             await self._breaking
@@ -386,7 +386,7 @@ class World:
         self._hash.update(_SECONDS.pack(self.time) + label + frame)
 
     def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` after this many seconds, or when the faults end."""
+        """Call `act` after this many seconds, or when the faults stop."""
 
         def due() -> None:
             if self._later.pop(act, None) is not None:
@@ -430,7 +430,7 @@ class World:
 
 
 class _Killed(Exception):
-    """Leaves the block of a process without a goodbye."""
+    """Raised in the block of a process to kill the process."""
 
 
 class Process:
@@ -465,7 +465,7 @@ class Process:
             await running.__aenter__()
 
     async def kill(self) -> None:
-        """Kill the process without a goodbye if it is running."""
+        """Kill the process if it is running. It exits without a graceful shutdown."""
         running, self._running = self._running, None
         if running is not None:
             self._world.note(self.name, "is killed")
@@ -479,7 +479,8 @@ def simulated(
     faults: FaultRates = FaultRates(),
     limit: float = 3600.0,  # immutable
 ) -> Callable[[Callable[Concatenate[World, P], Awaitable[T]]], Callable[P, T]]:
-    """Turn an async function into a plain one that runs in virtual time, once per seed, with a `World` as its first argument.
+    """Turn an async function into a plain function that runs it in virtual time, once per seed, with a `World` as first
+    argument.
 
     ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` above ``async def test_orders(world): ...`` makes a test
     for any runner. Pauses take no real time. A run depends only on its seed: the same frames are sent at the same times, in any
@@ -499,7 +500,7 @@ def simulated(
 
     Raises:
         ValueError: If there is no seed.
-        AssertionError: (when called) If a task or a timer is left at the end.
+        AssertionError: (when called) If tasks or timers are left at the end.
         RuntimeError: (when called) If every task waits forever, or an event loop is already running.
         TimeoutError: (when called) If a run takes longer than `limit`.
     """

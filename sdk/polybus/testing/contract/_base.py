@@ -1,4 +1,4 @@
-"""The base of the contract tests."""
+"""Base class and helpers for the contract tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOUND = 60.0
 
 
 def needs(*capabilities: str) -> Callable[[Test], Test]:
-    """Leave a test out if the protocol lacks one of these `Capabilities`.
+    """Leave out a test if the protocol lacks one of these `Capabilities`.
 
     ``interest`` (subscriptions can be withdrawn), ``wildcards`` and ``notifications`` come from the extensions or from the
     protocol.
@@ -94,13 +94,14 @@ class Contract:
     if TYPE_CHECKING:  # set by `suite`
 
         def subject(self, name: str, /) -> str | int:
-            """Convert a dotted subject of the tests to the protocol's."""
+            """Convert a dotted subject of the tests to a subject of the protocol."""
             raise NotImplementedError
 
     requires: ClassVar[tuple[str, ...]] = ()
     """`Capabilities` that all tests of this class need."""
     turns: ClassVar[int] = 300
-    """Round trips of a conversation: enough to use up and renew credits. Use fewer if a round trip takes long."""
+    """Number of round trips in a conversation, which is enough to use up and renew credits. Use fewer if round trips are
+    slow."""
 
     @property
     def adapter(self) -> ProtocolAdapter:

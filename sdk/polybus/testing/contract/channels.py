@@ -1,4 +1,4 @@
-"""Streams, channels, deadlines and cancellation: every request ends, and abandoned handlers stop."""
+"""Contract tests for streams, channels, deadlines and cancellation. Every request ends, and abandoned handlers stop."""
 
 from __future__ import annotations
 

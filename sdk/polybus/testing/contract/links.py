@@ -1,4 +1,4 @@
-"""Links: routing of requests, presence and permissions, and the end of a link."""
+"""Contract tests for links: request routing, presence, permissions, and the end of a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publications and subscriptions over a link, including subscriptions to one peer."""
+"""Contract tests for publications and subscriptions over a link, including subscriptions to a single peer."""
 
 from __future__ import annotations
 

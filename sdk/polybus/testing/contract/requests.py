@@ -1,4 +1,4 @@
-"""Requests and replies, errors sent to the caller, and methods of contracts."""
+"""Contract tests for requests and replies, errors sent to the caller, and methods of typed contracts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BODIES: tuple[Any, ...] = (
     [{"id": number, "name": str(number)} for number in range(200)],
 )
 ROOM = 2048
-"""Bytes of a frame of the maximum size for ids, subject and envelope."""
+"""Number of bytes for ids, subject and envelope in a frame of the maximum size."""
 
 
 @attrs.frozen

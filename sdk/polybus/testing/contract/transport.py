@@ -1,4 +1,4 @@
-"""The contract of a transport."""
+"""Contract tests for transports."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def transport_suite(
     Args:
         make: The transport's class, or a function that returns the adapter.
         address: Address to listen at repeatedly, without the protocol, or an async context manager function that yields a fresh
-            one.
+            address.
         skip: Names of tests that the transport cannot pass, with the reasons.
 
     Raises:
