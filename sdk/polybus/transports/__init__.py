@@ -1,4 +1,4 @@
-"""The transports. A transport object carries whole frames over one connection.
+"""Transports, which carry whole frames over a connection.
 
 polybus imports each transport on first use, because the core needs no sockets and browsers lack them.
 """

@@ -42,16 +42,16 @@ _PARTING = 1.0
 class AsgiWebSocket:
     """An endpoint to pass to `Bus.serve` instead of a URL. A router calls it for each WebSocket at one path.
 
-    The client's address, scheme and headers come from the ASGI `scope`. Behind a proxy they are those of the proxy unless the
+    The client's address, scheme and headers come from the ASGI `scope`. Behind a proxy they describe the proxy unless the
     server trusts ``X-Forwarded-*`` headers.
 
-    Whenever possible, the bus takes over the connection from uvicorn (see `UvicornWebSocket`).
+    If possible, the bus takes over the connection from uvicorn (see `UvicornWebSocket`).
 
     Args:
-        path: Path in the router, shown in messages.
-        watched: Called with a scope and its `receive`. Should return True if code around this application waits for it to
-            return: a call for a connection that was taken over then lasts until it ends. Otherwise the call returns at once,
-            which saves memory.
+        path: Path in the router, for log and error messages.
+        watched: A function called with a scope and its `receive`. Return True if code around this application, such as
+            middleware, waits for the application to return. The ASGI call for a taken-over connection then lasts until the
+            connection ends. Otherwise the call returns immediately, which saves memory.
     """
 
     def __init__(self, path: str = "/", watched: Callable[[Scope, Receive], bool] | None = None) -> None:
@@ -67,7 +67,7 @@ class AsgiWebSocket:
 
     @property
     def url(self) -> str:
-        """The address within the application; only the server knows host and port."""
+        """The address within the application. Host and port are known only to the server."""
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
@@ -97,7 +97,7 @@ class AsgiWebSocket:
             await connection.lost()
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> AsgiTransport | AdoptedWire | None:
-        """Create a client's link, or return `None` if the client is gone.
+        """Create a client's link, or return `None` if the client has disconnected.
 
         Raises:
             HandshakeRejected: If the client is not admitted.
@@ -152,7 +152,7 @@ class AsgiWebSocket:
             raise
 
     def check_private(self, request: AsgiRequest) -> None:
-        """Raise `HandshakeRejected` (403) if other machines can reach a bus that has no authentication."""
+        """Raise `HandshakeRejected` (403) if a bus without authentication is reachable from other machines."""
         host = request.here[0]
         if not request.options.private or not _is_public(host):
             return
@@ -167,7 +167,7 @@ class AsgiWebSocket:
 
 
 class AsgiRequest:
-    """A request or upgrade with a valid Host and Origin.
+    """A request or upgrade whose Host and Origin are valid.
 
     Raises:
         HandshakeRejected: If the request breaks a rule.
@@ -205,11 +205,11 @@ class AsgiRequest:
         """Ask the bus to admit the client.
 
         Returns:
-            The sub-protocol for the answer, and the client's admission.
+            The subprotocol for the response, and the client's admission.
 
         Raises:
-            HandshakeRejected: If the bus doesn't admit the client, or doesn't decide in time; with status 400 if there is no
-                common sub-protocol.
+            HandshakeRejected: If the bus doesn't admit the client or doesn't decide in time, or with status 400 if there is no
+                common subprotocol.
         """
         known = Handshake(
             protocol=self.options.protocol,
@@ -239,7 +239,7 @@ Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -> None:
-    """Handle one upgrade, giving the reason to a client that is rejected."""
+    """Handle an upgrade request. Rejected clients receive the reason."""
     await receive()  # websocket.connect
     try:
         await upgrade(scope, receive, send)
@@ -252,7 +252,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
 
 
 async def accept(send: Send, chosen: str | None) -> bool:
-    """Accept the upgrade. Returns `False` if the client is gone."""
+    """Accept the upgrade. Returns `False` if the client has disconnected."""
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
@@ -262,7 +262,7 @@ async def accept(send: Send, chosen: str | None) -> bool:
 
 
 async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> None:
-    """Reject the upgrade with a status and text, or with a close. A server that supports neither answers 403."""
+    """Reject the upgrade with a status and message, or with a close code. A server that supports neither responds with 403."""
     if (close := turned.close(scope.get("subprotocols") or ())) is not None:
         code, reason = close
         await send({"type": "websocket.accept", "subprotocol": CLOSES, "headers": []})
@@ -278,10 +278,10 @@ async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> Non
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Wait until a rejected client's connection has ended.
+    """Wait until the connection of a rejected client has ended.
 
-    uvicorn (websockets-sansio) reports the end twice: immediately, and when the connection has really ended. If the application
-    returned before the second, uvicorn would log that it did not answer.
+    uvicorn (websockets-sansio) reports the end twice: once immediately, and once when the connection has really ended. If the
+    application returned before the second report, uvicorn would log that the application did not respond.
     """
     with anyio.move_on_after(_PARTING):
         for _ in range(2):
@@ -311,7 +311,9 @@ def _host_and_port(host: str, port: int | None) -> str:
 
 
 def _is_public(host: str) -> bool:
-    """Return True if other machines can reach the address. Test clients and Unix sockets have names instead of addresses."""
+    """Return True if the address is reachable from other machines. Test clients and Unix sockets have names instead of
+    addresses.
+    """
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

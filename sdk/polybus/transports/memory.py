@@ -1,7 +1,7 @@
 """In-process connections, which need neither sockets nor threads.
 
-A name such as ``memory://orders`` belongs to one event loop, so event loops in different threads don't share it. `pipe` creates
-two private ends.
+A name such as ``memory://orders`` is local to one event loop, so event loops in different threads don't share it. For a
+connection without a name, use `pipe`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ..secrets import shown_url, without_secrets
 
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
-"""Frames or bytes in transit above which `pause_writing` is called. `resume_writing` follows once all are delivered."""
+"""Frames or bytes in transit above which `pause_writing` is called. `resume_writing` is called once all of them are delivered.
+"""
 
 
 class MemoryTransport:
-    """One end of an in-process connection."""
+    """Transport for one end of an in-process connection."""
 
     __slots__ = (
         "_bytes", "_deaf", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
@@ -93,7 +94,7 @@ class MemoryTransport:
             self._schedule()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the connection after delivering all frames already sent."""
+        """Close the connection after delivering all frames that have already been sent."""
         if self._over:
             return
         if self._other is not None:
@@ -102,7 +103,7 @@ class MemoryTransport:
         self._end(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut the connection and drop undelivered frames."""
+        """Abort the connection and drop undelivered frames."""
         if self._over:
             return
         if self._other is not None and not self._other._over:
@@ -112,7 +113,7 @@ class MemoryTransport:
         self._end(why)
 
     def tick(self, now: float) -> None:
-        """Do nothing: an in-process connection cannot go silent."""
+        """Do nothing, because an in-process connection cannot go silent."""
 
     def _drop(self) -> None:
         self._inbox = []
@@ -173,10 +174,10 @@ class MemoryListener:
             self._names = None
 
     async def connect(self, url: str, dial: DialOptions) -> MemoryTransport:
-        """Open a connection and return its client end.
+        """Open a connection and return the client's transport.
 
         Raises:
-            ConnectFailed: If the server accepts no connections at the moment, or doesn't decide in time.
+            ConnectFailed: If the server is not accepting connections or doesn't decide in time.
             Unauthorized: If the server cannot authenticate this client.
             Forbidden: If the server does not admit this client.
         """
@@ -291,7 +292,7 @@ class Memory:
 
 
 class PipeEnd:
-    """One of two connected ends. Use each end once, to connect or to serve."""
+    """One of the two ends of a `pipe`. Use each end once, either to connect or to serve."""
 
     reconnects = False
 
@@ -308,7 +309,7 @@ class PipeEnd:
         """Use this end as a client, waiting up to `Limits.connect_timeout` for the other end.
 
         Raises:
-            ConnectFailed: If the other end is not in use.
+            ConnectFailed: If nothing uses the other end in time.
             LocalProtocolError: If this end has been used before.
             Unauthorized: If the server cannot authenticate this client.
             Forbidden: If the server does not admit this client.
@@ -354,7 +355,7 @@ class PipeEnd:
 
 
 def pipe() -> tuple[PipeEnd, PipeEnd]:
-    """Create an in-process connection, with one end for `connect` and one for `Bus.serve`.
+    """Create an in-process connection and return its two ends, one for `connect` and one for `Bus.serve`.
 
     Example::
 

@@ -54,7 +54,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def net_address(url: str) -> NetAddress:
-    """Split a URL with a host and a port.
+    """Parse a URL that has a host and a port.
 
     Raises:
         ValueError: If a part is missing or malformed.
@@ -75,7 +75,7 @@ def net_address(url: str) -> NetAddress:
 
 
 def bare_address(url: str) -> NetAddress:
-    """Split a URL that consists of a host and a port.
+    """Parse a URL that consists only of a host and a port.
 
     Raises:
         ValueError: If a part is missing or malformed, or if the URL has other parts.
@@ -97,7 +97,7 @@ def unix_path(url: str) -> str:
     """Return the path in a Unix socket URL such as ``unix:///run/app.sock``.
 
     Raises:
-        ValueError: If the URL has no path, or a host before it.
+        ValueError: If the URL has a host or no path.
     """
     parts = urlsplit(url)
     if "\\" in url:
@@ -120,7 +120,7 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 _PAUSE: Final = 0.2
-"""Seconds between attempts to accept when no file descriptors are free, since the socket stays readable."""
+"""Seconds between accept attempts while no file descriptors are free, since the socket stays readable."""
 
 BACKLOG: Final = 2048
 """Number of connections that the kernel queues for `accept`."""
@@ -128,10 +128,10 @@ _PROBES: Final = 4
 """Number of keep-alive probes that the kernel sends within `Limits.ping_timeout`."""
 
 NAMES: Final = ("concurrent.futures.thread", "encodings.idna", "stringprep")
-"""Modules that host name look-ups import."""
+"""Modules that are imported for host name look-ups."""
 
 UNSENT = 128 * 1024
-"""Maximum unsent bytes in the kernel for a connection with priorities. Linux allows up to 4 MiB by default, so at 1 MB/s an
+"""Maximum unsent bytes in the kernel for a connection with priorities. Linux allows up to 4 MiB by default. At 1 MB/s, an
 urgent message would wait behind four seconds of publications.
 """
 
@@ -142,9 +142,10 @@ def load_names() -> None:
 
 
 def keep_short(sock: Any) -> None:
-    """Limit the kernel's buffer of unsent bytes: urgent frames can overtake others in polybus's queue, but not in the kernel.
+    """Limit the kernel's buffer of unsent bytes. Urgent frames can overtake other frames in polybus's queue, but not in the
+    kernel.
 
-    Don't use it for every socket. A flood of 4 KiB messages then takes up to 50 % more CPU time on both sides.
+    Don't use this function for every socket: a flood of 4 KiB messages takes up to 50 % more CPU time on both sides.
     """
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
@@ -152,12 +153,12 @@ def keep_short(sock: Any) -> None:
 
 
 def tune(sock: Any, limits: Limits) -> None:
-    """Set a stream socket's options: disable Nagle's algorithm, enable keep-alive, and limit the wait for acknowledgements.
+    """Set options of a stream socket: disable Nagle's algorithm, enable keep-alive, and limit the wait for acknowledgements.
 
-    Keep-alive uses the same times as polybus. BSD and macOS close a connection after that much silence. Linux doesn't while
-    data is in flight; there ``TCP_USER_TIMEOUT`` (RFC 5482) counts from the first unacknowledged byte instead of the default of
-    about 15 minutes. Since it also applies to a peer that doesn't read, it must not be shorter than the write deadline, so
-    `TcpTransport` checks `signs_of` itself.
+    Keep-alive uses the same intervals as polybus. BSD and macOS close a connection after that much silence, whereas Linux
+    doesn't while data is in flight. On Linux, ``TCP_USER_TIMEOUT`` (RFC 5482) limits the time since the first unacknowledged
+    byte, which is about 15 minutes by default. This limit also applies to a peer that doesn't read, so it must not be shorter
+    than the write timeout. For shorter limits, `TcpTransport` checks `signs_of` itself.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -184,14 +185,15 @@ def _whole(seconds: float) -> int:
 
 class Signs(NamedTuple):
     silence: float
-    """Seconds since the other machine last sent anything, including acknowledgements."""
+    """Seconds since the remote machine last sent anything, including acknowledgements."""
     unanswered: int
-    """Number of unanswered retransmissions and probes since then. A live kernel answers them even if its program doesn't read.
+    """Number of retransmissions and probes since then that were not answered. A live kernel answers them even if its program
+    doesn't read.
     """
     acknowledged: int
-    """Number of bytes that have been acknowledged since the connection began."""
+    """Number of bytes acknowledged since the connection was established."""
     outstanding: int
-    """Number of bytes in the kernel that have not been acknowledged."""
+    """Number of bytes in the kernel that are not acknowledged yet."""
 
 
 _INFO_SIZE: Final = 128
@@ -200,9 +202,9 @@ _info = struct.Struct("=2xBB48xII60xQ").unpack
 
 
 def signs_of(sock: Any) -> Signs | None:
-    """Return a socket's signs of life, or `None` if the system doesn't provide them.
+    """Return kernel statistics that show whether a socket's peer is alive, or `None` if the system doesn't provide them.
 
-    Only Linux does. For a Unix socket only `outstanding` is meaningful.
+    Only Linux does. For a Unix socket, only `outstanding` is meaningful.
     """
     if sys.platform != "linux" or sock is None:
         return None
@@ -220,11 +222,11 @@ def signs_of(sock: Any) -> Signs | None:
 
 
 class PingProgress:
-    """Tracks whether the data ahead of a ping makes progress, if the kernel reports it.
+    """Tracks whether the data ahead of a ping makes progress, if the kernel reports progress.
 
     Args:
-        signs: Signs of life at the time of the ping.
-        waiting: Number of bytes, including the ping, that were not in the kernel yet at that time.
+        signs: The kernel's statistics when the ping was written.
+        waiting: Number of bytes, including the ping, that had not been passed to the kernel at that time.
     """
 
     __slots__ = ("_acknowledged", "_end")
@@ -234,7 +236,7 @@ class PingProgress:
         self._end = signs.acknowledged + signs.outstanding + waiting if signs is not None else 0
 
     def comes_near(self, look: Callable[[], Signs | None]) -> bool:
-        """Return True if the ping hasn't arrived yet, but the data ahead of it has made progress."""
+        """Return True if the ping hasn't arrived yet but the data ahead of it has made progress."""
         signs = look() if self._acknowledged < self._end else None
         if signs is None:
             return False
@@ -243,7 +245,7 @@ class PingProgress:
 
 
 def address_of(family: int, name: Any) -> str:
-    """Return a socket's address as written in a URL: ``127.0.0.1:80``, ``[::1]:80``, or a path for a Unix socket."""
+    """Return a socket's address in URL notation: ``127.0.0.1:80``, ``[::1]:80``, or a path for a Unix socket."""
     if family == socket.AF_INET6:
         return f"[{name[0]}]:{name[1]}"
     if family == socket.AF_INET:
@@ -314,7 +316,7 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """Listen on a Unix socket, replacing a socket file that no server listens on.
+    """Listen on a Unix socket. A socket file without a listening server is replaced.
 
     Raises:
         OSError: If another server listens there, or the path cannot be used.
@@ -342,7 +344,7 @@ def _remove_stale(path: str) -> None:
 
 
 def closed_with(error: Exception | None) -> Closed:
-    """Return the reason for a connection that was lost without a goodbye."""
+    """Return the close reason for a connection that was lost without a goodbye."""
     return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
 
 
@@ -361,7 +363,7 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 def plain_reason(error: BaseException) -> str:
-    """Return the cause of a failure in plain words, without error numbers, class names or chained exceptions."""
+    """Return the cause of a failure in plain language, without error numbers, class names or chained exceptions."""
     if isinstance(error, ssl.SSLError):
         return client_reason(error)
     # gaierror is an OSError with its own error numbers.
@@ -384,7 +386,7 @@ def plain_reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Limit the time of a block.
+    """Limit the duration of a block.
 
     Raises:
         ConnectFailed: If the block fails to connect or takes more than `seconds`.
@@ -428,8 +430,8 @@ async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.so
 async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
     """Return the next connection and its peer's name.
 
-    `loop.create_server` won't do: without free file descriptors, Python 3.11 and 3.12 log and re-arm once per backlog entry,
-    2,048 times. And with TLS, the gate could not refuse a connection before the handshake.
+    `loop.create_server` is not suitable for two reasons. If no file descriptors are free, Python 3.11 and 3.12 log an error and
+    re-arm once per backlog entry, 2,048 times. And with TLS, the gate could not reject a connection before the handshake.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""TCP, TLS and Unix sockets, with length-prefixed frames or a protocol's own framing."""
+"""TCP, TLS and Unix sockets, with length-prefixed frames or the protocol's own framing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TcpConnector(NetConnector):
 
 
 def _transport(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> Transport:
-    """Create a transport, starting with the bytes in `said`."""
+    """Create a transport whose input starts with the bytes in `said`."""
     framing = options.framing
     transport: TcpTransport | FramedTransport
     transport = (
@@ -140,7 +140,7 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
     __slots__ = ("_pack",)
 
     admitted: Final = True
-    """The protocol's handshake shows whether the server accepts the client."""
+    """The server accepts the client in the protocol's own handshake."""
 
     def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
         super().__init__(name, wire, host, ProtocolFramer(framing.cutter(host.limits, name), host.limits.message))
@@ -174,7 +174,7 @@ class PendingFramedConnection(PendingTcpConnection):
     __slots__ = ()
 
     def no(self, error: BusError) -> bytes:
-        """Return nothing: the protocol cannot refuse a client before its handshake."""
+        """Return nothing, because the protocol cannot reject a client before its handshake."""
         return b""
 
     def let_in(self, admission: Admission) -> FramedTransport:
@@ -239,9 +239,9 @@ class Unix:
         return True
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Bind the listening socket. Removing its file is up to the caller."""
+        """Bind the listening socket. The caller removes the socket file."""
         return [bind_unix(unix_path(url))]
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind the path, replacing the socket file of a dead server. `aclose` removes the file."""
+        """Listen on the path, replacing a socket file without a server. `aclose` removes the file."""
         return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, _pending(options))

@@ -1,4 +1,4 @@
-"""TLS options for a URL scheme, and readable reasons for failed TLS handshakes."""
+"""TLS options per URL scheme, and readable reasons for failed TLS handshakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClientTls:
     _default: ssl.SSLContext | None = None
 
     def context(self, scheme: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """Return the TLS context for a connection, if the scheme uses TLS.
+        """Return the TLS context for a connection, or `None` if the scheme does not use TLS.
 
         Raises:
             LocalProtocolError: If `given` is set, but the scheme does not use TLS.
@@ -32,14 +32,14 @@ class ClientTls:
 
 
 def check_client_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """Raise `LocalProtocolError` if a context is given for a scheme without TLS."""
+    """Raise `LocalProtocolError` if a TLS context is passed for a scheme without TLS."""
     if given is not None and scheme in _SECURE:
         text = f"tls= given for {scheme}://, which is not encrypted: use {_SECURE[scheme]}://"
         raise LocalProtocolError(text, protocol=scheme)
 
 
 def check_server_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """Raise `LocalProtocolError` unless a context is given exactly when the scheme uses TLS."""
+    """Raise `LocalProtocolError` if a TLS context is missing for a scheme with TLS, or passed for a scheme without TLS."""
     if scheme in _SECURE and given is not None:
         raise LocalProtocolError(f"tls= given for {scheme}://: use {_SECURE[scheme]}://", protocol=scheme)
     if scheme not in _SECURE and given is None:

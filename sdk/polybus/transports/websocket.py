@@ -1,7 +1,7 @@
 """WebSockets: ``ws://host/path`` and ``wss://host/path``.
 
-polybus imports the `websockets` library on first use. Compression is off: it costs memory for each connection, and a 1 KiB
-message can expand to 1 MiB.
+polybus imports the `websockets` library on first use. Compression is disabled, because it costs memory for each connection and
+a 1 KiB message can expand to 1 MiB.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ MAX_FRAGMENTS: Final = 4096
 """Maximum number of fragments in a message, since even an empty fragment costs an object."""
 
 core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
-"""Logger of the library. At DEBUG it would log frame contents and tokens in headers, so its level is at least WARNING."""
+"""Logger of the `websockets` library. At DEBUG level it would log frame contents and tokens in headers, so its level is at
+least WARNING.
+"""
 core_logger.setLevel(logging.WARNING)
 
 

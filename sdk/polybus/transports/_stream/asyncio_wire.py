@@ -1,8 +1,8 @@
 """The driver for asyncio and uvloop: one callback object per connection, and no tasks.
 
-It reads into one buffer per event loop (nothing else runs between `get_buffer` and `buffer_updated`), so that idle connections
-need no buffer and reads don't allocate. All output of a loop turn leaves in one write, and output produced while handling a
-chunk leaves right after it.
+It reads into one buffer per event loop (nothing else runs between `get_buffer` and `buffer_updated`), which means that idle
+connections need no buffer and reads don't allocate. All output of one event-loop iteration is sent in one write, and output
+that is produced while a chunk is handled is sent right after the chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, LEAST, WireUser, rations_here
 
 _READ_SIZE: Final = 32 * 1024
-"""Bytes to read and handle at a time. Thousands of messages would not fit into the CPU's caches."""
+"""Bytes to read and handle at a time. Thousands of messages would not fit into the CPU caches."""
 
 # Per event loop, not per process: loops in several threads read at the same time.
 _shared_buffer: RunVar[memoryview] = RunVar("polybus read buffer")
@@ -108,7 +108,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self._flush()
 
     def _ration(self, size: int, full: bool) -> None:
-        """Let tasks handle the input before reading more than fits into their queues."""
+        """Let tasks process the input before reading more data than their queues can store."""
         if self._read == 0:
             self._loop.call_soon(self._next_turn)
         if full:

@@ -1,7 +1,8 @@
-"""Dialling: one attempt to reach a server, with time-outs and readable errors.
+"""Connects to servers, with timeouts and readable errors.
 
-The addresses of a host name are tried in a race (RFC 8305, "happy eyeballs"). It is implemented here because a cancelled
-connect must not leak a socket: asyncio and anyio leak the winner if cancelled at that moment, and uvloop has no race.
+If a host name has several addresses, connection attempts race each other (RFC 8305, "happy eyeballs"). The race is implemented
+here because a cancelled connect must not leak a socket. asyncio and anyio leak the winning socket if they are cancelled at that
+moment, and uvloop does not implement the algorithm.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .wire import Wire
 _HEAD_START: Final = 0.25
 
 _FIRST_WORDS: Final = 64 * 1024
-"""Maximum bytes of plain text before TLS. The INFO of a NATS server lists its whole cluster."""
+"""Maximum bytes of plain text before TLS. The INFO message of a NATS server lists its whole cluster."""
 
 Address: TypeAlias = tuple[int, Any]
 
@@ -37,7 +38,7 @@ Address: TypeAlias = tuple[int, Any]
 async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:
     """Connect to a TCP address, with a TLS handshake if `tls` is set.
 
-    `url` is for error texts. `name` is the name in the server's certificate, by default the host.
+    `url` is used in error messages. `name` is the expected name in the server's certificate, by default the host.
 
     Raises:
         ConnectFailed: If the server cannot be reached.
@@ -48,7 +49,9 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
 async def dial_with_preface(
     url: str, host: str, port: int, tls: ssl.SSLContext, bus: Host, name: str, preface: Callable[[bytes], int | None]
 ) -> tuple[Wire, bytes]:
-    """Connect to a TCP server that sends plain text before the TLS handshake, and return that text too.
+    """Connect to a TCP server that sends plain text before the TLS handshake, and return the socket's wire and that text.
+
+    `preface` is `Framing.plain_preface`. For the other arguments see `dial_tcp`.
 
     `preface` is `Framing.plain_preface`. For other arguments see `dial_tcp`.
     """
@@ -97,7 +100,10 @@ async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
 
 
 def _met_itself(sock: socket.socket) -> bool:
-    """Return True if a socket is connected to itself: without a listener, the system may choose its port for this end.
+    """Return True if a socket is connected to itself.
+
+    If there is no listener, the system may choose the target port as the local port. Such a connection would occupy the port
+    that the server needs.
 
     Such a connection would occupy the port that the server needs.
     """
@@ -126,9 +132,9 @@ async def _dialled(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext
 async def open_wire(
     sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None = None
 ) -> Wire:
-    """Make a wire from a connected socket, with a TLS handshake if `tls` is set. Closes the socket on failure.
+    """Create a wire from a connected socket, with a TLS handshake if `tls` is set. The socket is closed on failure.
 
-    `server_name` is the name that a client requires in the server's certificate.
+    `server_name` is the name that a client expects in the server's certificate.
 
     Raises:
         OSError: If the connection is lost or the TLS handshake fails.
@@ -139,7 +145,7 @@ async def open_wire(
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
-    """Return a connected socket. Raises the `OSError` of the first address that fails if none succeeds."""
+    """Return a connected socket. If no address can be reached, raise the first address's `OSError`."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
@@ -205,15 +211,15 @@ async def connect(address: Address) -> socket.socket:
 
 
 _MOST: Final = 64
-"""Maximum number of addresses to remember besides the application's own."""
+"""Maximum number of addresses to remember in addition to those of the application."""
 
 
 @define
 class ServerAddresses:
-    """The application's address, and the ones that its server has named.
+    """The application's server address, and further addresses that the server has announced.
 
-    With TLS, every address must present a certificate for the application's host name, because a server may send addresses in
-    plain text before TLS.
+    Over TLS, every address must present a certificate for the application's host name, because a server may announce addresses
+    in plain text before TLS.
     """
 
     host: str
@@ -234,7 +240,7 @@ class ServerAddresses:
         self._at = (self._at + 1) % (1 + len(self._others))
 
     def learn(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Replace the remembered addresses, ignoring malformed ones. If `leaving`, switch to the next address."""
+        """Replace the announced addresses, ignoring malformed ones. If `leaving` is set, switch to the next address."""
         current = self.current
         known = dict.fromkeys(found for text in addresses if (found := _parsed(text)) is not None)
         self._others = [address for address in known if address != (self.host, self.port)][:_MOST]

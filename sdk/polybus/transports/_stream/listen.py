@@ -1,4 +1,4 @@
-"""Listening: bound sockets, the accept loop, and connections before admission."""
+"""Listening sockets, the accept loop, and connections that are not admitted yet."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StreamListener:
         self._arrival = arrival
         self._arrivals: set[PendingConnection] = set()
         self.silent: dict[AdmissionSlot, None] = {}
-        """Connections that have not sent anything yet, oldest first."""
+        """Connections that have not sent any data, oldest first."""
         self._bound = contextlib.ExitStack()
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6) and not options.sockets:
             path = sockets[0].getsockname()
@@ -63,9 +63,10 @@ class StreamListener:
         options.host.spawn(self._run)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address. Connections stay, but unfinished handshakes are cut.
+        """Stop accepting connections and release the address. Established connections stay open, but unfinished handshakes are
+        aborted.
 
-        Refused clients have `Limits.close_timeout` to read the reason.
+        Rejected clients have `Limits.close_timeout` to read the reason.
         """
         self._scope.cancel()
         for arrival in list(self._arrivals):
@@ -147,7 +148,7 @@ class StreamListener:
             arrival.begin()
 
     def _make_room(self) -> bool:
-        """Disconnect the oldest silent connection of the address that has the most of them.
+        """Disconnect the oldest silent connection from the address that has the most silent connections.
 
         Returns `False` if no connection is silent.
         """
@@ -162,9 +163,9 @@ class StreamListener:
 
 
 class PendingConnection(ABC):
-    """Uses a wire from accept until admission, for at most `Limits.handshake_timeout`.
+    """Base class for connections between accept and admission, which takes at most `Limits.handshake_timeout`.
 
-    Subclasses implement the framing: `begin`, `no` and `let_in`.
+    Subclasses implement the framing with `begin`, `no` and `let_in`.
     """
 
     __slots__ = ("_cancel_timer", "_knock", "listener", "over", "wire")
@@ -177,7 +178,7 @@ class PendingConnection(ABC):
         if knock is not None:
             knock.give_up = partial(self._cut, "it has sent nothing, and other clients are waiting")
         self.over: bool = False
-        """True once admitted, refused or lost. Later input is ignored."""
+        """True once the connection has been admitted, rejected or lost. Later input is ignored."""
         late = partial(self._cut, "the handshake did not finish in time")
         self._cancel_timer = call_later(listener.options.host, max(seconds, 0), late)
 
@@ -189,10 +190,10 @@ class PendingConnection(ABC):
 
     @abstractmethod
     def let_in(self, admission: Admission) -> WireTransport:
-        """Write the welcome, if any, and create the transport."""
+        """Send the welcome message, if any, and create the transport."""
 
     def ask(self, handshake: Handshake) -> None:
-        """Ask the bus for admission. Reading pauses until it decides."""
+        """Ask the bus to admit the client. Reading is paused until the bus decides."""
         self.wire.pause_reading()
         if self._knock is not None:
             self._knock.heard()
@@ -202,7 +203,7 @@ class PendingConnection(ABC):
         self.turn_away(self.no(error))
 
     def turn_away(self, last_words: bytes) -> None:
-        """Write the last bytes, give the peer `Limits.close_timeout` to read them, and close."""
+        """Send the last bytes, give the peer `Limits.close_timeout` to read them, and close the connection."""
         if self.over:
             return
         self.over = True
@@ -259,7 +260,7 @@ class PendingConnection(ABC):
 class AdmissionSlot:
     """A connection's slot in the gate's count, from accept until admission.
 
-    A silent connection can be displaced, so that silent connections cannot block a listener.
+    A new connection can displace a silent one, so that silent connections cannot block a listener.
     """
 
     _listener: StreamListener

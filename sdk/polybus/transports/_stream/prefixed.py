@@ -1,16 +1,16 @@
-"""Length-prefixed frames on tcp, tls and unix: framing without I/O, and the transport.
+"""Length-prefixed frames over TCP, TLS and Unix sockets: the framing, which does no I/O, and the transport.
 
-A frame is its length in four bytes, big-endian, followed by that many bytes. Length zero is a keep-alive. The impossible length
-`CLOSING` starts the closing frame, the last one, which carries a reason as in WebSockets::
+A frame is its length in four bytes, big-endian, followed by that many bytes. Length zero is a keep-alive. The invalid length
+`CLOSING` starts the closing frame, which is the last frame and carries a reason as in WebSockets::
 
     FF 43 4C 4F   code (uint16)   length of the reason (uint16, at most 123)   reason (UTF-8)
 
-To a peer that doesn't know it, this is an impossible length, so it closes the connection as it should.
+A peer that doesn't know closing frames sees an invalid length and closes the connection, which is the intended result.
 
-Third-party peers don't answer keep-alives, so silence is not a failure, but their kernel acknowledges them. A keep-alive is
-sent after `Limits.ping_interval` of silence. If nothing is acknowledged within `Limits.ping_timeout`, the connection is lost.
-Systems other than Linux don't report acknowledgements; there the kernel's own keep-alive uses the same times. The write
-deadline detects a peer that doesn't read.
+Third-party peers don't answer keep-alives, but their kernel acknowledges them, so silence is not a failure. After
+`Limits.ping_interval` of silence polybus sends a keep-alive. If the peer's kernel acknowledges nothing within
+`Limits.ping_timeout`, the connection is considered lost. Systems other than Linux don't report acknowledgements; there the
+kernel's own keep-alive uses the same times. The write deadline detects a peer that doesn't read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def closing_frame(code: int, reason: str) -> bytes:
 
 
 class LengthFramer(Framer):
-    """One side of a connection. Empty frames are keep-alives."""
+    """Framer for one side of a connection. Empty frames are keep-alives."""
 
     __slots__ = ("_begun",)
 
@@ -142,7 +142,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
     __slots__ = ("_asked_at", "_kept_alive_at")
 
     admitted: Final = False
-    """The kernel accepted the connection. Only a refusal shows that the server did not."""
+    """The kernel has accepted the connection. Unless the server sends a rejection, the client counts as admitted."""
 
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
         super().__init__(name, wire, host, LengthFramer(host.limits.message))

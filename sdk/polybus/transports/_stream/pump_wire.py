@@ -1,8 +1,8 @@
-"""The driver for other event loops: a task that reads an anyio byte stream, and one that writes while data is waiting.
+"""The driver for other event loops. One task reads from an anyio byte stream, and another writes while data is waiting.
 
-It is as fast as callbacks, because there is one receive and one joined send per chunk, not per message. The tasks belong to the
-bus, so cancelled user code cannot tear a frame. Plain sockets are written without a task until they are full: at the end of a
-turn, or immediately for a publication to many connections or a long burst.
+It is as fast as callbacks because it receives and sends once per chunk, not once per message. The tasks belong to the bus, so
+cancelled user code cannot truncate a frame. Until a plain socket is full, the driver writes to it without a task: at the end of
+an event-loop iteration, or immediately for a publication to many connections or a long burst.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from ..sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, WireUser, rations_here
 
 _READ_SIZE: Final = 64 * 1024
-"""Bytes per read, unless the last read was full. Each read allocates this much."""
+"""Bytes per read, unless the previous read was full. Each read allocates this much."""
 _READ_FULL: Final = 4 * 1024
 """Bytes per read while a lot of output is waiting."""
 _TURNS: Final = 32
-"""Maximum loop turns to wait for a reading peer to accept output. A peer that doesn't read cannot delay input longer."""
+"""Maximum event-loop iterations to wait for a reading peer to accept output. The limit keeps a peer that doesn't read from
+delaying input.
+"""
 _WRITE_SIZE: Final = 64 * 1024
 """Bytes per send, so that the progress of a large frame on a slow line is visible."""
 
@@ -118,7 +120,9 @@ class PumpWire:
                         size = _READ_FULL
 
     async def _let_write(self) -> None:
-        """Wait a few turns for output to drain, so that it doesn't pile up although the peer reads."""
+        """Wait a few event-loop iterations for output to drain, because otherwise output would pile up even for a peer that
+        reads.
+        """
         for _ in range(_TURNS):
             if not self._full:
                 return
@@ -184,7 +188,7 @@ class PumpWire:
                 self._user.resume_writing()
 
     async def _close_our_half(self) -> None:
-        """Close this half after all output is written. The reader continues until the peer closes."""
+        """Close our half of the connection after all output is written. The reader continues until the peer closes its half."""
         if isinstance(self._stream, TLSStream):
             # TLS has no half-close: closing exchanges goodbyes, and only one task can read.
             if self._reading is not None:
@@ -307,7 +311,7 @@ class PumpWire:
 
 
 class _OneSender(ByteSendStream):
-    """Lets the reader of a TLS stream answer the peer (a key update) while the writer sends."""
+    """Lets the reader of a TLS stream answer the peer (for example a key update) while the writer sends."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream

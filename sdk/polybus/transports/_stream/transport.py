@@ -1,4 +1,4 @@
-"""Base of all transports over a byte connection: framing, start, end and deadlines."""
+"""Base classes for transports over a byte connection: framing, startup, shutdown and timeouts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Framer(ABC):
     Attributes:
         ended: Content of the peer's closing frame, once it has arrived.
         broken: The peer's protocol error. Later input is ignored.
-        empty_frames: Number of empty frames since it was last reset.
-        ends_with_goodbye: True if this end closes its half of the connection after its goodbye.
+        empty_frames: Number of empty frames since the counter was last reset.
+        ends_with_goodbye: True if the local side closes its half of the connection after sending a goodbye.
     """
 
     __slots__ = ("_frame", "_head", "_limit", "broken", "empty_frames", "ended")
@@ -42,23 +42,23 @@ class Framer(ABC):
     @property
     @abstractmethod
     def partial(self) -> str:
-        """Description of the incomplete frame that has arrived, or empty between frames."""
+        """Description of the frame that has arrived incompletely, or empty between frames."""
 
     @property
     @abstractmethod
     def arrived(self) -> int:
-        """Number of bytes that have arrived of an incomplete frame and its header, or 0 between frames."""
+        """Number of bytes of an incomplete frame that have arrived, including its header, or 0 between frames."""
 
     @abstractmethod
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the frames completed by a chunk."""
+        """Add a chunk of input and return the frames that it completes."""
 
     @abstractmethod
     def goodbye(self, code: int, reason: str) -> list[bytes]: ...
 
 
 class PartialFrame:
-    """An incomplete frame: `size` bytes in total, `missing` bytes not received yet."""
+    """An incomplete frame of `size` bytes, of which `missing` bytes have not arrived yet."""
 
     __slots__ = ("missing", "parts", "size")
 
@@ -69,7 +69,7 @@ class PartialFrame:
             self.add(data)
 
     def add(self, data: bytes) -> None:
-        """Add a part. Small parts are joined, so that one-byte chunks don't cost an object each."""
+        """Append a part. Small parts are joined so that one-byte chunks don't cost an object each."""
         self.missing -= len(data)
         parts = self.parts
         if len(data) >= _SMALL:
@@ -94,7 +94,7 @@ def how_it_broke(cutter: FrameCutter) -> Closed | None:
 
 _A_TICK = 0.5
 _GOODBYE = 0.1
-"""Seconds for the peer to read a goodbye if nothing was sent before it."""
+"""Seconds for the peer to read a goodbye if nothing else was sent before."""
 
 
 class WireTransport(Transport, WireUser, Protocol): ...
@@ -104,9 +104,10 @@ F = TypeVar("F", bound=Framer)
 
 
 class StreamTransport(ABC, Generic[F]):
-    """Start, end and deadlines of a transport over a `Wire`. Subclasses send, receive and check for silence.
+    """Base class for transports that run over a `Wire`; handles startup, shutdown and timeouts.
 
-    Frames need no timers because `tick` checks liveness about once a second; a limit may be exceeded by that much.
+    Subclasses send, receive, and check whether the peer is silent. Frames need no timers, because `tick` checks liveness about
+    once a second. A limit may be exceeded by that second.
     """
 
     __slots__ = (
@@ -164,11 +165,11 @@ class StreamTransport(ABC, Generic[F]):
             self._wire.resume_reading()
 
     def keep_short(self) -> None:
-        """Limit the data in the kernel, where other frames cannot overtake it."""
+        """Limit the unsent data in the kernel, where urgent frames cannot overtake other frames."""
         self._wire.keep_short()
 
     def pause_reading(self) -> None:
-        """Pause reading. The peer has to stop once the operating system's buffers are full."""
+        """Pause reading. Once the operating system's buffers are full, the peer can no longer send."""
         if self._state is TransportState.OPEN and not self._deaf:
             self._deaf = True
             if self._early is None:
@@ -190,18 +191,18 @@ class StreamTransport(ABC, Generic[F]):
 
     @abstractmethod
     def send(self, frame: bytes) -> None:
-        """Send a frame, together with the others of this turn of the event loop."""
+        """Send a frame, joined with the other frames of this event-loop iteration."""
 
     @property
     def send_framed(self) -> Callable[[bytes, int], None]:
-        """Function that sends the result of `framed`, shared by connections: ``send_framed(data, turn)``."""
+        """A function that sends the result of `framed`. Connections share it: ``send_framed(data, turn)``."""
         return self._wire.write_first
 
     def write_backlog(self) -> int:
         return self._wire.backlog()
 
     def slow_arrival(self) -> int:
-        """Return the number of bytes of a frame that has been incomplete since the last tick. Many of these cost memory."""
+        """Return the bytes received of a frame that has been incomplete for a tick, or 0. Many such frames cost memory."""
         pace = self._pace
         return self._framer.arrived if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
 

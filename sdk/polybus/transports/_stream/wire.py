@@ -1,8 +1,8 @@
-"""The interface of a byte connection, which all drivers implement, and their shared parts.
+"""The byte-connection interface that all drivers implement, and code that they share.
 
-A **wire** is an established byte connection, and a **wire user** its current user: the handshake, then the transport. There are
-two drivers: `asyncio_wire` uses callbacks, and `pump_wire` two tasks over any anyio byte stream. Only the driver writes, so
-cancelled user code cannot tear a frame.
+A **wire** is an established byte connection. A **wire user** is the object that uses the wire at the moment: first the
+handshake, then the transport. There are two drivers. `asyncio_wire` uses callbacks, whereas `pump_wire` runs two tasks over any
+anyio byte stream. Only the driver writes, so cancelled user code cannot truncate a frame.
 """
 
 from __future__ import annotations
@@ -15,66 +15,68 @@ from anyio.lowlevel import RunVar
 from ..sockets import Signs
 
 BURST: Final = 2 * 1024
-"""Bytes to write before the end of a loop turn, so that both ends work in parallel."""
+"""Number of buffered bytes that are written before the end of an event-loop iteration, so that both peers work in parallel."""
 BURST_PARTS: Final = 8
-"""Minimum number of small frames for such a write. Writing each frame of a few KiB and waking the peer for it triples the CPU
-time.
+"""Minimum number of small frames for such an early write. Writing each frame of a few KiB separately, and waking the peer for
+it, triples the CPU time.
 """
 
 GATHERED: Final = 16 * 1024
-"""`BURST` for a peer that only forwards. Waking such a peer early costs this process a third of its work for small requests."""
+"""`BURST` for a peer that only forwards. Waking such a peer early makes small requests a third more expensive for this process.
+"""
 
 
 class WireUser(Protocol):
-    """Called by a wire, always from the event loop and never from within the wire's methods, except for `pause_writing`, which
-    `Wire.write` may call.
+    """Callbacks of a wire. The event loop makes the calls, never a wire method, except that `Wire.write` may call
+    `pause_writing`.
     """
 
     def data_received(self, data: bytes) -> None: ...
 
     def eof_received(self) -> None:
-        """Handle the end of input. The wire closes itself once its output is written."""
+        """Handle the end of input. The wire closes the connection once all output is written."""
 
     def wire_lost(self, error: Exception | None) -> None:
-        """Handle the end of the connection. This is the last call. `error` is `None` after an orderly end."""
+        """Handle the end of the connection. This is the last call. `error` is `None` after an orderly shutdown."""
 
     def pause_writing(self) -> None:
-        """Stop writing, because more than `HIGH_WATER` bytes are waiting."""
+        """Stop writing because more than `HIGH_WATER` bytes are buffered."""
 
     def resume_writing(self) -> None:
-        """Write again, because less than `LOW_WATER` bytes are waiting."""
+        """Resume writing because less than `LOW_WATER` bytes are buffered."""
 
 
 class Wire(Protocol):
-    """An established byte connection, which starts paused and without a user."""
+    """An established byte connection. At first reading is paused and no user is attached."""
 
     @property
     def address(self) -> str:
-        """Address of the other end, such as ``127.0.0.1:40123`` or ``[::1]:40123``."""
+        """The remote address, such as ``127.0.0.1:40123`` or ``[::1]:40123``."""
         ...
 
     def attach(self, user: WireUser) -> None:
-        """Set the current user. If the connection is already lost, the user learns it in the next turn."""
+        """Set the current user. If the connection is already lost, `wire_lost` is called in the next event-loop iteration."""
 
     def write(self, data: bytes) -> None:
-        """Write bytes, joining all output of one loop turn. Ignored after the end."""
+        """Write bytes, joining all output of one event-loop iteration. Ignored after the connection has ended."""
 
     shut: bool
-    """True after the user's last output, so that `write_first` is ignored."""
+    """True after the user's last output. `write_first` then has no effect."""
 
     def write_first(self, data: bytes, turn: int) -> None:
-        """Write bytes immediately if they are the first of the turn. Other output of the turn is still joined.
+        """Write bytes immediately if they are the first in this event-loop iteration. Later output of the iteration is joined.
 
-        `turn` is the current loop turn's number. For many connections in one turn this is cheaper than a callback each.
+        `turn` is the number of the current iteration. If many connections write in one iteration, this is cheaper than a
+        callback for each connection.
         """
 
     alone: bool
-    """True during the only write of a turn, which then leaves immediately."""
+    """True during the only write of an event-loop iteration, which is sent immediately."""
 
     burst: int
 
     def backlog(self) -> int:
-        """Return the number of bytes that the operating system has not accepted."""
+        """Return the number of bytes that the operating system has not accepted yet."""
         ...
 
     def taken(self) -> int:
@@ -86,39 +88,41 @@ class Wire(Protocol):
     def keep_short(self) -> None: ...
 
     def pause_reading(self) -> None:
-        """Pause reading. At most one chunk that was already read is kept."""
+        """Pause reading. The wire keeps at most one chunk that it has already read."""
 
     def resume_reading(self) -> None:
-        """Resume reading, starting with the kept chunk."""
+        """Resume reading, starting with the chunk that the wire has kept."""
 
     def hang_up(self) -> None:
-        """Write pending output, close this half, and read until the peer closes. The user sets the time limit.
+        """Write pending output, close our half, and read until the peer closes. The user sets the time limit.
 
         Closing outright would lose the last messages: if a socket is closed with unread input, the kernel resets the
         connection, and a reset destroys what the peer has not read yet.
         """
 
     def abort(self) -> None:
-        """Cut the connection immediately. `WireUser.wire_lost` follows."""
+        """Abort the connection immediately. `WireUser.wire_lost` is called afterwards."""
 
     def tls_peer(self) -> Mapping[str, Any] | None: ...
 
 
 RATION: Final = 128 * 1024
-"""Bytes to read per loop turn from all busy connections together. Handling that many as small requests takes about 70 ms."""
+"""Total bytes to read from all busy connections per event-loop iteration. Small requests of that size take about 70 ms to
+handle.
+"""
 LEAST: Final = 2 * 1024
 """Minimum bytes to read per connection."""
 
 
 class Rations:
-    """Shares of the input in one event loop, in bytes per connection and turn.
+    """Limits how many bytes each connection may read per event-loop iteration.
 
-    A turn reads from every connection with input. Without limits, a turn with two hundred fast senders took a second, and
-    another peer's request takes several turns. Connections that fill their reads therefore share one ration. Others, and a
-    single busy one, are not affected.
+    An event-loop iteration reads from every connection that has input. Without limits, an iteration with two hundred fast
+    senders took a second, and another peer's request takes several iterations. Connections that fill their reads therefore
+    share one ration. Other connections are not affected, nor is a single busy connection.
 
     Args:
-        call_soon: Calls a function in the next turn.
+        call_soon: Schedules a function for the next event-loop iteration.
     """
 
     __slots__ = ("_call_soon", "_hungry", "_read", "_share", "size")
@@ -129,12 +133,12 @@ class Rations:
         self._read = 0
         self._share = RATION
         self.size: int = RATION
-        """Maximum bytes of the next read."""
+        """Maximum bytes for the next read."""
 
     def filled(self, size: int, *, again: bool = False) -> None:
         """Count a full read of `size` bytes.
 
-        `again` is True if the connection already had a full read in this turn.
+        `again` is True if the connection has already had a full read in this event-loop iteration.
         """
         if not self._hungry:
             self._call_soon(self._next_turn)
@@ -144,7 +148,7 @@ class Rations:
         self.size = max(LEAST, min(self._share, RATION - self._read))
 
     def enough(self, size: int) -> bool:
-        """Return True if a connection that read this much in the turn must wait for the next one."""
+        """Return True if a connection that has read this much must wait for the next event-loop iteration."""
         return size >= self._share or self.size <= LEAST
 
     def _next_turn(self) -> None:

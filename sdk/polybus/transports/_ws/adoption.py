@@ -1,8 +1,8 @@
 """Takes over WebSockets that uvicorn has accepted, so that they run like those of the built-in server.
 
 The upgrade passes through ASGI and the application's middleware. After that, ASGI would cost a dictionary, a queue and a task
-switch per frame, so uvicorn's protocol object is replaced. The replacement stays in uvicorn's set of connections, which uvicorn
-counts, closes and waits for. An unknown version of uvicorn is left alone.
+switch per frame, so polybus replaces uvicorn's protocol object. uvicorn still counts the replacement as one of its connections,
+and closes and awaits it on shutdown. If the uvicorn version is unknown, polybus does not take over its WebSockets.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _RESTARTS: Final = 1012
 
 
 class AdoptedWire(AsyncioWire):
-    """A connection taken from uvicorn. It stays in the server's set of connections until it is lost.
+    """A connection taken over from uvicorn. It stays in the server's set of connections until it is closed.
 
-    The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. Input is handled in the
-    bus's context, which anyio needs to find its loop.
+    The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. The bus's context,
+    which anyio needs to find its event loop, is used for handling input.
     """
 
     __slots__ = ("_connections", "_context", "_goodbye", "_waiter")
@@ -76,7 +76,7 @@ class AdoptedWire(AsyncioWire):
             self._waiter.set_result(None)
 
     def shutdown(self) -> None:
-        """Close the connection on shutdown. uvicorn calls this, then waits until the connection leaves its set."""
+        """Close the connection on shutdown. uvicorn calls this method, then waits until the connection has left its set."""
         if self._goodbye is not None:
             self._goodbye(_RESTARTS)
         else:  # taken over in this turn
@@ -99,10 +99,10 @@ class UvicornWebSocket:
 
     @staticmethod
     def under(receive: Receive) -> UvicornWebSocket | None:
-        """Return the owner of an ASGI `receive`, or `None` if it cannot be taken over.
+        """Return the protocol object that an ASGI `receive` belongs to, or `None` if it cannot be taken over.
 
-        That is the case if a middleware wraps `receive` because it wants to see frames, or if the owner is another server,
-        implementation, derived class or changed version.
+        It cannot be taken over if a middleware wraps `receive` to see the frames, or if it belongs to another server,
+        implementation, subclass or modified version.
         """
         protocol: Any = getattr(receive, "__self__", None)
         kind = type(protocol)
@@ -123,9 +123,9 @@ class UvicornWebSocket:
 
     @property
     def untouched(self) -> bool:
-        """True if the WebSocket is open, and uvicorn has neither unwritten nor unprocessed data.
+        """True if the WebSocket is open and uvicorn has no unwritten or unprocessed data.
 
-        A client must not send before the answer (RFC 6455, section 4.1). If it does, it is not taken over.
+        A client must not send before the answer (RFC 6455, section 4.1). If the client does, its connection is not taken over.
         """
         protocol = self._protocol
         transport, conn = protocol.transport, protocol.conn
@@ -148,7 +148,7 @@ class UvicornWebSocket:
         return size
 
     def hand_over(self, address: str) -> AdoptedWire:
-        """Return the connection, paused. uvicorn and its users see it as closed."""
+        """Return the connection with reading paused. uvicorn and its users see it as closed."""
         protocol = self._protocol
         transport: asyncio.Transport = protocol.transport
         protocol.stop_keepalive()
@@ -167,7 +167,7 @@ class UvicornWebSocket:
 
 
 def _awaits_a_frame(conn: Any) -> bool:
-    """Return True if the parser waits for the first byte of a frame. Otherwise it may have consumed part of a header."""
+    """Return True if the parser is waiting for the first byte of a frame. Otherwise it may have consumed part of a header."""
     step: Any = getattr(conn, "parser", None)
     while isinstance(step, GeneratorType) and step.gi_yieldfrom is not None:
         step = step.gi_yieldfrom
@@ -176,7 +176,7 @@ def _awaits_a_frame(conn: Any) -> bool:
 
 
 class _NoTransport:
-    """A closed transport for uvicorn's object, which closes its transport when the ASGI call returns."""
+    """A closed transport for uvicorn's protocol object, which closes its transport when the ASGI call returns."""
 
     def is_closing(self) -> bool:
         return True

@@ -1,8 +1,8 @@
-"""A transport over a WebSocket of an ASGI server, on top of `receive` and `send`.
+"""A transport over an ASGI server's WebSocket, using `receive` and `send`.
 
-The server (uvicorn, hypercorn) is responsible for the socket, framing and pings. This transport orders frames, pauses for a
-slow peer, and reports the end once. Since both `receive` and `send` wait, it needs two tasks: the server's own task reads and
-another one writes, so that a peer that doesn't read can still be heard.
+The server (uvicorn, hypercorn) is responsible for the socket, framing and pings. This transport keeps frames in order, pauses
+for a slow peer, and reports the end of the connection once. Since both `receive` and `send` block, it needs two tasks: the
+server's own task reads and another task writes. Input from a peer that doesn't read its own is still received.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _UNSEEN: Final = 8192
-"""Minimum bytes per second if the server hides the progress of a frame: 64 kbit/s."""
+"""Minimum rate in bytes per second if the server hides the progress of a frame, 64 kbit/s."""
 
 
 class Socket(Protocol):
@@ -43,8 +43,9 @@ class Socket(Protocol):
 def socket_of(receive: Receive) -> Socket | None:
     """Return the connection behind an ASGI `receive`, or `None` if a middleware or another server hides it.
 
-    ASGI cannot cut a connection. After `websocket.close`, or when the application returns, uvicorn waits until its buffer is
-    written, which is for ever if the peer doesn't read. Its `receive` is a method of the object that owns the socket.
+    An ASGI application cannot abort a connection. After `websocket.close`, or when the application returns, uvicorn waits until
+    its buffer is written, which takes forever if the peer doesn't read. Its `receive` is a method of the object that owns the
+    socket.
     """
     socket = getattr(getattr(receive, "__self__", None), "transport", None)
     wanted = ("abort", "get_write_buffer_size", "get_extra_info")
@@ -118,7 +119,7 @@ class AsgiTransport:
             self._receiver.pause_writing()
 
     def write_backlog(self) -> int:
-        """Return the number of bytes that the operating system has not accepted, as far as the server shows."""
+        """Return the number of bytes that the operating system has not accepted, if the server shows it."""
         if self._state is TransportState.LOST:
             return 0
         return self._size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
@@ -139,7 +140,7 @@ class AsgiTransport:
             self._cut()
 
     def tick(self, now: float) -> None:
-        """Check the write deadline, about once a second. The server sends pings."""
+        """Check the write timeout, about once a second. Pings are the server's task."""
         if self._state is not TransportState.OPEN:
             return
         limits = self._host.limits
@@ -157,7 +158,9 @@ class AsgiTransport:
         self._buffered = buffered
 
     def _patience(self) -> float:
-        """Return the maximum seconds without progress. If the server hides its socket, only whole frames show progress."""
+        """Return the maximum seconds without progress. If the server hides its socket, progress is visible only after whole
+        frames.
+        """
         longer = self._taking / _UNSEEN if self._socket is None else 0.0
         return self._host.limits.write_timeout + longer
 
@@ -253,7 +256,7 @@ class AsgiTransport:
 def _ended(message: MutableMapping[str, Any]) -> Closed:
     """Return the end reported by `websocket.disconnect`.
 
-    1005 with a reason means a closing frame without a code; without a reason, the connection was lost.
+    Code 1005 with a reason means that the closing frame had no code. Without a reason, the connection was lost.
     """
     code, reason = message.get("code", 1005), message.get("reason")
     if code == 1005:

@@ -38,7 +38,7 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 async def open_websocket(
     url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
 ) -> WebSocketTransport:
-    """Connect and upgrade, at the current address of `addresses` if given."""
+    """Connect and upgrade, using the current address in `addresses` if given."""
     core, request = _request(url, options)
     address = net_address(url)
     host, port = (address.host, address.port) if addresses is None else addresses.current
@@ -108,9 +108,10 @@ class _Answer:
             self._feed(len(self.rest))
 
     def _skip_interim(self) -> int:
-        """Skip interim responses such as 100 and 103 (RFC 9110, section 15.2), and return the end of the next head, or -1.
+        """Skip interim responses such as 100 and 103 (RFC 9110, section 15.2).
 
-        After `_MAX_INTERIM` of them, the next one counts as the answer.
+        Returns the end of the next response head, or -1 if it is incomplete. After `_MAX_INTERIM` interim responses, the next
+        one counts as the answer.
         """
         while (end := self.rest.find(_END)) >= 0 and self._interim < _MAX_INTERIM and _INTERIM.match(self.rest):
             del self.rest[: end + len(_END)]
@@ -148,7 +149,7 @@ class _Answer:
         self.complete.set()
 
     def pause_writing(self) -> None:
-        """Do nothing: a request is short."""
+        """Do nothing, because a request is short."""
 
     resume_writing = pause_writing
 

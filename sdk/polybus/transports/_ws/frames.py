@@ -31,7 +31,7 @@ _BINARY: Final = 0x82
 _FIRST: Final = {"text": _TEXT, "binary": _BINARY}
 _OPCODES: Final = frozenset(Opcode)
 _KEYS: Final = 512
-"""Bytes of masking keys to draw at a time. A system call per frame would be a tenth of its cost."""
+"""Bytes of masking keys to generate at a time. A system call per frame would make up a tenth of a frame's cost."""
 
 _pack_16 = struct.Struct("!BBH").pack
 _pack_64 = struct.Struct("!BBQ").pack
@@ -39,10 +39,10 @@ _unpack_64 = struct.Struct("!Q").unpack_from
 
 
 class WebSocketFramer(Framer):
-    """One side of a connection after its handshake.
+    """WebSocket framer for one side of a connection after its handshake.
 
     Attributes:
-        out: Pongs and closing frames to write. The user clears it.
+        out: Pongs and closing frames to write. The user of the framer clears the list.
         empty_frames: Number of pings and pongs.
         server: True for the server side, which does not mask frames (section 5.1).
     """
@@ -170,7 +170,7 @@ class WebSocketFramer(Framer):
             frames.append(frame)
 
     def _is_utf8(self, frame: bytes) -> bool:
-        """Check text and fail the connection if it is not UTF-8 (section 8.1)."""
+        """Check that text is UTF-8, and fail the connection if it is not (section 8.1)."""
         if frame.isascii():
             return True
         try:
@@ -282,7 +282,7 @@ class WebSocketFramer(Framer):
         return header + key, apply_mask(frame, key)
 
     def sign_of_life(self, *, asks: bool) -> bytes:
-        """Return a ping if `asks`, otherwise an unsolicited pong (sections 5.5.2, 5.5.3)."""
+        """Return a ping if `asks` is set, otherwise an unsolicited pong (sections 5.5.2, 5.5.3)."""
         return Frame(Opcode.PING if asks else Opcode.PONG, b"").serialize(mask=not self.server)
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
@@ -294,7 +294,7 @@ class WebSocketFramer(Framer):
         return out
 
     def fail(self, code: int, reason: str) -> None:
-        """Fail the connection (section 7.1.7): put a closing frame in `out`, and stop reading."""
+        """Fail the connection (section 7.1.7). This puts a closing frame in `out` and stops reading."""
         core = self._the_core()
         core.fail(code, cut_reason(reason).decode())
         self._take_output(core)

@@ -1,11 +1,11 @@
-"""Rules for incoming WebSockets: Host, Origin and sub-protocol, as pure functions.
+"""Rules for incoming WebSockets, as pure functions: Host, Origin and subprotocol checks.
 
 Browsers let any page open a WebSocket to any server with the user's cookies, so the server must check Origin (CWE-1385). A
 page's host name may also resolve to 127.0.0.1 (DNS rebinding). Origin and Host then agree, and only Host shows that the page
 doesn't belong to a server on the loopback address.
 
-The built-in server and the ASGI endpoint share these rules. They also decide whether a client is local, from its socket and the
-headers of proxies.
+The built-in server and the ASGI endpoint share these rules. They also decide from the client's socket and proxy headers whether
+a client is local.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _names_a_client: Final = re.compile(
 ).search
 """Matches headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
 _forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
-"""Finds every match in a part, because the client chooses the text of ``host=``, which may contain another."""
+"""Finds every match in a header part. The client chooses the value of ``host=``, which may contain another match."""
 _SHOWN: Final = 60
-"""Maximum characters to quote from a client or proxy. No address is longer."""
+"""Maximum characters to quote from a client or proxy. No address is longer than that."""
 _LOCAL: Final = ("", "testclient")
-"""Clients without an address: Unix sockets, and Starlette's test client."""
+"""Names of clients without an address: Unix sockets, and Starlette's test client."""
 
 
 def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
-    """Return evidence that a client is on another machine, or `None` if there is none.
+    """Return evidence that a client runs on another machine, or `None` if there is none.
 
-    A header counts no matter who sent it: a remote client gains nothing by sending one, and a proxy adds its own. A malformed
-    address is not local.
+    It doesn't matter who sent a header, because a remote client gains nothing by sending one and a proxy adds its own. A
+    malformed address does not count as local.
 
     Args:
-        client: The client's host, as the server knows it.
-        headers: All values by lower-case name.
+        client: The client's host as seen by the server.
+        headers: All header values by lower-case name.
     """
     if client not in _LOCAL and not is_loopback(client):
         return repr(client[:_SHOWN])
@@ -65,7 +65,7 @@ def _addresses(name: str, value: str) -> Iterator[str]:
 
 
 def _host(text: str) -> str:
-    """Return the host in ``127.0.0.1``, ``127.0.0.1:80``, ``::1``, ``[::1]`` or ``"[::1]:80"``."""
+    """Return the host part of ``127.0.0.1``, ``127.0.0.1:80``, ``::1``, ``[::1]`` or ``"[::1]:80"``."""
     text = text.strip().strip('"')
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -75,7 +75,7 @@ def _host(text: str) -> str:
 
 _TOKEN = "polybus.token."
 CLOSES: Final = "polybus.closes"
-"""Sub-protocol of a client that cannot see HTTP statuses, such as a page. It gets a close code with the reason instead."""
+"""Subprotocol for clients that cannot see HTTP statuses, such as web pages. They get a close code with the reason instead."""
 _CLOSES: Final[Mapping[int, int]] = {401: 4401, 403: 4403, 429: 1013, 503: 1013}
 _HINTS: Final[Mapping[int, tuple[str, str]]] = {
     401: ("WWW-Authenticate", "Bearer"),
@@ -86,13 +86,13 @@ _HINTS: Final[Mapping[int, tuple[str, str]]] = {
 
 
 class HandshakeRejected(Exception):
-    """A request was rejected with an HTTP status and a text that says which option to change.
+    """A request was rejected with an HTTP status and a message that names the option to change.
 
     Args:
-        status: Status of the answer.
-        text: Text of the answer.
-        about: The listener's rule that was broken. Only such rejections are logged.
-        advice: How to accept the client. Only logged, because unauthenticated clients must not see it.
+        status: HTTP status of the response.
+        text: Body of the response.
+        about: The listener's rule that the request broke. Rejections without a rule are not logged.
+        advice: How to accept the client. It is logged but not sent, because unauthenticated clients must not see it.
     """
 
     def __init__(self, status: int, text: str, *, about: str = "", advice: str = "") -> None:
@@ -103,7 +103,7 @@ class HandshakeRejected(Exception):
         super().__init__(status, text)
 
     def close(self, offers: Sequence[str]) -> tuple[int, str] | None:
-        """Return the code and reason of an equivalent close, if the client asked for it.
+        """Return an equivalent close code and reason if the client asked for one.
 
         Returns `None` for pages of another site or host.
         """
@@ -132,7 +132,7 @@ class UpgradeRequest:
     client: str = ""
 
     def only(self, name: str) -> str | None:
-        """Return the value of a header that must not be repeated."""
+        """Return the value of a header that must not occur more than once."""
         values = self.headers.get(name, ())
         if len(values) > 1:
             raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
@@ -140,7 +140,7 @@ class UpgradeRequest:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The query's fields, the last of each name."""
+        """The query parameters. If a name is repeated, the last value counts."""
         try:
             return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=200))
         except ValueError:
@@ -156,7 +156,7 @@ class OriginPolicy:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     private: bool = False
-    """True if the bus admits every client, so only local ones are allowed."""
+    """True if the bus admits every client. Only local clients are allowed then."""
 
     def check(self, upgrade: UpgradeRequest) -> None:
         if self.private:
@@ -167,7 +167,7 @@ class OriginPolicy:
         self.check_path(upgrade.path)
 
     def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
-        """Return the sub-protocol for the answer, and `known` completed from the request."""
+        """Return the subprotocol for the response, and `known` completed from the request."""
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
         if token is not None:
@@ -235,7 +235,7 @@ class OriginPolicy:
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
-        """Return the sub-protocol for the answer, and the token among the offers."""
+        """Return the subprotocol for the response, and the token found among the client's offers."""
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
         if not offers:

@@ -1,4 +1,4 @@
-"""A WebSocket after its handshake."""
+"""The WebSocket transport after the handshake."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LARGE: Final = 64 * 1024
 
 
 class WebSocketTransport(StreamTransport[WebSocketFramer]):
-    """One connection of WebSocket messages.
+    """Transport over a WebSocket connection, one message per frame.
 
-    After `Limits.ping_interval` of silence a ping is sent. The connection is cut if there is no answer within
-    `Limits.ping_timeout`, even if the ping cannot leave because the peer doesn't read; the time restarts while the kernel
-    reports progress of the data ahead of the ping. While the rest of a frame arrives slowly, an unsolicited pong about once a
-    second keeps the sender from timing out, because its own ping is stuck behind that frame.
+    After `Limits.ping_interval` of silence the transport sends a ping. If no answer arrives within `Limits.ping_timeout`, it
+    aborts the connection, even if the ping could not be sent because the peer doesn't read. The timeout restarts while the
+    kernel reports progress of the data ahead of the ping. While the rest of a large frame arrives slowly, the sender's own ping
+    is stuck behind that frame. An unsolicited pong about once a second then keeps the sender from timing out.
     """
 
     __slots__ = ("_ping", "_pinged_at")
@@ -44,7 +44,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(payload)
 
     def framed(self, frame: bytes) -> bytes | None:
-        """Return a frame's bytes, or `None` for a client, whose frames differ by their mask."""
+        """Return a frame's bytes, or `None` for a client, because masking makes each client frame different."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return b"".join(self._framer.encode(frame)) if self._framer.server else None
@@ -72,7 +72,9 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(data)
 
     def _peer_left(self, why: Closed) -> None:
-        """Close TCP (RFC 6455, section 7.1.1) after the peer's closing frame or protocol error. Ours is already written."""
+        """Close TCP (RFC 6455, section 7.1.1) after the peer's closing frame or protocol error. Our closing frame has already
+        been written.
+        """
         if self._state is TransportState.OPEN:
             self._leave(why)
         self._wire.hang_up()
@@ -105,7 +107,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
 
 
 class FramedWebSocketTransport(WebSocketTransport):
-    """A WebSocket whose messages are chunks of a stream in the protocol's own framing."""
+    """A WebSocket transport that treats messages as chunks of a stream with the protocol's own framing."""
 
     __slots__ = ("_cutter", "_pack")
 

@@ -1,8 +1,8 @@
 """Connects buses over message ports: between pages and frames, with workers, or over any other carrier of whole messages.
 
 `PortTransport` connects over a `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. In Pyodide you can pass a
-JavaScript port. `MessageChannel` imitates a browser's message channel in one process, `script` returns the JavaScript for a
-real browser, and `polybus.testing.browser` has windows and frames for tests.
+JavaScript port. `MessageChannel` simulates a browser's message channel in one process. `script` returns the JavaScript code for
+a real browser, and `polybus.testing.browser` simulates windows and frames for tests.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __getattr__: Callable[[str], Any] = lazy_names(__name__, {"._js": ["JSPort"]})
 
 
 def script() -> str:
-    """Return the JavaScript module for the browser's side, with ``serveFrame``, ``connectToHost`` and ``pump``.
+    """Return the JavaScript module for the browser, which exports ``serveFrame``, ``connectToHost`` and ``pump``.
 
-    `polybus.fastapi.attach` serves it as ``/polybus-frames.js`` in addition to ``script="/polybus.js"``.
+    If you set ``script="/polybus.js"``, `polybus.fastapi.attach` also serves the module as ``/polybus-frames.js``.
     """
     from importlib.resources import files
 

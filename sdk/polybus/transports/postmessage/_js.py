@@ -1,4 +1,4 @@
-"""Ports of a browser for Python in the browser (Pyodide): frames, workers and channels."""
+"""Browser ports (frames, workers and channels) for Python in the browser (Pyodide)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .channel import PortData, PortInfo
 
 _EXPECTED: Final = "a MessagePort of JavaScript, a worker, or the global scope of one"
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
-"""Only the posted data crosses into Python, which saves an object per message."""
+"""JavaScript code that passes only the posted data to Python, which saves an object per message."""
 _FAILED: Final = "(callback) => () => callback()"
 _CLOSED: Final = "(callback) => (event) => callback(event.reason ?? 'the port was closed')"
 
@@ -67,7 +67,7 @@ class JSPort:
 
     @staticmethod
     def _bytes_of(data: Any) -> Any:
-        """Return the bytes of a buffer. Any other object, which may have a method of that name, is returned unchanged."""
+        """Return the bytes of a buffer. Any other object is returned unchanged, even if it has a method of that name."""
         try:
             found = data.to_bytes()
         except Exception:  # the `to_bytes` of any other object may raise anything
@@ -79,7 +79,7 @@ class JSPort:
         self._port.onmessageerror = self._listener(_FAILED, callback)
 
     def on_close(self, callback: Callable[[str], None]) -> None:
-        """Set a function to call when the handshake closes this end because of a newer page."""
+        """Set a function to call when the handshake closes this port in favour of a newer page."""
         if self._managed is not None:
             self._port.addEventListener("close", self._listener(_CLOSED, callback))
 
@@ -89,7 +89,7 @@ class JSPort:
         return self._js.run_js(wrapper)(proxy)
 
     def close(self) -> None:
-        """Stop delivery, and release JavaScript's references to Python."""
+        """Stop delivery, and release JavaScript's references to Python objects."""
         proxies, self._proxies = self._proxies, []
         if not proxies:
             return
@@ -102,7 +102,7 @@ class JSPort:
 
 
 def can_post(value: Any) -> bool:
-    """Return True for a JavaScript port. A window is not one, because any page in it would receive the messages."""
+    """Return True for a JavaScript port. Windows are not accepted, because any page in a window would receive the messages."""
     return callable(getattr(value, "postMessage", None)) and not hasattr(value, "window")
 
 

@@ -1,4 +1,4 @@
-"""Ports and their sources, to connect or to serve: ``connect(PortTransport(port), protocol="ubre")``."""
+"""Connects or serves over message ports: ``connect(PortTransport(port), protocol="ubre")``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .connection import Hello, PortConnection
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
-"""A source of ports: a port, a plain or async function that returns a new port, or an async iterator of ports. In a browser
-each port may be a JavaScript object, whose type is `Any`.
+"""A source of ports: a port, a plain or async function that returns a new port, or an async iterator over ports. In a browser
+each port may be a JavaScript object, so the type includes `Any`.
 """
 
 _EXPECTED = "a message port, a function that gives one, or an async iterator of ports"
@@ -70,7 +70,9 @@ class _Function:
 
 
 class _Iterator:
-    """Ports from an async iterator. A time-out must not cancel an async generator, which would end it, so its next port is
+    """Reads ports from an async iterator.
+
+    A timeout must not cancel an async generator, because cancellation would finish the generator. Its next port is therefore
     awaited in a task.
     """
 
@@ -124,7 +126,7 @@ _Source: TypeAlias = Single | _Function | _Iterator
 
 
 def source_of(source: Any) -> _Source:
-    """Return the source for a value. Raises `TypeError` if the value is not a source of ports."""
+    """Return the source of ports for a value. Raises `TypeError` if the value cannot be used as a source."""
     if (port := _port_of(source)) is not None:
         return Single(port)
     if hasattr(source, "__anext__"):
@@ -135,7 +137,7 @@ def source_of(source: Any) -> _Source:
 
 
 def _port_of(value: Any) -> MessagePort | None:
-    """Return a value as a port, including one from JavaScript, or `None` for other values.
+    """Return a value as a port, which may be a JavaScript port, or `None` if it is not a port.
 
     Raises `TypeError` if the value has async methods.
     """
@@ -174,8 +176,8 @@ class PortListening:
         self.host: Host = options.host
         self._options = options
         self._waiting: dict[PendingPort, None] = {}
-        """Ports that are not admitted yet, at most `Limits.handshakes`. If the other end doesn't use polybus, it may be silent
-        for hours, and no event shows that a page is gone.
+        """Ports that are not admitted yet, at most `Limits.handshakes`. If the other end doesn't use polybus, a port may be
+        silent for hours, and no event shows that a page has been closed.
         """
 
     def receive(self, port: MessagePort) -> PendingPort:
@@ -196,7 +198,7 @@ class PortListening:
 
 
 class PendingPort:
-    """A port of a serving bus that waits for the other end's first message."""
+    """A port of a serving bus that is waiting for the other end's first message."""
 
     def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[PendingPort, None]) -> None:
         self._port = port
@@ -268,27 +270,29 @@ def run_port(port: MessagePort, host: Host) -> None:
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
-"""First and longest pause in seconds before a serving bus asks a failed source for a port again."""
+"""Initial and maximum pause in seconds before a serving bus asks a failed source for another port."""
 
 
 class PortTransport:
     """Connects over message ports, for ``connect(PortTransport(port))`` and ``bus.serve(PortTransport(port))``.
 
-    A single port allows one connection, which cannot reconnect. A function is called for each attempt, so a link can reconnect
-    over a new port; a serving bus calls it again when the connection has ended. An async iterator of ports (such as
-    `serve_frame`) provides the next port for each attempt, and a serving bus accepts every port immediately.
+    A single port allows one connection, without reconnecting. If you pass a function, it is called for each attempt, so a link
+    can reconnect over a new port. A serving bus calls the function again after each connection ends. If you pass an async
+    iterator over ports (such as `serve_frame`), each attempt uses the next port, and a serving bus accepts every port
+    immediately.
 
-    The connecting end sends a greeting and waits for the other end's, so `connect` raises an error if it is refused. The
-    greeting also carries the headers of `connect`, which are sent only over the port.
+    The connecting end sends a greeting and waits for a greeting from the other end, so that `connect` raises an error if the
+    connection is rejected. The greeting also contains the headers passed to `connect`, which are sent only over the port.
 
     Args:
-        source: A port, a function that returns one, or an async iterator of ports. In Pyodide each may be a JavaScript port.
-        bare: Set this if the other end does not use polybus. It then receives only frames, without a greeting. Since it sends
-            no signs of life, the loss of the connection goes unnoticed, and it cannot pause the sender. A serving bus detects
-            such an end automatically.
+        source: A port, a function that returns a port, or an async iterator over ports. In Pyodide, ports may be JavaScript
+            objects.
+        bare: Set this option if the other end does not use polybus, and therefore expects frames without a greeting. Such an
+            end sends no pings, so a lost connection goes unnoticed, and it cannot pause the sender. A serving bus detects it
+            automatically.
 
     Raises:
-        TypeError: If the object is not a source of ports.
+        TypeError: If `source` is not a source of ports.
     """
 
     def __init__(self, source: PortSource, *, bare: bool = False) -> None:
@@ -297,7 +301,7 @@ class PortTransport:
 
     @property
     def url(self) -> str:
-        """The address, for logs and error texts."""
+        """The address for logs and error messages."""
         return f"port://{self._source.name}"
 
     @property
@@ -314,10 +318,10 @@ class PortTransport:
         return f"<PortTransport {self.url}>"
 
     async def connect(self, options: DialOptions) -> PortConnection:
-        """Make one attempt to connect: get a port, and exchange greetings.
+        """Try to connect once: get a port, and exchange greetings.
 
         Raises:
-            ConnectFailed: If no port or no greeting arrives in time, or the other end uses another protocol.
+            ConnectFailed: If a port or greeting does not arrive in time, or the other end uses another protocol.
             TypeError: If the source returns an object that is not a port.
             Unauthorized: If the other end cannot authenticate this client.
             Forbidden: If the other end does not admit this client.
@@ -370,7 +374,7 @@ class PortTransport:
             raise ConnectFailed(self.url, f"the other end speaks {other}, not {options.subprotocol}")
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Accept clients on the ports of this source.
+        """Accept clients on the ports from this source.
 
         Raises:
             LocalProtocolError: If the port has been used before.

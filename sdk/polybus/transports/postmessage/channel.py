@@ -1,12 +1,12 @@
-"""``MessageChannel`` and structured clone in one process, without a browser.
+"""Simulates ``MessageChannel`` and structured cloning in one process, without a browser.
 
-A message is cloned when it is posted, and delivered in a later turn of the event loop, one message per turn. The rules are
-Chromium's, and one test suite runs against both.
+A message is cloned when it is posted, and delivered in a later event-loop iteration, one message per iteration. The behaviour
+is modelled on Chromium, and the same test suite runs against both.
 
 You can post None, bool, int, float, str, bytes, bytearray, `ArrayBuffer`, datetime and exceptions, and lists, tuples, sets and
-dicts with string keys that contain them, with shared and circular references. The receiver gets a copy, in which a tuple is a
-list and an exception a `ClonedError`. Anything else is refused, including instances of classes, whose fields a browser would
-send. `Unreadable` can be posted but not read.
+dicts with string keys that contain them, with shared and circular references. The receiver gets a copy, in which tuples become
+lists and exceptions become `ClonedError`. Other objects are rejected, including class instances, although a browser would send
+their fields. `Unreadable` can be posted but not read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attrs import frozen
 from ...plugins.tools import running_loop
 
 PortData: TypeAlias = str | bytes
-"""The payload of a port: a string or bytes, as in a browser."""
+"""The payload of a message: a string or bytes, as in a browser."""
 
 
 @frozen(kw_only=True)
@@ -32,10 +32,10 @@ class PortInfo:
     """Facts about the other end of a port.
 
     Attributes:
-        origin: Origin of the other end's page, if a handshake found it. ``"null"`` is an opaque origin.
+        origin: Origin of the other end's page, if a handshake determined it. ``"null"`` is an opaque origin.
         epoch: Number of ports that the handshake has opened for this frame, including this one, or `None` if there was no
-            handshake. With an epoch, the other end is known to use polybus's control messages.
-        address: Address for logs and error texts.
+            handshake. If an epoch is set, the other end uses polybus's control messages.
+        address: Address for logs and error messages.
     """
 
     origin: str | None = None
@@ -48,9 +48,10 @@ class MessagePort(Protocol):
 
     Messages arrive in order, each in a separate call, and never from within `post`.
 
-    Three more methods are optional. ``on_close(callback)`` sets a function to call as ``callback(reason)`` when the port
-    notices that it has ended, which a browser's port never does. ``on_message_error(callback)`` sets a function to call without
-    arguments for each unreadable message. ``async run()`` runs as a task of the bus, and must return soon after `close`.
+    Three more methods are optional. If there is an ``on_close(callback)``, the port calls ``callback(reason)`` when it notices
+    that the connection has ended, which a browser port never does. If there is an ``on_message_error(callback)``, the port
+    calls ``callback()`` for each unreadable message. The bus runs ``async run()`` as a task, which must return soon after
+    `close`.
     """
 
     @property
@@ -59,10 +60,10 @@ class MessagePort(Protocol):
         ...
 
     def post(self, data: PortData, /) -> None:
-        """Send a message without waiting. Ignored after `close`."""
+        """Send a message without waiting. Messages are ignored after `close`."""
 
     def on_message(self, callback: Callable[[PortData], None], /) -> None:
-        """Start delivery, beginning with messages that have already arrived. Called once."""
+        """Start delivery, beginning with messages that have already arrived. The bus calls this method once."""
 
     def close(self) -> None:
         """Stop delivery. Posted messages still arrive at the other end, which doesn't notice."""
@@ -80,14 +81,14 @@ class DataCloneError(ValueError):
 
 @frozen
 class ClonedError:
-    """The received copy of an exception, without traceback and other fields."""
+    """The received copy of an exception, without traceback and other attributes."""
 
     name: str
     message: str
 
 
 class ArrayBuffer:
-    """Bytes that can be transferred without copying. The sender then loses them."""
+    """Bytes that can be transferred without copying, after which the sender can no longer access them."""
 
     __slots__ = ("_data",)
 
@@ -121,7 +122,7 @@ class ArrayBuffer:
 
 
 class Unreadable:
-    """An object that can be posted but not read, such as code for another site. The receiver gets a message error."""
+    """An object that can be posted but not read, such as code for another site. The receiver gets a message error instead."""
 
     __slots__ = ()
 
@@ -131,7 +132,7 @@ _CONTAINERS: Final[Mapping[type, type]] = {list: list, tuple: list, dict: dict, 
 
 
 def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
-    """Copy a posted object. If a part of it is `Unreadable`, so is the whole copy.
+    """Copy a posted object. If part of it is `Unreadable`, the whole copy is `Unreadable`.
 
     Args:
         data: The object.
@@ -152,7 +153,7 @@ def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: 
 
 
 class _Cloner:
-    """One traversal, which preserves shared and circular references."""
+    """A single traversal, which preserves shared and circular references."""
 
     def __init__(self, transferred: Mapping[int, Any], big_ints: bool) -> None:
         self._seen: dict[int, Any] = dict(transferred)
@@ -191,7 +192,7 @@ class _Cloner:
 
 
 def _copied(value: Any) -> Any:
-    """Copy an object without references. Raises `DataCloneError` for an unknown type."""
+    """Copy an object that contains no other objects. Raises `DataCloneError` for an unknown type."""
     if type(value) is bytearray:
         return bytearray(value)
     if type(value) is ArrayBuffer:
@@ -207,11 +208,11 @@ def _copied(value: Any) -> Any:
 
 
 _TURNS: Final = 12
-"""Maximum number of turns of the event loop by which shuffling delays a message."""
+"""Maximum number of event-loop iterations by which shuffling delays a message."""
 
 
 def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
-    """Return a function that schedules calls for a later turn of this event loop: the next one, or a random one."""
+    """Return a function that schedules calls for the next event-loop iteration, or for a random later one."""
     call_soon = running_loop().call_soon
     if shuffle is None:
         return call_soon
@@ -224,7 +225,7 @@ def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
 
 @frozen(kw_only=True)
 class MessageEvent:
-    """An event that is passed to listeners."""
+    """An event for the listeners of a port or window."""
 
     data: Any
     origin: str = ""
@@ -236,7 +237,7 @@ class MessageEvent:
 
 
 def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent) -> None:
-    """Call each listener. If one fails, the error is logged and the others are still called."""
+    """Call each listener. If a listener fails, the error is logged and the other listeners are still called."""
     for listener in tuple(listeners):
         try:
             listener(event)
@@ -247,7 +248,7 @@ def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent
 class InMemoryPort:
     """One end of a `MessageChannel`, which implements `MessagePort`.
 
-    As in a browser, it doesn't notice when the other side has ended.
+    As in a browser, a port doesn't notice when the other end closes.
     """
 
     def __init__(self, info: PortInfo | None = None, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
@@ -305,12 +306,12 @@ class InMemoryPort:
         return MessageEvent(data=copied, ports=ports)
 
     def on_message(self, callback: Callable[[Any], Any]) -> None:
-        """Deliver the data of each message from now on, beginning with messages that have already arrived."""
+        """Deliver the data of each message to a callback, beginning with messages that have already arrived."""
         self._callback = callback
         self.start()
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Add a listener for whole events, unless it is present already. Call `start` to begin delivery."""
+        """Add a listener for whole events unless it has already been added. Call `start` to begin delivery."""
         if callback not in self._listeners:
             self._listeners.append(callback)
 
@@ -327,11 +328,11 @@ class InMemoryPort:
                 self._schedule()
 
     def on_close(self, callback: Callable[[str], None]) -> None:
-        """Set a function to call when other code closes this end, such as a handshake with a newer page."""
+        """Set a function to call when other code closes this port, for example a handshake with a newer page."""
         self._on_close = callback
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
-        """Set a function to call for each unreadable message. See `Unreadable`."""
+        """Set a function to call for each unreadable message (see `Unreadable`)."""
         self._on_message_error = callback
 
     def close(self, reason: str = "the port was closed") -> None:
@@ -354,7 +355,7 @@ class InMemoryPort:
         call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Deliver one message. Calls that its listeners schedule run before the next message, as microtasks do."""
+        """Deliver one message. Calls that its listeners schedule run before the next message, like microtasks."""
         queue = self._queue
         if not queue or self._state != "started":
             self._scheduled = False
@@ -393,7 +394,7 @@ class InMemoryPort:
 def transferring(
     data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer], *, big_ints: bool = True
 ) -> tuple[Any, tuple[InMemoryPort, ...]]:
-    """Return a copy of a posted object, and the transferred ports. Nothing is transferred unless everything can be sent.
+    """Return a copy of a posted object and the transferred ports. If any object cannot be sent, nothing is transferred.
 
     Raises:
         DataCloneError: If the object cannot be cloned, or an object in the transfer list cannot be transferred.
@@ -414,12 +415,12 @@ def transferring(
 
 
 class MessageChannel:
-    """A pair of connected ports. Messages posted to one of them arrive at the other.
+    """A pair of connected ports. Messages posted to one port arrive at the other.
 
     Args:
         big_ints: Allow integers that exceed the 53 bits of a JavaScript number, as BigInt does.
-        shuffle: For tests, delay each delivery by a random number of turns. As in browsers, messages stay in order on each port
-            but not between ports.
+        shuffle: Delay each delivery by a random number of event-loop iterations, for tests. As in browsers, messages stay in
+            order on each port but not between ports.
     """
 
     def __init__(self, *, big_ints: bool = True, shuffle: Random | None = None) -> None:

@@ -1,8 +1,8 @@
 """One connection over a port, and the control messages between its ends.
 
-A port cannot tell the other side that it has ended, has no sign of life and cannot pause a sender. Two polybus ends use control
-messages for this: text that starts with U+0000, as no polybus frame does (a frame that would gets a second U+0000 in front).
-``polybus-frames.js`` uses the same ones.
+A port cannot tell the other end that it has closed, check whether the other end is alive, or pause a sender. Between two
+polybus ends, control messages do this. They are strings that start with U+0000. If a polybus frame starts with U+0000, a second
+U+0000 is prepended. ``polybus-frames.js`` uses the same control messages.
 
 ====================  =============================================================================
 ``\\0hi {...}``        first message of each end: a JSON object with ``v``, ``protocol``, ``headers``
@@ -35,7 +35,7 @@ PING: Final = "\0ping"
 PONG: Final = "\0pong"
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 64 * 1024
-"""Number of frames or bytes after which an acknowledgement is sent, whichever comes first."""
+"""Number of bytes or frames after which an acknowledgement is sent, whichever is reached first."""
 _HELLO_SIZE: Final = 64 * 1024
 
 
@@ -88,22 +88,22 @@ HIGH_FRAMES: Final = 1024
 """Unacknowledged frames or bytes above which `pause_writing` is called. Far above `ACK_BYTES` and `ACK_FRAMES`."""
 LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
-"""Above the number that the other end may leave unacknowledged."""
+"""The limit is above the number of frames that the other end may leave unacknowledged."""
 _ERROR_TEXT: Final = 256
 
 
 class _State(enum.Enum):
     GREETING = 1
-    """It is not known yet whether both ends match."""
+    """It is not known yet whether the two ends match."""
     OPEN = 2
     OVER = 3
 
 
 class PortConnection:
-    """A transport over one port.
+    """A transport over a message port.
 
-    The first message of the other end, a greeting or a frame, shows whether it uses polybus. If so, it sends and receives
-    acknowledgements, pings and a goodbye, otherwise only frames.
+    The other end's first message, a greeting or a frame, shows whether it uses polybus. If it does, the transport exchanges
+    acknowledgements, pings and a goodbye with it. Otherwise it exchanges only frames.
     """
 
     __slots__ = (
@@ -132,7 +132,9 @@ class PortConnection:
         self._reads = reads
         self._text = writes == "text"
         self._first: Callable[[Hello | None], None] | None = first
-        """Called once: with the other end's greeting, or with None for a frame or the end."""
+        """A callback that is called once: with the other end's greeting, or with `None` for a frame or the end of the
+        connection.
+        """
         self._over = over
         self._state = _State.GREETING
         self.ours: bool = port.info.epoch is not None
@@ -161,7 +163,7 @@ class PortConnection:
     # -- the beginning ---------------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Start accepting input. If the port fails at that, the connection ends."""
+        """Start accepting input. If the port raises an error, the connection ends."""
         try:
             on_close = getattr(self._port, "on_close", None)
             if on_close is not None:
@@ -296,14 +298,14 @@ class PortConnection:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Acknowledge messages after their delivery, because `post` may deliver further ones immediately."""
+        """Acknowledge messages after delivering them, because `post` may deliver further messages immediately."""
         if self.ours and self._state is not _State.OVER:
             self._ack_at = self._count + ACK_FRAMES
             self._unacked_bytes = 0
             self._tell(ack(self._count))
 
     def _keep(self, frame: bytes) -> None:
-        """Keep a frame while the receiver is paused. Without an acknowledgement, polybus soon stops sending."""
+        """Store a frame while the receiver is paused. Without acknowledgements, a polybus sender soon stops sending."""
         self._early.append(frame)
         self._bytes += len(frame)
         limits = self._host.limits

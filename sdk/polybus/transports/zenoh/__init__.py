@@ -1,8 +1,8 @@
-"""Zenoh: ``zenoh://host:port``, a fabric of routers, peers and clients. Needs the extra `zenoh`.
+"""Zenoh: ``zenoh://host:port``, a network of routers, peers and clients. Requires the `zenoh` extra.
 
-A connection is a Zenoh session with a single peer: the fabric. The protocol's `Fabric` converts between frames and samples, and
-the session receives the samples that match its filters. By default, a server is a listening router and a client connects to a
-router, and multicast scouting and shared memory are off.
+A connection is a Zenoh session, and the whole Zenoh network (the fabric) is its single peer. The protocol's `Fabric` converts
+between frames and samples, and the session receives samples that match its filters. By default, a server is a listening router
+and a client connects to a router. Multicast scouting and shared memory are disabled by default.
 """
 
 from __future__ import annotations

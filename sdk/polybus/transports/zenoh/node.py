@@ -1,11 +1,12 @@
 """A Zenoh session and its threads.
 
-Most calls of Zenoh block. One thread opens, declares and closes, in order, so that an abandoned open is still closed. Callbacks
-arrive on Zenoh's own threads, and an open session is closed before the interpreter exits. Outgoing samples have a queue and a
-thread per priority, because a write may block for seconds, and a stalled reader must block only the priority of its messages.
+Most Zenoh calls block. A single thread opens, declares and closes in order, so that an abandoned session is still closed.
+Callbacks arrive on Zenoh's own threads, and an open session is closed before the interpreter exits. Each priority has its own
+queue and thread for outgoing samples. A write may block for seconds, and a stalled reader must block only messages of the same
+priority.
 
-For each sample, one of Zenoh's threads calls the matching subscribers in turn, chosen before the first call. Copies are
-therefore recognised by the thread's last call, even while filters change.
+For each sample, one of Zenoh's threads calls the matching subscribers one after the other. Zenoh chooses them before the first
+call. Copies can therefore be recognised by comparing them with the thread's previous call, even while filters change.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 MOST_THREADS: Final = 64
-"""Maximum number of Zenoh threads whose last sample is remembered. Zenoh has a few."""
+"""Maximum number of Zenoh threads to remember the last sample of. Zenoh uses only a few threads."""
 
 
 @define(eq=False)
 class _Latest:
-    """A thread's last sample: key, attachment, and the filters that delivered it."""
+    """The last sample of a thread: its key, attachment, and the filters that delivered it."""
 
     key: str
     attachment: bytes | None
@@ -56,10 +57,10 @@ class Copies:
         return len(self._latest)
 
     def is_first(self, expression: str, sample: Sample) -> bool:
-        """Return True for the first copy of a sample. Call it in Zenoh's thread.
+        """Return True for the first copy of a sample. Call this method in Zenoh's thread.
 
-        Copies have the same key and attachment but another filter in `expression`: each filter gets a sample once, so a
-        repeated sample is not taken for a copy.
+        Copies have the same key and attachment but another filter in `expression`. Since each filter delivers a sample only
+        once, a repeated sample is not mistaken for a copy.
         """
         thread = get_ident()
         latest = self._latest.get(thread)
@@ -75,10 +76,10 @@ class Copies:
 
 MOST_SAMPLES: Final = 16_384
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Maximum samples and bytes of one priority that wait. A single sender may use half, to leave space for others."""
+"""Maximum number and bytes of waiting samples per priority. A single sender may use half, to leave space for other senders."""
 BATCH: Final = 64
 BATCH_BYTES: Final = 64 * 1024
-"""Maximum samples and bytes per turn of the event loop."""
+"""Maximum samples and bytes per event-loop iteration."""
 
 
 @define(eq=False)
@@ -115,9 +116,9 @@ class _Queue:
 
 
 class Inbox:
-    """Samples on their way to the event loop.
+    """Queue of samples on their way to the event loop.
 
-    `wake` is called from any thread for the first sample. The loop must then call `take`.
+    `wake` is called from any thread for the first sample. The event loop must then call `take`.
     """
 
     __slots__ = ("_lock", "_lost", "_queues", "_wake", "_woken")
@@ -130,7 +131,7 @@ class Inbox:
         self._woken = False
 
     def add(self, sender: str, sample: Sample) -> None:
-        """Queue a sample, from any thread."""
+        """Queue a sample. Can be called from any thread."""
         with self._lock:
             if not self._queues[sample.level].add(sender, sample):
                 self._lost += 1
@@ -140,9 +141,9 @@ class Inbox:
         self._wake()
 
     def take(self) -> tuple[list[Sample], bool]:
-        """Take the next batch, most urgent first.
+        """Return the next batch, most urgent samples first.
 
-        The second value is True if there are more: call `take` again then, because `wake` is not called.
+        The second value is True if more samples are waiting. Call `take` again in this case, because `wake` is not called.
         """
         batch: list[Sample] = []
         size = 0
@@ -173,16 +174,16 @@ class Inbox:
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_SAMPLES: Final = 256
-"""Outgoing samples or bytes of one priority above which the bus is asked to pause. It resumes below half."""
+"""Outgoing samples or bytes of one priority above which the bus is asked to pause. It resumes when less than half remain."""
 LANE_SAMPLES: Final = 4096
 """Maximum number of outgoing samples of one priority. New ones are dropped if they exceed this number or `MOST_BYTES`."""
 
 
 class Lane:
-    """The outgoing samples of one priority.
+    """Queue of the outgoing samples of one priority.
 
-    While a full lane makes progress, the bus is asked to pause. A stalled one drops and counts the excess, so that the others
-    can continue.
+    While a full lane makes progress, the bus is asked to pause. A stalled lane drops and counts the excess samples so that
+    other lanes can continue.
 
     `put` writes a sample; it may block, but never raises. `eased` is called from the lane's thread when it is no longer `full`.
     """
@@ -211,16 +212,16 @@ class Lane:
 
     @property
     def full(self) -> bool:
-        """True if the bus should pause, because the lane is full and makes progress."""
+        """True if the lane is full but makes progress, so that the bus should pause."""
         return self._full and not self.stalled
 
     @property
     def stalled(self) -> bool:
-        """True if nothing was written since the last call of `look`, although a sample was waiting."""
+        """True if samples were waiting but nothing has been written since the last call of `look`."""
         return self._running and self._written == self._written_before
 
     def look(self) -> None:
-        """Remember the progress so far, for `stalled`."""
+        """Record the current progress, for `stalled`."""
         self._written_before = self._written if self._running else -1
 
     def add(self, sample: Sample) -> bool:
@@ -263,7 +264,7 @@ class Lane:
             self._executor.submit(done)
 
     def drop(self) -> int:
-        """Drop waiting samples, end the thread after its current write, and return the number of dropped samples."""
+        """Drop the waiting samples, stop the thread after its current write, and return the number of dropped samples."""
         with self._lock:
             count = len(self._samples)
             self._samples.clear()
@@ -316,18 +317,18 @@ T = TypeVar("T")
 
 _NOTHING: Final = "polybus/nothing"
 _PATIENCE: Final = 2.0
-"""Seconds for the neighbouring nodes to confirm a filter, after which they are assumed to know it."""
+"""Seconds to wait for neighbouring nodes to confirm a filter. After that they are assumed to know the filter."""
 
 
 class ZenohNode:
     """A Zenoh session.
 
     Args:
-        sender: Returns the sender of a key.
-        largest: Maximum bytes of a payload with its attachment.
-        news: Called in the event loop when samples wait in `inbox`.
+        sender: A function that returns the sender in a key.
+        largest: Maximum total bytes of a payload and its attachment.
+        news: Called in the event loop when samples are waiting in `inbox`.
         eased: Called in the event loop when `lanes` accepts samples again.
-        alone: Called in the event loop when the last other node is gone.
+        alone: Called in the event loop when the last other node has disconnected.
     """
 
     def __init__(
@@ -357,7 +358,7 @@ class ZenohNode:
             pass  # the loop has ended
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in this node's thread. It finishes even if the caller is cancelled."""
+        """Call a function in this node's thread. The function runs to completion even if the caller is cancelled."""
         done = anyio.Event()
         future: Future[T] = self._control.submit(function, *args)
         future.add_done_callback(lambda _: self._tell(done.set))
@@ -365,7 +366,7 @@ class ZenohNode:
         return future.result()
 
     def open(self, settings: Mapping[str, Any], config: str | None, expressions: Sequence[str]) -> None:
-        """Open the session with subscribers for these expressions. Blocks, and may raise `zenoh.ZError`."""
+        """Open the session with subscribers for these key expressions. Blocks, and may raise `zenoh.ZError`."""
         import zenoh
 
         given = zenoh.Config() if config is None else zenoh.Config.from_file(config)
@@ -397,7 +398,7 @@ class ZenohNode:
     def declare(self, expressions: Sequence[str], done: Callable[[Exception | None], None]) -> None:
         """Subscribe to exactly these expressions.
 
-        `done` is called in the event loop with the exception, or with `None` once the neighbouring nodes know them.
+        `done` is called in the event loop with an exception, or with `None` once the neighbouring nodes know the expressions.
         """
 
         def declare() -> None:
@@ -427,7 +428,7 @@ class ZenohNode:
             self._subscribers.pop(expression).undeclare()
 
     def _settle(self) -> None:
-        """Query a key that does not exist: neighbours answer after they have processed earlier declarations."""
+        """Query a key that does not exist. Neighbours answer only after they have processed earlier declarations."""
         if self._session is not None:
             for _ in self._session.liveliness().get(_NOTHING, timeout=_PATIENCE):
                 pass
@@ -475,7 +476,7 @@ class ZenohNode:
         self.lanes.flush(lambda: self._end(closed))
 
     def cut(self) -> int:
-        """Close the session soon, without the waiting samples. Returns the number of dropped samples."""
+        """Close the session soon without sending the waiting samples. Returns the number of dropped samples."""
         count = self.lanes.drop()
         self._end(lambda: None)
         return count

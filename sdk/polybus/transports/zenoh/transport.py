@@ -1,4 +1,4 @@
-"""Zenoh sessions as transports, which carry frames as samples; and the URLs of nodes."""
+"""Zenoh sessions as transports, which carry frames as samples, and Zenoh URLs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _OPTIONS: Final = ("mode", "link", "connect", "listen", "scouting", "ca", "cert"
 class ZenohAddress:
     """A parsed URL.
 
-    ``host`` is empty if only scouting finds other nodes. ``mode`` is `None` for the default: a router if the node serves,
-    otherwise a client. ``connect`` and ``listen`` are further locators, such as ``tcp/192.0.2.7:7447``. ``ca``, ``cert``,
-    ``key`` and ``config`` are paths; URL options take precedence over ``config``.
+    ``host`` is empty if other nodes are found only by scouting. If ``mode`` is `None`, a serving node is a router, and any
+    other node is a client. ``connect`` and ``listen`` are additional locators, such as ``tcp/192.0.2.7:7447``. ``ca``,
+    ``cert``, ``key`` and ``config`` are paths. URL options take precedence over ``config``.
     """
 
     host: str
@@ -66,7 +66,7 @@ class ZenohAddress:
 
     @property
     def is_private(self) -> bool:
-        """True if a node that serves here, and the nodes that it joins, are reachable only from this machine."""
+        """True if a serving node and the nodes that it joins are reachable only from this machine."""
         locators = (*self.connect, *self.listen)
         near = all(is_loopback(_host_of(locator)) for locator in locators)
         return is_loopback(self.host) and near and not self.scouting and self.config is None
@@ -75,7 +75,9 @@ class ZenohAddress:
         return evolve(self, port=port)
 
     def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
-        """Return the session's configuration, by Zenoh's paths. `patience` limits an attempt to connect, in seconds."""
+        """Return the session's configuration as a mapping from Zenoh's configuration paths. `patience` is the connect timeout
+        in seconds.
+        """
         own = (self.shown,) if self.host else ()
         listen, connect = ((*own, *self.listen), self.connect) if serves else (self.listen, (*own, *self.connect))
         settings: dict[str, Any] = {
@@ -116,7 +118,7 @@ def listening_address(url: str) -> ZenohAddress:
 
 
 def zenoh_address(url: str) -> ZenohAddress:
-    """Parse a URL. Raises `ValueError` if a part is missing, malformed or unknown."""
+    """Parse a Zenoh URL. Raises `ValueError` if a part is missing, malformed or unknown."""
     parts = urlsplit(url)
     shown = without_secrets(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -164,7 +166,9 @@ def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...
 
 
 def _is_locator(text: str) -> bool:
-    """Return True for a link, host and port. Zenoh silently never reaches a locator without a port."""
+    """Return True if a locator consists of a link, host and port. Zenoh never reaches a locator without a port, and reports no
+    error.
+    """
     link, _, rest = text.partition("/")
     try:
         parts = urlsplit(f"//{rest}")
@@ -193,10 +197,10 @@ _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber 
 
 
 class ZenohTransport:
-    """A Zenoh session.
+    """Transport over a Zenoh session.
 
-    `filters` are declared from the start, in addition to those of a new protocol session. If `dialled`, the transport ends when
-    the last other node is gone.
+    `filters` are declared from the start, in addition to the filters of a new protocol session. If `dialled` is set, the
+    transport ends when the last other node disconnects.
     """
 
     __slots__ = (
@@ -216,7 +220,7 @@ class ZenohTransport:
         self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
         self.ended: anyio.Event = anyio.Event()
         self.filters: Sequence[str] = filters
-        """The filters that were last declared."""
+        """The filters of the most recent declaration."""
         self._receiver: Receiver | None = None
         self._state = TransportState.OPEN
         self._why: Closed | None = None
@@ -233,7 +237,8 @@ class ZenohTransport:
         """Open the session, with the filters of a new protocol session.
 
         Raises:
-            Exception: `zenoh.ZError`. The transport has ended then, as it has after cancellation.
+            Exception: A `zenoh.ZError` if the session cannot be opened. The transport has then ended, as it has after
+                cancellation.
         """
         limits, first = self._host.limits, [*self.filters]
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
@@ -308,7 +313,7 @@ class ZenohTransport:
         return self.node.inbox.waiting
 
     def pause_reading(self) -> None:
-        """Pause delivery. Samples wait, and are dropped once a limit is reached."""
+        """Pause delivery. Samples are queued, and dropped once a limit is reached."""
         self._deaf = True
 
     def resume_reading(self) -> None:
@@ -391,13 +396,15 @@ class ZenohTransport:
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
-"""First and longest pause in seconds before a listening session that has ended is reopened."""
+"""Initial and maximum pause in seconds before reopening a listening session that has ended."""
 _PORTS_TRIED: Final = 5
 _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) keeps trying"
 
 
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
-    """Raises `Unsupported` if the protocol has no form on Zenoh, and `LocalProtocolError` if `tls` is given."""
+    """Return the protocol's `Fabric`. Raises `Unsupported` if the protocol does not support Zenoh, and `LocalProtocolError` if
+    `tls` is given.
+    """
     if options.tls is not None:
         text = "Zenoh does TLS itself: instead of tls= write ?link=tls&ca=FILE, and to serve also &cert=FILE&key=FILE"
         raise LocalProtocolError(text, protocol="zenoh")
@@ -409,7 +416,7 @@ def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
 
 
 def _reason(error: Exception) -> str:
-    """Return Zenoh's error text without its source location."""
+    """Return Zenoh's error message without its source location."""
     return str(error).partition(" at /")[0].strip()
 
 
@@ -440,7 +447,7 @@ class ZenohConnector:
 
 
 class ZenohListening:
-    """A listening session with its single connection to the bus. The session is reopened whenever it ends."""
+    """A listening session and its single connection to the bus. The session is reopened whenever it ends."""
 
     def __init__(self, address: ZenohAddress, fabric: Fabric, options: ListenOptions) -> None:
         self.url: str = address.url()
@@ -511,12 +518,12 @@ class ZenohListening:
                 pause = _PAUSE
 
     async def aclose(self) -> None:
-        """Stop opening sessions. The address is released when the connection, which is the same session, ends."""
+        """Stop opening sessions. The address is released when the connection, which uses the same session, ends."""
         self._scope.cancel()
 
 
 def _free_port(host: str) -> int:
-    """Return a port that is free right now, because Zenoh does not report the port that it chooses."""
+    """Return a currently free port, because Zenoh does not report the port that it chooses."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
@@ -529,7 +536,7 @@ class Zenoh:
 
     name = "zenoh"
     carries_query = True
-    """URL options that the protocol doesn't know belong to the session."""
+    """Whether the URL may have options that the protocol doesn't know. They configure the Zenoh session."""
 
     @staticmethod
     def load(serves: bool) -> None:
@@ -542,7 +549,7 @@ class Zenoh:
         return ZenohConnector(url, zenoh_address(url))
 
     def is_private(self, url: str) -> bool:
-        """Return True if the address, and every fabric that it joins, is reachable only from this machine."""
+        """Return True if the address and every network that it joins are reachable only from this machine."""
         return zenoh_address(url).is_private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
