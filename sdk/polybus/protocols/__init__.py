@@ -1,4 +1,4 @@
-"""The protocols. Each consists of a pure codec and a session that does no I/O."""
+"""Protocols, each consisting of a pure codec and a session that does no I/O."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """The ``google.protobuf.Any`` body format, and errors as ``google.rpc.Status``.
 
-Protobuf messages are packed as they are, any other value as ``google.protobuf.Value``. Decoding returns a plain value for
-``Value`` and the wrapper types, a message object for a known type, and otherwise the ``Any`` itself.
+Protobuf messages are packed unchanged, and any other value is packed as a ``google.protobuf.Value``. Decoding returns a plain
+value for ``Value`` and the wrapper types, a message object for any other known type, and the ``Any`` itself for an unknown
+type.
 
-Plain values do not need the `protobuf` package, which Pyodide lacks and which takes two to four times as long. ``Value`` stores
-all numbers as doubles: whole ones are read as ``int``, and an integer beyond 2^53 is rejected instead of rounded.
+Plain values are converted without the `protobuf` package, which is not available in Pyodide and takes two to four times as
+long. ``Value`` stores all numbers as doubles. Whole numbers are read as ``int``, and integers larger than 2^53 are rejected
+because they would be rounded.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def known_class(name: str) -> type[Any] | None:
 
 
 def is_message(value: Any) -> bool:
-    """Check for a protobuf message without importing the package."""
+    """Return True for a protobuf message, without importing the package."""
     return hasattr(value, "DESCRIPTOR") and hasattr(value, "SerializeToString")
 
 
@@ -47,7 +49,7 @@ _NULL, _NUMBER, _STRING, _BOOL, _STRUCT, _LIST, _ITEM, _ENTRY_VALUE = 0x08, 0x11
 
 
 class Unwritable(ValueError):
-    """The value does not fit into ``google.protobuf.Value``."""
+    """The value cannot be represented as a ``google.protobuf.Value``."""
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ def read_value(data: bytes, depth: int) -> Any:
 
 
 def read_value_at(data: bytes, at: int, depth: int) -> Any:
-    """Decode a ``Value`` from a position to the end. Truncated data may also raise `IndexError`."""
+    """Decode a ``Value`` that extends from a position to the end of the data. Truncated data may also raise `IndexError`."""
     end = len(data)
     if at + 2 < end and data[at] == _STRUCT and data[at + 1] == end - at - 2 < 128:
         return _struct(data, at + 2, end, depth - 1)
@@ -254,7 +256,7 @@ def pack_value(value: Any) -> bytes:
 
 
 def _write_converted(value: Any) -> bytes:
-    """Write a value that has to be converted to JSON first, such as an attrs object or a datetime."""
+    """Write a value that first has to be converted to JSON, such as an attrs object or a datetime."""
     data = JSON.encode(value)  # raises with the path
     try:
         return write_value(msgspec.json.decode(data), _DEPTH)
@@ -283,7 +285,7 @@ def unpack(data: bytes) -> tuple[str, bytes]:
 
 
 def check_any(data: bytes) -> bool:
-    """Check that the bytes are an ``Any``, without looking at its content."""
+    """Check that the bytes are an ``Any``, without checking its content."""
     try:
         head = data[1] + 2
         size = data[head + 1]
@@ -301,7 +303,7 @@ def check_any(data: bytes) -> bool:
 
 
 def type_name(url: str) -> str:
-    """Return the full name in a type URL. up-java and the document's examples write it after a single slash."""
+    """Return the full type name in a type URL. up-java and the document's examples put only a slash before the type name."""
     return url.rpartition("/")[2]
 
 
@@ -309,7 +311,7 @@ class AnyFormat:
     content_type = "application/protobuf"
 
     def encode(self, value: Any) -> bytes:
-        """Pack a value. The `EncodeError` has the path of the part that does not fit."""
+        """Pack a value. If a part cannot be encoded, the `EncodeError` contains its path."""
         if type(value) is dict:
             try:
                 data = write_dict(value, _DEPTH)
@@ -366,7 +368,7 @@ _DOMAIN: Final = field(b"\x12", b"polybus")
 
 
 def status_of(message: Message) -> bytes:
-    """Write an error or a failed end as a Status, with reason and detail in its ``details``."""
+    """Write an error or a failed end of a stream as a Status, with reason and detail in ``details``."""
     given = message.attributes
     reason, detail = given.get("reason"), given.get("detail")
     data = b"\x08" + varint(int(message.code or Code.UNKNOWN)) + field(b"\x12", str(given.get("text") or "").encode())
@@ -403,7 +405,7 @@ def _add_detail(facts: dict[str, Any], data: bytes) -> None:
 
 
 def code_of(number: int) -> tuple[Code, str]:
-    """Return the code for a number. An unknown number becomes UNKNOWN, with a text that says so."""
+    """Return the code for a number. For an unknown number, return UNKNOWN with an error message that contains the number."""
     try:
         return Code(number), ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""Code that the protocols share: caches, URL options, and rules for subjects, headers, counts and errors."""
+"""Code shared by the protocols: caches, URL options, and rules for subjects, headers, counts and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST: Final = 4096
 
 
 def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
-    """Cache a value. A cache with `most` entries is emptied first."""
+    """Cache a value. If the cache already has `most` entries, it is emptied first."""
     if len(cache) >= most:
         cache.clear()
     cache[key] = value
@@ -26,9 +26,9 @@ def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
 
 
 class Memo(dict[K, V]):
-    """A dictionary that calls `make` for a missing key, and empties itself when it has `most` keys.
+    """A dictionary that calls `make` for a missing key and empties itself when it reaches `most` keys.
 
-    A hit costs no Python call.
+    A cache hit costs no Python call.
     """
 
     __slots__ = ("_make", "_most")
@@ -43,7 +43,7 @@ class Memo(dict[K, V]):
 
 
 class UrlOptions:
-    """Base class of the adapters. `option_names` lists the fields that a URL may set."""
+    """Base class of protocol adapters. `option_names` lists the attributes that can be set in a URL."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class UrlOptions:
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from their defaults, as written in a URL's query."""
+        """Return the options that differ from their defaults, as in a URL query."""
         kind: Any = type(self)
         defaults = {one.name: one.default for one in fields(kind)}
         given = {name: getattr(self, name) for name in self.option_names if getattr(self, name) != defaults[name]}
@@ -60,10 +60,10 @@ class UrlOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Create an adapter from a URL's query.
+        """Create an adapter from URL query options.
 
         Raises:
-            ValueError: If an option or value is unknown. The text lists the known ones.
+            ValueError: If an option or value is unknown. The message lists the known options or values.
         """
         unknown = sorted(set(options) - set(cls.option_names))
         if unknown:
@@ -72,7 +72,7 @@ class UrlOptions:
 
 
 def choice(*values: str) -> Any:
-    """Return an attrs field that accepts one of these values. The first value is the default."""
+    """Return an attrs field that accepts one of these values and defaults to the first."""
     return field(default=values[0], validator=one_of(*values))
 
 
@@ -93,7 +93,10 @@ LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Return what is wrong with a subject, or None for a string of up to `limit` UTF-8 bytes without control characters."""
+    """Return a description of the fault in a subject, or `None` if it is valid.
+
+    A valid subject is a string of up to `limit` UTF-8 bytes without control characters.
+    """
     if type(value) is not str:
         return f"a subject is a string here, not {type(value).__name__}"
     if _CONTROL.search(value):
@@ -106,7 +109,10 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
-    """Return what is wrong with headers, or None if they map strings to strings and have up to `limit` UTF-8 bytes in total."""
+    """Return a description of the fault in headers, or `None` if they are valid.
+
+    Valid headers map strings to strings and contain up to `limit` UTF-8 bytes in total.
+    """
     if type(headers) is not dict:
         return f"headers are an object, not {type(headers).__name__}"
     size = 0
@@ -133,7 +139,7 @@ def milliseconds(ttl: float) -> int:
 
 
 def shown_text(data: bytes) -> str:
-    """Decode the beginning of a field for display, with escapes for bytes that are not UTF-8."""
+    """Decode the beginning of a field for display, escaping bytes that are not UTF-8."""
     text = data[:_SHOWN].decode("utf-8", "backslashreplace")
     return (text if text.isprintable() else repr(text)) + (f" ... {len(data)} bytes" if len(data) > _SHOWN else "")
 
@@ -148,7 +154,7 @@ def opening_facts(message: Message) -> tuple[str, int, int]:
 
 
 def error_facts(text: Any, reason: Any, detail: Any) -> dict[str, Any]:
-    """Return the attributes of an incoming error. A text or reason that is not a string is dropped."""
+    """Return the attributes of an incoming error. A message or reason that is not a string is dropped."""
     text, reason = text if isinstance(text, str) else "", reason if isinstance(reason, str) else None
     return {"text": text, "reason": reason, "detail": detail}
 
@@ -159,7 +165,9 @@ def refusal(error: RemoteProtocolError, id: Any) -> Message:
 
 
 class WireRules:
-    """Checks that raise errors with a protocol's name: `RemoteProtocolError` for input, `LocalProtocolError` for output."""
+    """Checks that raise errors with the protocol's name: `RemoteProtocolError` for input and `LocalProtocolError` for
+    output.
+    """
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
@@ -174,7 +182,7 @@ class WireRules:
         return self.refuse(text, "too_large", close_code=1009)
 
     def refuse_json(self, error: Exception, answer_id: Any = None, kind: str = "a message") -> RemoteProtocolError:
-        """Convert the error of a JSON decoder or of `polybus.body.check_json`, or the `BadRequest` for an invalid value."""
+        """Convert an error raised by a JSON decoder or `polybus.body.check_json`, or a `BadRequest` for an invalid value."""
         if isinstance(error, (EncodeError, RecursionError)):  # check_json raises EncodeError for input that is too deep
             return self.refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
         if isinstance(error, BadRequest):
@@ -195,20 +203,20 @@ class WireRules:
         return value
 
     def read_ttl(self, value: Any, name: str, answer_id: Any = None) -> float | None:
-        """Convert incoming whole milliseconds, which may be null, to seconds."""
+        """Convert an incoming time to live from whole milliseconds, or null, to seconds."""
         return None if value is None else self.read_count(value, name, answer_id, "invalid_ttl") / 1000
 
     def read_opening(
         self, mode: Any, credit: Any, hops: Any, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT
     ) -> dict[str, Any]:
-        """Check an incoming open, and return its attributes. Errors have the given `reason`."""
+        """Check an incoming open message and return its attributes. Errors have the given `reason`."""
         if mode not in MODES:
             raise self.refuse(f"mode is one of {', '.join(MODES)}", reason, answer_id)
         credit = self.read_count(credit, "credit", answer_id, reason, most)
         return {"mode": mode, "credit": credit, "hops": self.read_count(hops, "hops", answer_id, reason, most)}
 
     def check_local_subject(self, value: Any, limit: int) -> str:
-        """Check an outgoing subject, which may be empty. An integer raises `Unsupported`."""
+        """Check an outgoing subject. Empty subjects are allowed. An integer raises `Unsupported`."""
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):

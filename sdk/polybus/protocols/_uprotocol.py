@@ -1,8 +1,8 @@
-"""Code that both generations of uProtocol share: ids, priorities, the session, and the attributes that survive a bridge.
+"""Code shared by both generations of uProtocol: ids, priorities, the session, and attributes that are kept across a bridge.
 
-Ids are UUIDs with a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). Version 8, the document's, has 48 bits of Unix
-milliseconds, a 12-bit counter that restarts each millisecond, and 62 bits that each maker chooses at random once. Versions 6
-and 7 of up-java are also read. Version 4, in the document's examples, has no time.
+Ids are UUIDs that contain a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document specifies version 8: 48
+bits of Unix milliseconds, a 12-bit counter that restarts each millisecond, and 62 bits that each generator chooses at random
+once. Versions 6 and 7, which up-java writes, can also be read. Version 4, which the document's examples use, contains no time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ._shared import UrlOptions
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
 FIRST_TOPIC: Final = 0x8000
-"""First topic number in an address. Methods have lower numbers, and 0 is for answers and notifications."""
+"""First topic number in an address. Methods have lower numbers, and number 0 is for answers and notifications."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -77,7 +77,7 @@ def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
 @frozen(kw_only=True)
 class EntityOptions(UrlOptions):
     largest: ClassVar[int]
-    """Largest ttl in milliseconds, and largest permission level."""
+    """Maximum ttl in milliseconds, and maximum permission level."""
 
     ttl: float | None = field(default=None, validator=_check_lifetime)
     priorities: Pairs = field(default=(), converter=_pairs, validator=_check_priorities)
@@ -113,7 +113,9 @@ _UUID: Final = re.compile(
 )
 _COUNTS: Final = 4096
 _HEX: Final = tuple(f"{count:03x}" for count in range(1024))
-"""Formatting the count takes a third of the time for an id. These suffice for a million ids per second."""
+"""Preformatted counter values, because formatting the counter takes a third of the time for an id. They suffice for a million
+ids per second.
+"""
 _LAST_MS: Final = 2**48 - 1
 _GREGORIAN_MS: Final = 12_219_292_800_000  # from 1582-10-15, the epoch of version 6, to 1970
 
@@ -121,11 +123,11 @@ _GREGORIAN_MS: Final = 12_219_292_800_000  # from 1582-10-15, the epoch of versi
 class IdFactory:
     """Generates unique ids in ascending order, even if the clock is set back.
 
-    After 4,096 ids in one millisecond, or after the clock was set back, ids contain times ahead of the clock until it catches
-    up. (In the document the counter stops instead, which repeats ids.) Not thread-safe.
+    After 4,096 ids in one millisecond, or if the clock is set back, ids contain times ahead of the clock until the clock
+    catches up. (According to the document the counter stops instead, which repeats ids.) Not thread-safe.
 
     Args:
-        clock: Returns nanoseconds since 1970.
+        clock: A function that returns nanoseconds since 1970.
         rng: Generates the random part. The default is `random.SystemRandom`.
     """
 
@@ -165,7 +167,7 @@ def id_version(id: str) -> int | None:
 
 
 def id_time_ms(id: str) -> int | None:
-    """Return when an id was created, in milliseconds since 1970, or None for version 4, which contains no time.
+    """Return the creation time in an id, in milliseconds since 1970, or `None` for version 4, which contains no time.
 
     Raises:
         ValueError: If the string is not a UUID with hyphens.
@@ -185,14 +187,16 @@ _VERSION_AT: Final = 14
 
 
 def relayed_priority(attributes: Mapping[str, Any]) -> str | None:
-    """Return the original priority of a message, even across a bridge, or None if it came from another protocol."""
+    """Return the original priority of a message even if it crossed a bridge, or `None` if it came from another protocol."""
     crossed = attributes.get(RELAYED)
     name = crossed.get("priority") if isinstance(crossed, dict) else attributes.get("priority")
     return name if isinstance(name, str) and name in LEVELS else None
 
 
 def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
-    """Return the original id of a bridged message, converted to a version, or None if it had no id with a time.
+    """Return the original id of a bridged message, converted to a UUID version.
+
+    Returns `None` if the message had no id that contains a time.
 
     Versions 7 and 8 differ only in the version digit, so an id that crosses twice is unchanged.
     """
@@ -204,7 +208,7 @@ def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
 
 
 class LazyMessage(Message, ABC):
-    """A message that builds its `attributes` on first access, because few handlers read them."""
+    """A message that builds its `attributes` on first access, because few handlers read the attributes."""
 
     __slots__ = ()
     extras: dict[str, Any] | None  # declared in `Message`; repeated for type checkers
@@ -230,7 +234,7 @@ _REQUEST_LEVEL: Final = 4
 
 
 def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | int], str | None]) -> int:
-    """Return how urgent a message is, from 0 (CS0) to 6 (CS6). An answer has the priority of its request (`asked`)."""
+    """Return the urgency of a message, from 0 (CS0) to 6 (CS6). An answer has the priority of its request, `asked`."""
     name = asked or relayed_priority(message.attributes) or level_of(message.subject)
     return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
 
@@ -243,7 +247,9 @@ _REQUEST: Final = Kind.REQUEST
 
 
 class EntitySession(QuietSession, ABC):
-    """Base class of both sessions: pending requests, expiry, and answers to malformed requests. Times are in milliseconds."""
+    """Base class of both sessions; handles pending requests, expiry, and answers to malformed requests. Times are in
+    milliseconds.
+    """
 
     codes: ClassVar[Mapping[str | None, Code]]  # Codes of refusal reasons that are not INVALID_ARGUMENT
     return_address: ClassVar[type]
@@ -275,7 +281,7 @@ class EntitySession(QuietSession, ABC):
 
     @abstractmethod
     def _is_taken(self, message: Any, now: float) -> bool:
-        """Return True if the bus gets the message. Otherwise the outcome is in `_output`."""
+        """Return True if the message is for the bus. Otherwise the result is in `_output`."""
 
     def _unread(self, error: RemoteProtocolError, frame: bytes, now: float) -> None:
         self._refuse(error)
@@ -290,7 +296,7 @@ class EntitySession(QuietSession, ABC):
         self._topics.clear()
 
     def _in_time(self, message: Message, made: int, ttl: int) -> bool:
-        """Set the remaining ttl of a message that is not an answer, or return False if it has expired.
+        """Set the remaining ttl of a message that is not an answer. Returns False if the message has expired.
 
         Raises `RemoteProtocolError` if the message is from too far in the future.
         """
@@ -308,7 +314,7 @@ class EntitySession(QuietSession, ABC):
         return True
 
     def _answer_in_time(self, message: Message, source: str, made: int, ttl: int) -> bool:
-        """Return False for an expired answer. Its request then waits until its own deadline."""
+        """Return False for an expired answer. Its request keeps waiting until the request's own deadline."""
         age = self._clock() // 1_000_000 - made
         if age <= ttl + self._allowance:
             return True
@@ -340,7 +346,7 @@ class EntitySession(QuietSession, ABC):
     def _event(self, kind: Kind, message: Message) -> bytes: ...
 
     def _publication(self, message: Message) -> bytes:
-        """Write a publication once for all peers, so that it has the same id everywhere."""
+        """Write a publication once for all peers, so that every peer receives the same id."""
         shared, key = message.shared, (self.codec, self._names.entity)
         frame = shared.get(key)
         if frame is None:
@@ -348,7 +354,7 @@ class EntitySession(QuietSession, ABC):
         return frame
 
     def _kept_id(self, extras: Mapping[str, Any], version: int) -> tuple[str | None, int]:
-        """Return the original id of a bridged message, and its age in milliseconds, which counts against its ttl."""
+        """Return the original id and the age in milliseconds of a bridged message. The age counts against its ttl."""
         id = relayed_id(extras, version)
         made = None if id is None else id_time_ms(id)
         return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)

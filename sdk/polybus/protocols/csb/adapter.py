@@ -27,10 +27,10 @@ _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 
 @frozen(eq=False, kw_only=True)
 class CsbCodec:
-    """Reads and writes one message per frame.
+    """Codec with one message per frame.
 
-    `Message.id` is ``action << 16 | message id`` of the request that a message is or belongs to. In items, credits and ends
-    from the receiver of an open it is ``~id``. `Message.peer` is the client number, if there is one.
+    `Message.id` is ``action << 16 | message id`` of the message's request. For items, credits and ends from the receiver of an
+    open it is ``~id``. `Message.peer` is the client number if there is one.
     """
 
     reader: CsbReader
@@ -113,17 +113,17 @@ class Csb(UrlOptions):
 
     Args:
         actions: Action numbers by name: ``{"user.login": 0x00010001}``. By convention the high 16 bits identify a module. An
-            ``int`` subject needs no entry. A name without a number is sent as a string, which only polybus peers understand.
+            ``int`` subject needs no entry. Names without a number are sent as strings, which only polybus peers understand.
         encodings: Payload encodings of actions, by number or name: ``binary``, ``string``, ``json``, ``urlencoded`` or
             ``base64``. By default, the type of the value decides.
         side: ``direct``, or ``broker-server`` for a server that connects to a broker and has the broker's clients as peers.
-        pool: Number of sockets that `connect` opens to the broker. The broker spreads its clients over them.
+        pool: Number of sockets that `connect` opens to the broker. The broker distributes its clients over these sockets.
         server: Id of this server. Clients select it with their ``x-csb-server`` header, and the broker also sends it facts
             about its clients.
-        instance: Distinguishes the sockets of one pool from other servers with the same id. Random by default.
+        instance: Name that distinguishes the sockets of this pool from other servers with the same id. Random by default.
 
     Raises:
-        ValueError: If a value is invalid, or an option does not apply to this side.
+        ValueError: If a value is invalid, or an option does not apply to this `side`.
     """
 
     name = "csb"
@@ -156,15 +156,15 @@ class Csb(UrlOptions):
         return (one,) * self.pool
 
     def codec(self, limits: Limits = _LIMITS) -> CsbCodec:
-        """Return the codec, which equal adapters with equal limits share."""
+        """Return the codec. Equal adapters with equal limits share a codec."""
         return _codec(self.actions, self.encodings, self.side == "broker-server", limits)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Return the fields of a frame for display, even if the frame is incomplete."""
+        """Return the fields of a frame for display. The frame may be incomplete."""
         return list(dissect(frame, self.side == "broker-server", {number: name for name, number in self.actions}))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> CsbSession:
-        """Create the session of a connection. It is the same in both roles, but only a client connects to a broker."""
+        """Create a connection's session. Client and server sessions are the same, but only a client connects to a broker."""
         codec = self.codec(limits)
         if self.side == "direct":
             return CsbSession(codec, limits, faces_strangers=role == "server")

@@ -42,7 +42,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def result_for(code: Code, reason: Any, detail: Any) -> int:
-    """Return the result byte of an error. A code without a byte of its own becomes InternalError."""
+    """Return the result byte of an error. Codes that have no result byte become InternalError."""
     if type(detail) is dict:
         own = detail.get("result")
         if type(own) is int and 1 <= own <= LAST_USER:
@@ -68,9 +68,10 @@ def error_payload(message: Message) -> tuple[int, bytes]:
 
 
 def fill_error(message: Message, result: int | None, value: Any) -> None:
-    """Set the code and attributes of an error from its result byte (None if the frame has none) and its decoded payload.
+    """Set the code and attributes of an error from its result byte (`None` if the frame has no result) and its decoded payload.
 
-    A string from another implementation becomes the text of the error, any other payload its detail.
+    If the payload is a string, as other implementations send, it becomes the error message. Any other payload becomes the
+    detail.
     """
     attributes = message.attributes
     if isinstance(value, dict) and type(number := value.get("code")) is int and 1 <= number <= 16:
@@ -102,7 +103,7 @@ refuse: Final = WIRE_RULES.refuse
 
 @frozen(eq=False)
 class CsbPayloadFormat:
-    """A body format that only CSB has."""
+    """A body format used only by CSB."""
 
     content_type: str
     write: Callable[[Any], bytes]
@@ -184,7 +185,10 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def payload_readers(limits: Limits) -> dict[int, PayloadReader]:
-    """Return the payload reader of each encoding. It returns the bytes (None if empty), the format and the value."""
+    """Return the payload reader of each encoding.
+
+    A reader returns the bytes (`None` if the payload is empty), the format and the value.
+    """
     short = 2 * limits.depth
 
     def read_json(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:

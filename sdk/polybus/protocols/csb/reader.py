@@ -45,7 +45,7 @@ _decode_extras: Final = msgspec.json.Decoder(CsbExtras).decode
 
 
 class CsbReader:
-    """Reads frames without a client number. `names` maps action numbers to names."""
+    """Reads frames without a client number. `names` maps action numbers to action names."""
 
     def __init__(self, limits: Limits, names: Mapping[int, str]) -> None:
         self._limits = limits
@@ -217,7 +217,10 @@ class CsbReader:
         return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | id & 0xFFFF, ttl=ttl / 1000)
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
-        """Read an item, credit or end. The sender of the open writes them as requests, the receiver as responses."""
+        """Read an item, credit or end of a channel.
+
+        The sender of the open message sends them as requests, the receiver as responses.
+        """
         if kind is _ITEM and not encoding and len(frame) > 8:
             message = Message(_ITEM, "", id, frame[8:], OCTETS)
             message.extras = {"encoding": "binary"}
@@ -342,7 +345,7 @@ def _result_word(kind: int, result: int) -> str:
 
 
 def _subject_fields(frame: bytes, at: int, more: bool) -> Generator[FrameField, None, int]:
-    """Yield the fields before the body, and return the body's position, or -1 if the frame ends before it."""
+    """Yield the fields before the body. Returns the body's position, or -1 if the frame ends before the body."""
     sizes = (("subject length", 2), ("extras length", 2), ("ttl", 4)) if more else (("subject length", 2),)
     read = []
     for name, width in sizes:

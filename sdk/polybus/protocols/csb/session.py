@@ -1,9 +1,9 @@
 """One CSB connection without I/O, either point to point or between a server and its broker.
 
-There is no handshake, heartbeat or goodbye, and both ends may send requests. Reserved actions carry what the document lacks:
-named subjects, publications, streams, headers and deadlines. A peer that is not known to be a polybus gets only the document's
-messages and the first five of these actions. Each direction of a connection (or of a broker's client) has 65,536 message ids,
-which are reused.
+There is no handshake, heartbeat or goodbye, and both ends may send requests. Reserved actions add features that the document
+lacks: named subjects, publications, streams, headers and deadlines. A peer that is not known to run polybus receives only the
+document's messages and the first five reserved actions. Each direction of a connection (or of a broker's client) has 65,536
+message ids, which are reused.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _ACTION: Final = 0xFFFFFFFF
 
 
 class CsbParty:
-    """The message ids in use with one peer, and whether that peer is a polybus.
+    """The message ids in use with one peer, and whether that peer runs polybus.
 
-    The key of a request is a negative serial number, so it differs from all of the peer's ids. Its low 16 bits are the message
-    id on the wire; its high bits contain `number`, which tells the parties of a connection apart.
+    A request's key is a negative serial number, which makes it different from all of the peer's ids. Its low 16 bits are the
+    message id on the wire. Its high bits contain `number`, which distinguishes the parties of a connection.
     """
 
     __slots__ = ("_serial", "asked", "key", "notice", "number", "ours", "pending", "resting")
@@ -63,13 +63,13 @@ class CsbParty:
         self._serial = number << NUMBER_SHIFT
         self.pending: dict[int, int] = {}
         self.resting: dict[int, float] = {}
-        """Ids of abandoned requests, with the time when they become free at the latest, earliest first."""
+        """Ids of abandoned requests with their latest release time, earliest first."""
         self.ours: bool | None = None
         self.asked: int = 0
         self.notice: tuple[Any, float | None] | None = None
 
     def next_id(self, now: float) -> int:
-        """Return the next serial number. Its low 16 bits are a free message id. Raises `QueueFull` if there is none."""
+        """Return the next serial number whose low 16 bits are a free message id. Raises `QueueFull` if no id is free."""
         pending = self.pending
         serial = self._serial + 1
         if serial & _MASK in pending:
@@ -87,7 +87,7 @@ class CsbParty:
         return serial
 
     def find(self, id: int) -> int | None:
-        """Return the key of the request that was answered. Some peers send 0 instead of the action."""
+        """Return the key of the request that an answer belongs to. Some peers send 0 instead of the request's action."""
         entry = self.pending.get(id & _MASK)
         if entry is None:
             return None
@@ -105,7 +105,7 @@ class CsbParty:
         return entry & _ACTION if entry is not None and entry >> 32 == -key else None
 
     def rest(self, key: int, now: float) -> None:
-        """Reserve the id of an abandoned request, so that a late answer cannot match a new request."""
+        """Reserve the id of an abandoned request so that a late answer cannot match a new request."""
         number = -key & _MASK
         if self.action_of(key) is not None and number not in self.resting:
             self.resting[number] = now + REST
@@ -147,7 +147,7 @@ class CsbSession(QuietSession):
         self._writer = codec.writer
         self._max_frame = limits.message
         self._faces_strangers = faces_strangers
-        """True if an unknown peer may subscribe. Until its hello it gets publications without headers."""
+        """True if an unknown peer may subscribe. Until the peer sends a hello, it receives publications without headers."""
         self._one = CsbParty()
 
     # -- in --------------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class CsbSession(QuietSession):
 
     @staticmethod
     def _met(message: Message, party: CsbParty, key: int) -> bool:
-        """Record whether the peer is a polybus, and return True if only the session asked."""
+        """Record whether the peer runs polybus, and return True if the peer's message only answers this session's query."""
         try:
             body = message.body if message.kind is _RESPONSE else None
         except Exception:  # an undecodable body is not from a polybus
@@ -263,7 +263,10 @@ class CsbSession(QuietSession):
         return None, self._framed(frame, party)
 
     def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: CsbParty, now: float) -> list[bytes]:
-        """Return a request by name with its deadline in a frame of its own before it, and a hello after it."""
+        """Write a request by name for a peer that may not run polybus.
+
+        The deadline is in a separate frame before the request, followed by a hello.
+        """
         frames = [frame]
         if ttl is not None:
             frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))
@@ -285,7 +288,7 @@ class CsbSession(QuietSession):
         return None, frame
 
     def _ask(self, party: CsbParty, now: float) -> bytes:
-        """Ask after a request by name if the peer is a polybus, which also reads deadlines."""
+        """Send a hello after a request by name, in case the peer runs polybus and reads deadlines."""
         serial = party.next_id(now)
         number = serial & 0xFFFF
         frame = self._framed(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
@@ -305,7 +308,7 @@ class CsbSession(QuietSession):
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Reserve the id of an abandoned request. The id of a finished channel is free at once."""
+        """Reserve the id of an abandoned request. The id of a finished channel is free immediately."""
         self._forget(key, self._one, now)
         return ()
 
@@ -329,11 +332,11 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class CrowdedSession(CsbSession):
-    """One socket between a server and its broker, with many clients (document CSB, "Message structure with broker").
+    """A socket between a server and its broker, shared by many clients (document CSB, "Message structure with broker").
 
-    Each frame begins with the number that the broker has assigned to a client. Number 0 is the broker itself: with
-    ``server=ID`` the session first sends it a `_polybus.hello`, which registers the server. The broker then also sends facts
-    about clients and accepts a reason for Close. Without an id, it gets only the document's messages.
+    Each frame begins with the number that the broker has assigned to a client. Number 0 is the broker itself. If ``server=ID``
+    is set, the session first sends the broker a `_polybus.hello`, which registers the server. The broker then also sends facts
+    about its clients, and accepts a reason in Close. Without an id, the broker receives only the document's messages.
     """
 
     capabilities: Capabilities = _CAPABILITIES
@@ -343,7 +346,7 @@ class CrowdedSession(CsbSession):
         self._introduction = introduction
         self._registered = False
         self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
-        """Frames of clients that the broker may have assigned before it answered the introduction."""
+        """Frames of clients that the broker may have assigned before it answered the registration."""
         self._early_bytes = 0
         self._parties: dict[int, CsbParty] = {}
         self._sent_away: dict[int, None] = {}  # The latest disconnected clients, whose frames in flight are ignored
@@ -352,7 +355,7 @@ class CrowdedSession(CsbSession):
         self._numbered: dict[int, CsbParty] = {}
 
     def start(self, now: float) -> SessionOutput:
-        """Introduce a server that has an id, and wait for the broker's answer. A server without an id is ready at once."""
+        """Register a server that has an id, and wait for the broker's answer. A server without an id is ready immediately."""
         if self._introduction is None:
             return super().start(now)
         head = wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, 0, wire.HELLO)
@@ -395,7 +398,7 @@ class CrowdedSession(CsbSession):
         raise refuse(f"{message.subject} for client {client} from a broker", "bad_kind")
 
     def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> SessionOutput:
-        """Store a frame until this server is ready. A second Connected replaces the first."""
+        """Store a frame until this server is ready. A second Connected replaces the first one."""
         connected = frame[4:5] and frame[4] >> 4 == wire.CONNECTED
         early[(frame[:4], 0) if connected else (b"", len(early))] = frame
         self._early_bytes += len(frame)
@@ -405,7 +408,7 @@ class CrowdedSession(CsbSession):
         return (CloseWanted(1009, "clients sent too much before the broker answered the introduction"),)
 
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
-        """Handle the answer to the introduction. The broker itself must not send anything else."""
+        """Handle the broker's answer to the registration. Any other message from the broker itself is an error."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("0 is not a client's number", "unknown_peer")
         if message.kind is Kind.RESPONSE:

@@ -1,6 +1,6 @@
 """The numbers of CSB (document CSB, "Common Message Structure" and "Message structure with broker").
 
-The document does not define the values of most kinds and encodings. These are from its reference code.
+The document does not define the values of most kinds and encodings, so they are taken from its reference code.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT
 REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))  # Actions for handlers
 UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))
 WITH_SUBJECT: Final = frozenset((SUBSCRIBE, UNSUBSCRIBE, PUBLISH, REQUEST_NAMED))
-"""Actions with a payload that begins with a two-byte length and a subject."""
+"""Actions whose payload begins with a two-byte length and a subject."""
 WITH_MORE: Final = frozenset((REQUEST_MORE, PUBLISH_MORE, OPEN))
-"""Actions with a payload that begins with the two-byte lengths of subject and extras, a four-byte ttl, subject and extras."""
+"""Actions whose payload begins with the two-byte lengths of subject and extras, a four-byte ttl, the subject and the extras."""
 _WITHOUT_BODY: Final = (CANCEL, CREDIT, DEADLINE)
 NUMBERED: Final = 0xFFFF  # In place of a subject's length: the subject is an action number of four bytes
 NO_TTL: Final = 0xFFFFFFFF

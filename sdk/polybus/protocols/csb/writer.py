@@ -48,7 +48,10 @@ class CsbWriter:
     # -- requests and publications ---------------------------------------------------------------------------------------
 
     def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
-        """Write a request or notification, and return the frame and its action. `ours` is None until the peer is known."""
+        """Write a request or notification, and return the frame and its action.
+
+        `ours` is `None` until it is known whether the peer runs polybus.
+        """
         subject, headers = message.subject, message.headers
         raw = message.raw
         first = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
@@ -76,7 +79,9 @@ class CsbWriter:
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
-        """Write a publication, without headers if `bare`. Those of a polybus have number 0 and get no answer."""
+        """Write a publication, without headers if `bare` is set. Publications to polybus peers have number 0 and are not
+        answered.
+        """
         first, raw = self._body(message, _AS_REQUEST)
         size, name = self._names[message.subject]
         if message.headers and not bare:
@@ -109,14 +114,14 @@ class CsbWriter:
         return _pack(_JSON_RESPONSE, result, id & 0xFFFF, id >> 16) + payload
 
     def acknowledged(self, id: int) -> bytes:
-        """Write an empty Ok, the answer to a subscription or a numbered publication."""
+        """Write an empty Ok, which answers a subscription or a numbered publication."""
         return _pack(_AS_RESPONSE, 0, id & 0xFFFF, id >> 16)
 
     def cancel(self, number: int, action: int) -> bytes:
         return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
 
     def deadline(self, number: int, action: int, ttl: float) -> bytes:
-        """Write the deadline of the request that follows. A peer that is not known yet gets it in this separate message."""
+        """Write the deadline of the next request as a separate message, for peers that may not run polybus."""
         payload = wire.NUMBER.pack(action) + wire.NUMBER.pack(_wait(ttl))
         return _pack(_AS_REQUEST, 0, number, wire.DEADLINE) + payload
 
@@ -175,7 +180,9 @@ class CsbWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, side: int) -> tuple[int, bytes]:
-        """Return the first byte and the payload. Empty bytes are base64, because an empty binary payload means no body."""
+        """Return the first byte and the payload. Empty bytes are sent as base64, because an empty binary payload means no
+        body.
+        """
         if not message.has_body:
             return side, b""
         raw = message.encoded(FORMATS, choose_format)
@@ -186,7 +193,7 @@ class CsbWriter:
         return side | NUMBERS[have], raw
 
     def _name(self, subject: str | int) -> tuple[int, bytes]:
-        """Return the length and the bytes of a subject. A number has a reserved length."""
+        """Return the length and the bytes of a subject. Numbers have a reserved length."""
         if type(subject) is int:
             if not 0 <= subject <= 0xFFFFFFFF:
                 raise LocalProtocolError(f"action {subject}: an action is a number of 32 bits", protocol="csb")
@@ -213,7 +220,7 @@ def choose_format(value: Any) -> BodyFormat:
 
 
 def _wait(ttl: float) -> int:
-    """Convert seconds to 32-bit milliseconds. A longer deadline is left out."""
+    """Convert seconds to 32-bit milliseconds. Longer deadlines are omitted."""
     return min(milliseconds(ttl), NO_TTL)
 
 

@@ -1,7 +1,7 @@
-"""J.REP, the protocol of ErraiBus, in the document's dialect and in Errai's own.
+"""J.REP, the ErraiBus protocol, in the document's dialect and in Errai's own dialect.
 
-A payload is a JSON array of messages, and a message is an object of parts. ``[]`` only counts as activity.
-`docs/reference/jrep.md` has the parts of each message, and `handshake` the tables of the handshakes.
+A payload is a JSON array of messages, and a message is an object of parts. An empty array, ``[]``, is only a sign of life.
+`docs/reference/jrep.md` lists the parts of each message, and `handshake` contains the transition tables.
 """
 
 from .adapter import Jrep

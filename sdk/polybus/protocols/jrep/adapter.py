@@ -29,7 +29,7 @@ _SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe":
 
 @frozen(eq=False, kw_only=True)
 class JrepCodec:
-    """Reads and writes payloads of several messages.
+    """Codec for payloads that contain several messages.
 
     The session uses `reader` and `writer`, which do not interpret commands between buses. `decode` and `encode` implement the
     plugin, with subscriptions as messages.
@@ -40,16 +40,16 @@ class JrepCodec:
     limits: Limits
     formats: tuple[BodyFormat, ...]
     item_formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
-    """A tunnel's frame is a JSON document or base64. Bytes as a marked value would be three times as long."""
+    """A tunnel sends frames as JSON documents or base64, because bytes as a marked value would be three times as long."""
     reads: frozenset[Literal["text", "binary"]] = _TEXT
     writes: Literal["text", "binary"] = "text"
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """`Parts` are members next to ToSubject. Any other value has a part of its own."""
+        """The members of `Parts` are written next to ToSubject. Any other value is written as a part of its own."""
         return self.formats[1 if type(value) is Parts else 0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """Return the messages of a payload. A RemoteSubscribe becomes one message per subject."""
+        """Return the messages of a payload. A RemoteSubscribe is split into one message per subject."""
         found: list[Message | RemoteProtocolError] = []
         for message in self.reader.read(frame):
             kind = None
@@ -105,11 +105,13 @@ class Jrep(UrlOptions):
     """The J.REP protocol with its options.
 
     Args:
-        dialect: Handshake: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, or ``auto`` to detect it.
-        values: How to write values: ``errai`` adds Errai's markers, ``plain`` writes bare JSON. Both are read.
-        types: ``lenient`` reads unregistered Java types as `JavaObject`. ``strict`` refuses them, and also objects with
+        dialect: Handshake to use: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, or ``auto`` to detect the peer's
+            dialect.
+        values: How to write values: ``errai`` adds Errai's markers, ``plain`` writes bare JSON. Both forms can be read.
+        types: ``lenient`` reads unregistered Java types as `JavaObject`. ``strict`` rejects them, as well as objects with
             duplicate members.
-        heartbeat: Seconds between two Heartbeat messages, or 0 for none. A polybus peer closes the connection when they stop.
+        heartbeat: Seconds between two Heartbeat messages, or 0 to send none. A polybus peer closes the connection when
+            heartbeats stop.
         java: The application's Java types.
 
     Raises:
@@ -126,10 +128,10 @@ class Jrep(UrlOptions):
     java: JavaTypes = field(default=_NO_TYPES)
 
     def codec(self, limits: Limits = _LIMITS) -> JrepCodec:
-        """Return the codec, which adapters with equal values, types and limits share."""
+        """Return the codec. Adapters with equal values, types and limits share a codec."""
         return make_codec(limits, self.java, self.values == "plain", self.types == "strict")
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> JrepSession:
-        """Create the session of a connection. `rng` generates the random part of ids and the session key."""
+        """Create a connection's session. `rng` generates the random part of ids and the session key."""
         random_ = random.SystemRandom() if rng is None else rng
         return JrepSession(self.codec(limits), role, self.dialect, limits, random_, self.heartbeat)

@@ -1,4 +1,4 @@
-"""The body formats of J.REP: marked values, and messages with the application's own parts."""
+"""The body formats of J.REP: marked values, and messages with application-defined parts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
 class Parts(Mapping[str, Any]):
     """A body of named parts: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
 
-    On the wire the parts are members of the message, next to ToSubject. A received message has them in `Message.attributes`.
-    Without `Parts`, the body is the part ``Value``.
+    On the wire the parts are members of the message, next to ToSubject. In a received message they are in `Message.attributes`.
+    If you don't use `Parts`, the body is sent as a part named ``Value``.
 
     Raises:
         ValueError: If the protocol reserves a name, or there are more than 255 parts.
@@ -52,7 +52,7 @@ class Parts(Mapping[str, Any]):
 
 
 class ErraiFormat:
-    """Errai's marked values. It also reads bare JSON."""
+    """Errai's marked values. Bare JSON can also be read."""
 
     content_type = "application/vnd.errai+json"
 
@@ -65,7 +65,7 @@ class ErraiFormat:
         self._readers = dict(READERS)
 
     def encode(self, value: Any, ids: Numbering | None = None) -> bytes:
-        """Write a value as JSON. The parts of a message share `ids`."""
+        """Write a value as JSON. All parts of a message share `ids`."""
         if ids is None:
             ids = Numbering()
         data = self._write(value, ids)
@@ -80,7 +80,7 @@ class ErraiFormat:
         return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:
-        """Read JSON after its depth has been checked."""
+        """Read JSON whose nesting depth has already been checked."""
         try:
             node = _decode(data)
             if type(node) is str:
@@ -117,7 +117,7 @@ class PartsFormat:
 
 
 def encoder_of(values: BodyFormat, written: bytes = b"") -> Callable[[Any], bytes]:
-    """Return a function that writes further parts of a message. Marked values in them continue its ids."""
+    """Return a function that writes further parts of a message, continuing the numbering of object ids."""
     if not isinstance(values, ErraiFormat):
         return values.encode
     used = map(int, _ID.findall(written))

@@ -1,8 +1,8 @@
-"""The federation of two buses: its state, the transition tables, and the commands (document, "Bus Management and Handshaking").
+"""Federation of two buses: its state, transition tables and commands (document, "Bus Management and Handshaking").
 
-The tables give the action for each event in each state, and `ACTIONS` the function for each action. Each role has one table for
-both dialects, which `docs/reference/jrep.md` describes. With ``auto`` a server follows the first verb that it receives; a
-client begins with Associate, and sends ConnectToQueue after an empty answer or silence.
+The tables list the action for each event in each state, and `ACTIONS` maps each action to a function. Each role has one table
+that covers both dialects; `docs/reference/jrep.md` describes them. If the dialect is ``auto``, a server chooses it by the first
+verb that it receives. A client begins with Associate, and sends ConnectToQueue if the answer is empty or does not arrive.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ VERBS: Final = tuple(
 )
 
 EVENTS: Final = (*VERBS, "unknown", "message", "nothing", "silence")
-"""The verbs, an unknown verb, any other message, an empty payload, and a client's timeout."""
+"""Events: the known verbs, an unknown verb, any other message, an empty payload, and a client's timeout."""
 
 FIRST: Final[Mapping[tuple[Role, Dialect], FederationState]] = {
     ("server", "auto"): FederationState.LISTENING,
@@ -129,18 +129,18 @@ _THEN: Final[Mapping[str, FederationState]] = {
     "greet": FederationState.SYNCING,
     "fall_back": FederationState.QUEUEING,
 }
-"""Actions that lead to another state. CONNECTED lasts until the connection closes."""
+"""Actions that lead to another state. The CONNECTED state lasts until the connection closes."""
 
 _OTHER_DIALECT: Final[Mapping[str, tuple[str, ...]]] = {
     "auto": (),
     "v3": ("ConnectToQueue",),
     "legacy": ("Associate", "Resend"),
 }
-"""Verbs that a server of one dialect drops, as real servers do, so that a client tries the other dialect."""
+"""Verbs of the other dialect. Like real servers, a server drops them, so that a client tries its other dialect."""
 
 
 def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
-    """Look up one step. Events that are not in the table are refused, except silence and empty payloads."""
+    """Look up a transition. Events that are not in the table are rejected, except silence and empty payloads."""
     ignored = state is FederationState.CLOSED or event in ("nothing", "silence")
     action = _TABLES[role].get((state, event), "ignore" if ignored else "refuse")
     if role == "server" and not ignored and event in _OTHER_DIALECT[dialect]:
@@ -154,14 +154,14 @@ def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) ->
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that reply subjects cannot be guessed
 _TO_POLYBUS: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client")
-"""For a polybus peer, and until the peer is known."""
+"""Options for a polybus peer, also used until the peer is known."""
 _TO_BARE: Final = Capabilities(bare_headers=False, shared_publish=True, announce="both", handlers=True, extensions=False)
 """An Errai client sends only to announced subjects and does not distinguish handlers from subscribers."""
 
 
 @define(eq=False)
 class Federation:
-    """The federation with the peer's bus: its state, what each side receives, and pending output."""
+    """The federation with the peer's bus: its state, the subjects that each side receives, and pending output."""
 
     writer: MessageWriter
     role: Role
@@ -177,21 +177,21 @@ class Federation:
     ready: bool = field(default=False, init=False)
     renewing: bool = field(default=False, init=False)
     answers_announced: bool = field(default=False, init=False)
-    """True if the peer answers only on announced subjects, as do Errai's clients, and its servers up to 2.3."""
+    """True if the peer sends answers only to announced subjects, as Errai clients and Errai servers up to 2.3 do."""
     greeting: str | None = field(default=None, init=False)
     """Verb of the pending handshake answer, which is written after all announcements."""
     offers: Mapping[str, str] | None = field(default=None, init=False)
-    """Parts of FinishAssociation from the transport, attached to the payload of a client that associates."""
+    """FinishAssociation parts from the transport. They are attached to the payload of a client that associates."""
     announced: dict[str, set[str]] = field(factory=dict, init=False)
     wanted: dict[str, None] = field(factory=dict, init=False)
     withdrawn: dict[str, int] = field(factory=dict, init=False)
-    """Withdrawn services, with the number of confirmations that an Errai client has not sent yet."""
+    """Withdrawn services, with the number of confirmations still expected from an Errai client."""
     documents: list[bytes] = field(factory=list, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     due: float | None = field(default=None, init=False)
     heard: float = field(default=0.0, init=False)
     silence: float | None = field(default=None, init=False)
-    """Seconds without a payload that the peer's heartbeat allows."""
+    """Seconds without a payload that are allowed by the peer's heartbeat."""
     missed: float | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -208,7 +208,7 @@ class Federation:
         self.say(verb, Subject=subject, PriorityProcessing="1")
 
     def tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
-        """Send an error to a request's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable (notes 2, M11)."""
+        """Send an error to a request's (ReplyTo, ErrorTo), or to a client's bus, which expects a Throwable (notes 2, M11)."""
         told = refusal(error, goal or ("", None))
         self.documents.append(self.writer.write(told, told.id))
 
@@ -240,7 +240,7 @@ def learn(federation: Federation, message: Message, now: float) -> None:
 
 
 def unlearn(federation: Federation, message: Message, now: float) -> None:
-    """Handle RemoteUnsubscribe. It may also be an Errai client's confirmation."""
+    """Handle RemoteUnsubscribe, which may also be an Errai client's confirmation."""
     for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
         if names_an_answer(subject):
             continue  # never stored: see `add`
@@ -290,9 +290,9 @@ def announce(federation: Federation, message: Message) -> None:
 
 
 def withdraw(federation: Federation, service: str) -> None:
-    """Withdraw a service, unless the client has subscribed to it.
+    """Withdraw a service unless the client has subscribed to it.
 
-    An Errai client then ends its *own* subscriptions to the subject, confirms that, and may still send there
+    An Errai client then cancels its *own* subscriptions to the subject and confirms this. It may still send to the subject
     (`ClientMessageBusImpl`).
     """
     if federation.role == "server" and not federation.ours:
@@ -334,7 +334,7 @@ def _verb_for_us(federation: Federation, message: Message) -> str:
 
 
 def move(federation: Federation, event: str, message: Message, now: float) -> None:
-    """Make one step of the table. If the action raises `RemoteProtocolError`, the state is restored."""
+    """Make one transition. If the action raises `RemoteProtocolError`, the state is restored."""
     before = federation.state
     step = step_of(federation.role, federation.dialect, before, event)
     federation.state = step.then
@@ -348,7 +348,7 @@ def move(federation: Federation, event: str, message: Message, now: float) -> No
 
 
 def _complain(federation: Federation, error: RemoteProtocolError) -> None:
-    """Report a faulty command to a client's bus, because commands have no ErrorTo."""
+    """Report a faulty command to the client's bus, because commands have no ErrorTo."""
     if federation.role == "server" and error.close_code is None and error.reason != "session_expired":
         federation.tell_error(error, None)
 
@@ -357,7 +357,7 @@ def _complain(federation: Federation, error: RemoteProtocolError) -> None:
 
 
 def _ignore(federation: Federation, message: Message, now: float) -> None:
-    """Do nothing, because the payload only counts as activity."""
+    """Do nothing, because the payload is only a sign of life."""
 
 
 def _refuse(federation: Federation, message: Message, now: float) -> None:
@@ -372,7 +372,7 @@ def _violate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _expired(federation: Federation, message: Message, now: float) -> None:
-    """Refuse the message: the peer must associate again (document, "SessionExpired")."""
+    """Reject the message because the peer must associate again (document, "SessionExpired")."""
     federation.say("SessionExpired")
     raise refuse("no federation: send Associate or ConnectToQueue first", "session_expired")
 
@@ -381,7 +381,7 @@ def _expired(federation: Federation, message: Message, now: float) -> None:
 
 
 def _associate(federation: Federation, message: Message, now: float) -> None:
-    """Handle Associate, which lists all that the client can receive. It may be repeated."""
+    """Handle Associate, which lists everything that the client can receive. The client may repeat it."""
     services = text_of(message.attributes, "RemoteServices", federation.limits.message)
     if services is None:
         raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_field")
@@ -400,7 +400,7 @@ def _associate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _greet(federation: Federation, message: Message, now: float) -> None:
-    """Handle ConnectToQueue. A client that repeats it lists all its subjects again."""
+    """Handle ConnectToQueue. A client that repeats it also lists all its subjects again."""
     federation.renewing = federation.ready
     if federation.ready:
         for subject in list(federation.wanted):
@@ -450,7 +450,7 @@ def begin(federation: Federation, legacy: bool) -> None:
 
 
 def _associated(federation: Federation, message: Message, now: float) -> None:
-    """Handle FinishAssociation, the server's only answer."""
+    """Handle FinishAssociation, which is the server's only answer."""
     _recognise(federation, message)
     _note(federation, message, now)
     federation.become_ready(now)
@@ -460,7 +460,10 @@ def _associated(federation: Federation, message: Message, now: float) -> None:
 
 
 def _services_in(federation: Federation, text: str) -> dict[str, None]:
-    """Return the distinct names in a handshake, up to a few more than can be stored, so that the bus reports the excess."""
+    """Return the distinct names in a handshake.
+
+    A few more names are returned than the bus can store, so that it reports the excess.
+    """
     most = federation.limits.subscriptions + 2 * len(RESERVED)
     return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
 
@@ -477,7 +480,7 @@ def _fall_back(federation: Federation, message: Message, now: float) -> None:
 
 
 def _note(federation: Federation, message: Message, now: float) -> None:
-    """Handle CapabilitiesNotice, and the flags of FinishAssociation."""
+    """Handle CapabilitiesNotice and the flags in FinishAssociation."""
     flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
     if flags is None and verb_of(message) == "CapabilitiesNotice":
         raise refuse("CapabilitiesFlags is required", "missing_field")
@@ -488,7 +491,7 @@ def _note(federation: Federation, message: Message, now: float) -> None:
 
 
 def _verify(federation: Federation, message: Message, now: float) -> None:
-    """Handle WebsocketChannelVerify, which the transport has checked."""
+    """Handle WebsocketChannelVerify, which the transport has already checked."""
     if federation.offers is None:
         raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
 
@@ -502,7 +505,7 @@ def _beat(federation: Federation, message: Message, now: float) -> None:
 
 
 def _leave(federation: Federation, message: Message, now: float) -> None:
-    """Handle Disconnect. A polybus peer sends its close code, which some transports cannot carry."""
+    """Handle Disconnect. A polybus peer includes its close code, because some transports cannot carry close codes."""
     reason, code = message.attributes.get("Reason"), message.attributes.get("PolybusCode")
     text = reason[:200] if type(reason) is str and reason else "the peer has left"
     if type(code) is not int or not 1000 <= code <= 4999:
@@ -512,7 +515,7 @@ def _leave(federation: Federation, message: Message, now: float) -> None:
 
 
 def _renew(federation: Federation, message: Message, now: float) -> None:
-    """Handle SessionExpired: the link reconnects and announces its subjects again."""
+    """Handle SessionExpired. The link reconnects and announces its subjects again."""
     federation.events.append(CloseWanted(1001, "the session has expired"))
 
 

@@ -1,5 +1,5 @@
-"""Java values in the JSON that Errai reads and writes (notes sections 0.3 and 1.2 to 1.5): strings, ids, objects and enums of
-unknown types, and the registry of the application's types.
+"""Java values as the JSON that Errai reads and writes (notes sections 0.3 and 1.2 to 1.5): strings, ids, objects and enums of
+unknown types, and the registry of application types.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)
 
 
 def quoted(text: str, ids: object = None) -> bytes:
-    """Write a JSON string. `ids` is unused, because all writers take it."""
+    """Write a JSON string. `ids` is unused, but every writer has this parameter."""
     try:
         data = _encode(text)
     except UnicodeEncodeError as error:
@@ -34,7 +34,7 @@ def json_text(value: object) -> bytes:
 
 
 def upper_case(data: bytes) -> bytes:
-    """Convert ``\\uXXXX`` escapes to upper case, but not escaped backslashes."""
+    """Convert ``\\uXXXX`` escapes to upper case, except after an escaped backslash."""
     return _ESCAPE.sub(_upper, data)
 
 
@@ -44,7 +44,7 @@ def _upper(found: re.Match[bytes]) -> bytes:
 
 
 def number(value: float) -> bytes:
-    """Write a finite float as Java does: ``2.5``, ``1.0E21``."""
+    """Write a finite float in Java's notation: ``2.5``, ``1.0E21``."""
     text = float.__repr__(value)
     if "e" not in text:
         return text.encode()
@@ -57,7 +57,7 @@ NULL_KEY: Final = "^NullVal"
 
 
 class Numbering:
-    """The object ids of one message, counted from 1 across all parts."""
+    """Assigns the object ids of one message, counted from 1 across all parts."""
 
     __slots__ = ("copied", "keep", "next", "seen")
 
@@ -80,7 +80,7 @@ class Numbering:
 
 
 def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
-    """Write a RuntimeException, which every Errai client knows, without a stack trace."""
+    """Write a RuntimeException without a stack trace. Every Errai client knows this class."""
     first, second = ids.add(of if of is not None else ids), ids.one()
     return (
         b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d","stackTrace":{"^EncodedType":'
@@ -93,21 +93,23 @@ def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
 T = TypeVar("T", bound=type)
 
 _BARE: Final = (int, bool, float, str)
-"""Field types that Errai reads without a marker, because the Java field has a static type."""
+"""Field types that Errai reads without a marker because the Java field has a static type."""
 
 
 class JavaObject(dict[str, Any]):
-    """An object of an unregistered Java type, with its fields as plain values. It is written again unchanged.
+    """An object of an unregistered Java type, with its fields as plain values. If you send a received object, it is written
+    unchanged.
 
-    With it, ``returns=User`` and typed bodies work without registration, and other protocols carry a plain object. An object of
-    your own, ``JavaObject("x.Point", {"x": 1, "y": 2})``, is written with a marker for each field, as Errai does for fields of
-    type Object. A received object is always written as it was received: to change it, create another.
+    This makes ``returns=User`` and typed bodies work without registration, and other protocols transport a plain object. If you
+    create an object yourself, such as ``JavaObject("x.Point", {"x": 1, "y": 2})``, each field is written with a marker, as
+    Errai does for fields of type Object. A received object is always written as it was received, so create a new object instead
+    of changing it.
 
     Attributes:
         type: Java class name.
-        value: Content of ``^Value`` (collections, ``java.lang.Class``), otherwise None.
-        node: The received JSON, or None for an object of your own.
-        table: Objects by the ids in `node`.
+        value: Content of ``^Value`` (collections, ``java.lang.Class``), otherwise `None`.
+        node: The received JSON, or `None` for an object that you have created.
+        table: Maps ids in `node` to objects.
     """
 
     __slots__ = ("node", "table", "type", "value")
@@ -152,7 +154,7 @@ class Portable:
     arguments: tuple[tuple[str, str, Any, bool], ...]
 
     def fill(self, made: Any, arguments: Mapping[str, Any]) -> None:
-        """Initialise an object that already exists, because its parts may refer to it."""
+        """Initialise an object that has already been created, because its parts may refer to it."""
         # attrs generates `__attrs_init__` for a class with its own `__init__`.
         init = "__attrs_init__" if hasattr(self.cls, "__attrs_init__") else "__init__"
         getattr(made, init)(**arguments)
@@ -186,15 +188,15 @@ class JavaTypes:
     ) -> Callable[[T], T]:
         """Register an attrs class or an enum.
 
-        Fields of type ``int``, ``float``, ``bool`` and ``str`` are written without markers, because the Java fields have the
-        same static type. A field annotated ``Any`` or ``object`` gets a marker, and so does an ``int`` beyond 32 bits, which is
-        a Java long. Received objects run the class's converters, validators and ``__attrs_post_init__``. Fields with
-        ``init=False`` are only written.
+        Fields of type ``int``, ``float``, ``bool`` and ``str`` are written without markers because the Java fields have the
+        same static type. Fields annotated with ``Any`` or ``object`` are written with markers. This also applies to an ``int``
+        of more than 32 bits, which is a Java long. When an object is received, the class's converters, validators and
+        ``__attrs_post_init__`` run. Fields with ``init=False`` are written but not read.
 
         Args:
             java: Java class name with its package; ``$`` separates an inner class.
-            names: Java names of fields, by Python name, if they differ.
-            hints: Types of fields with annotations that cannot be resolved.
+            names: Maps Python field names to Java field names that differ.
+            hints: Types of fields whose annotations cannot be resolved.
 
         Raises:
             TypeError: If the class is neither an attrs class nor an enum.
@@ -221,12 +223,18 @@ class JavaTypes:
         return register
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """Return the rules for a class, or the Java name of an enum. Raises `TypeError` if an annotation cannot be resolved."""
+        """Return the rules for a class, or the Java name of an enum.
+
+        Raises `TypeError` if an annotation cannot be resolved.
+        """
         found = self._by_class.get(cls)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """Return the rules for a Java type, or its enum. Raises `TypeError` if an annotation cannot be resolved."""
+        """Return the rules for a Java type, or its enum.
+
+        Raises `TypeError` if an annotation cannot be resolved.
+        """
         found = self._by_name.get(java)
         return self._resolved(found) if isinstance(found, Portable) else found
 
@@ -253,7 +261,7 @@ class JavaTypes:
 
 
 def _is_bare(hint: Any) -> bool:
-    """Check if the static type of a field determines its JSON, as with ``int`` and ``float | None``."""
+    """Return True if a field's static type determines its JSON form, as with ``int`` and ``float | None``."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if hint in _BARE:
@@ -266,5 +274,5 @@ MAX_DIGITS: Final = 4300
 
 
 def is_far(value: decimal.Decimal) -> bool:
-    """Check for values like ``1E+900000000``, which would have gigabytes of digits as an int."""
+    """Return True for values such as ``1E+900000000``, which would have gigabytes of digits as an int."""
     return abs(value.adjusted()) > MAX_DIGITS

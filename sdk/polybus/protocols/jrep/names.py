@@ -30,7 +30,7 @@ LOCAL_PREFIX: Final = "local:"
 REPLY_SUFFIX: Final = ":RespondTo:RPC"
 ERRORS_SUFFIX: Final = ":Errors:RPC"
 RPC_MARK: Final = ":RPC."
-"""Separates interface and method in the subject of a remote procedure. On the wire the method is the CommandType."""
+"""Separator between interface and method in a remote procedure's subject. On the wire the method is the CommandType."""
 
 MAX_MESSAGES: Final = 1024  # Maximum number of messages in an outgoing payload; earlier versions of polybus refuse more
 MAX_PARTS: Final = 256
@@ -39,7 +39,7 @@ PROTOCOL_PARTS: Final = frozenset(
     "ToSubject ReplyTo ErrorTo SessionID Value MethodParms MethodReply Polybus PolybusHeaders PolybusTtl PolybusVerb PolybusId "
     "PolybusFrame PolybusMode PolybusN PolybusHops PolybusCode PolybusReason PolybusDetail PolybusInterval".split()
 )
-"""Parts that only the bus sets, and never copies from an application's attributes."""
+"""Parts that only the bus sets. They are never copied from an application's attributes."""
 
 _ANSWERS: Final = (REPLY_SUFFIX, ERRORS_SUFFIX)
 _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
@@ -47,14 +47,17 @@ _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 
 @lru_cache(2048)
 def is_reserved(subject: str) -> bool:
-    """Check for a subject of the buses, or one that looks alike after NFKC, without invisible characters, in any case."""
+    """Return True for a subject reserved by the buses.
+
+    Look-alikes are included: names are compared after NFKC normalisation, without invisible characters and case-insensitively.
+    """
     plain = unicodedata.normalize("NFKC", subject)
     seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))
     return seen.casefold() in _LOOK_ALIKES
 
 
 def names_an_answer(subject: str) -> bool:
-    """Check for a subject that a peer would take for an answer."""
+    """Return True for a subject that a peer would mistake for an answer."""
     return subject.endswith(_ANSWERS) or service_of(subject).endswith(_ANSWERS)
 
 
@@ -76,7 +79,7 @@ _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
-    """Check an incoming subject, which must not be local."""
+    """Check an incoming subject. Local subjects are not allowed."""
     fault = fault_in_subject(value, limit)
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
@@ -110,7 +113,7 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
 
 
 def check_priority(value: Any, answer_id: Any = None) -> None:
-    """Check a number, which Errai writes as a string (notes section 3)."""
+    """Check a priority number, which Errai writes as a string (notes section 3)."""
     if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
     if type(value) is not str or not _whole_number(value):
@@ -118,10 +121,10 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
-    """Return the subjects in a RemoteSubscribe or RemoteUnsubscribe, which has one of Subject, SubjectsList and RemoteServices.
+    """Return the subjects in a RemoteSubscribe or RemoteUnsubscribe, which are in Subject, SubjectsList or RemoteServices.
 
     An Errai client that associates lists all its subjects in RemoteServices, separated by commas (notes of the second round,
-    B2). Its own bus is left out.
+    B2). The client's own bus is left out.
     """
     given = [(name, parts[name]) for name in _NAMING if parts.get(name) is not None]
     if len(given) > 1:
@@ -151,7 +154,7 @@ def services_in(value: Any) -> list[str]:
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-    """Read polybus headers, a JSON object in a string."""
+    """Read polybus headers from a JSON object in a string."""
     try:
         headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):

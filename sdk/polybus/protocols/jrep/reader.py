@@ -1,7 +1,7 @@
 """Reads payloads: arrays of objects that consist of message parts (document, "Payload Structure").
 
-Usual messages have few parts, so a payload is first decoded in one pass that forbids all others. If that fails, it is read
-message by message and part by part, so that a malformed message does not affect the others.
+Ordinary messages use only a few parts, so a payload is first decoded in a single pass that rejects any other part. If that pass
+fails, the payload is read message by message and part by part, so that a malformed message does not affect other messages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cut(array: bytes, long: int = LONG) -> list[bytes]:
 
 
 def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
-    """Join elements to arrays that are not long, unless a single element is."""
+    """Join elements into arrays of limited length. A single long element is an array by itself."""
     arrays, inside, size = list[bytes](), list[bytes](), 0
     for element in elements:
         if inside and (size + len(element) > long or len(inside) == _MOST_MESSAGES):
@@ -68,7 +68,7 @@ _MOST_TOKENS: Final = 200_000  # Less than a tenth of a second, to bound the wor
 
 
 def told_apart(frame: bytes) -> list[bytes] | None:
-    """Split malformed JSON into elements if quotes and brackets still show where they end. Otherwise return None."""
+    """Split malformed JSON into elements if quotes and brackets still show where each element ends. Otherwise return `None`."""
     text, found, open_, start = frame.strip(), list[bytes](), list[bytes](), 1
     for number, token in enumerate(_STRUCTURE.finditer(text)):
         sign = token[0][:1]
@@ -87,7 +87,7 @@ def told_apart(frame: bytes) -> list[bytes] | None:
 
 
 def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
-    """Move messages with a priority to the front (document). A payload with commands keeps its order."""
+    """Move messages with a priority to the front (document). A payload that contains commands keeps its order."""
     if any(isinstance(one, Message) and one.extras and "PriorityProcessing" in one.extras for one in messages):
         if not any(isinstance(one, Message) and one.kind is Kind.CONTROL for one in messages):
             return sorted(messages, key=_salience)
@@ -132,7 +132,7 @@ _usual: Final = msgspec.json.Decoder(list[_Usual]).decode
 
 
 class MessageReader:
-    """Reads both kinds of values. `values` configures the marked ones."""
+    """Reads marked and plain values. `values` configures how marked values are read."""
 
     def __init__(self, limits: Limits, values: ErraiFormat) -> None:
         self._limits = limits
@@ -147,7 +147,9 @@ class MessageReader:
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """Return the messages of a payload, with errors in place of malformed ones, or raise if nothing is readable."""
+        """Return the messages of a payload, with errors in place of malformed messages. Raises an error if nothing is
+        readable.
+        """
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return self._read_parts(parts)
         try:
@@ -174,7 +176,10 @@ class MessageReader:
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """Split a long payload, even malformed JSON, so that it is not read in one turn, or raise if it is too large."""
+        """Split a long payload, which may be malformed JSON, into parts that are read in separate event-loop iterations.
+
+        Raises an error if the payload is too large.
+        """
         if len(frame) > self._limits.payload:
             text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
             raise refuse(text, "too_large", close_code=1009)
@@ -340,7 +345,7 @@ class MessageReader:
         return found
 
     def _values_of(self, parts: dict[str, Raw], id: Any) -> dict[str, Any]:
-        """Convert all parts. Marked objects in them share one space of ids (notes section 1.4)."""
+        """Convert all parts. Marked objects in the parts share one id space (notes section 1.4)."""
         reading, depth = self._values.reading(), self._values.depth
         try:
             return {name: reading.read(_decode(raw), depth) for name, raw in parts.items()}
@@ -428,7 +433,10 @@ _CAUSES: Final = 16  # Maximum depth of causes, which may be circular
 
 
 def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:
-    """Create an error or a failed end. Without a polybus code it is UNKNOWN, with facts from its Throwable."""
+    """Create an error or a failed end.
+
+    If the message contains no polybus code, the code is UNKNOWN, with facts from the message's Throwable.
+    """
     number = values.get("PolybusCode")
     if type(number) is int and 1 <= number <= 16:
         code, facts = Code(number), _told(values)
@@ -444,7 +452,7 @@ def _told(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
-    """Return facts from a Throwable, because Errai's ErrorMessage is the same for all failures."""
+    """Return facts from a Throwable, because Errai uses the same ErrorMessage for all failures."""
     said, throwable, explained = values.get("ErrorMessage"), values.get("Throwable"), values.get("AdditionalDetails")
     said = said if type(said) is str else ""
     found = _described(throwable, types, _CAUSES)
@@ -491,7 +499,7 @@ def _detail(text: Any) -> Any:
 
 
 def answered_by(raw: bytes) -> str | None:
-    """Find the id of this side that an unreadable message answers, without parsing the message."""
+    """Return the local id that an unreadable message answers, without parsing the message."""
     found = _ANSWERED.search(raw)
     return None if found is None else found[1].decode().rpartition(":")[2]
 
@@ -503,7 +511,7 @@ def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
 
 
 def _names_in(raw: bytes) -> tuple[Any, Any]:
-    """Return ReplyTo and ErrorTo, even from JSON that only Python accepts (NaN, half a surrogate pair)."""
+    """Return ReplyTo and ErrorTo, even if only Python accepts the JSON (NaN, half a surrogate pair)."""
     try:
         asker = _asker(raw)
         return asker.ReplyTo, asker.ErrorTo
@@ -519,7 +527,7 @@ def _names_in(raw: bytes) -> tuple[Any, Any]:
 
 
 def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
-    """Return the error for one message over the limit. The rest of its payload is read."""
+    """Return the error for one message that exceeds the limit. The rest of the payload is still read."""
     text = f"a message of {len(message)} bytes: the limit is {limit} (limit: message)"
     error = refuse(text, "too_large", _asker_of(message, longest))
     error.reply_id = answered_by(message)

@@ -1,8 +1,8 @@
 """Remote procedure calls to Java interfaces, as in Errai (notes section 2.6).
 
-A call goes to ``<interface>:RPC``, with the method's signature as CommandType and the arguments in MethodParms. The result is
-in MethodReply. The bus uses a single subject, ``<interface>:RPC.<signature>``, with the list of arguments as body, so its
-ordinary methods work and this module only creates the names.
+A call is sent to ``<interface>:RPC``, with the method's signature as CommandType and the arguments in MethodParms. MethodReply
+contains the result. On the bus, the subject is ``<interface>:RPC.<signature>`` and the body is the list of arguments. This
+means that the bus's ordinary methods work, and that this module only has to create the names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Method(Subject[Any, Any]):
     parameters: tuple[JavaType, ...] = field(default=(), eq=False)
 
     def given(self, body: Any) -> Any:
-        """Attach the parameter types to the arguments, so that each is written as the type of its parameter."""
+        """Attach the parameter types to the arguments so that each argument is written as its parameter's type."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
 
 
@@ -73,7 +73,7 @@ class RemoteInterface:
 
     Args:
         name: Java name of the interface.
-        java: The application's types, if parameters have them.
+        java: The application's types, if any parameters use them.
 
     Raises:
         TypeError, ValueError: If `name` is not a Java name, or `java` has the wrong type.
@@ -86,16 +86,16 @@ class RemoteInterface:
         self._java = java if java is not None else JavaTypes()
 
     def method(self, name: str, *parameters: Any, returns: Any = Any) -> Subject[Any, Any]:
-        """Return the subject of a method.
+        """Return a method's subject.
 
-        Request this subject with the list of arguments to call the method. Each argument is written as the type of its
-        parameter.
+        To call the method, send a request to this subject with the list of arguments as body. Each argument is written as the
+        type of its parameter.
 
         Args:
             name: Java name of the method.
             parameters: Types of the parameters, as Python types or as the names of Java types. ``int``, ``float`` and ``bool``
-                mean Java's ``int``, ``double`` and ``boolean``; ``int | None`` means ``java.lang.Integer``. Use names for other
-                types: ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
+                mean Java's ``int``, ``double`` and ``boolean``, and ``int | None`` means ``java.lang.Integer``. Use names for
+                other types: ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
             returns: Type to which the result is converted.
 
         Raises:
@@ -110,7 +110,7 @@ class RemoteInterface:
         return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
     def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
-        """Call a method with the parameter types of these arguments. Use `method` if it has other types.
+        """Call a method with the parameter types of these arguments. If the method has other parameter types, use `method`.
 
         Args:
             bus: A bus or a peer.
@@ -134,9 +134,9 @@ class RemoteInterface:
 
         Args:
             router: The bus or router.
-            name: Java name of the method. The default is the name of the function.
-            parameters: Types of the parameters, as for `method`. The default is the function's annotations, in which ``int``
-                also matches ``Integer``.
+            name: Java name of the method. Defaults to the name of the function.
+            parameters: Types of the parameters, as for `method`. Defaults to the function's annotations, in which ``int`` also
+                matches ``Integer``.
 
         Raises:
             TypeError: If a parameter has no Java type, or the function cannot implement a method because it has keyword or
@@ -193,7 +193,9 @@ class RemoteInterface:
         raise TypeError(f"{kind!r} has no Java name: write it as a string, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
-        """Return the element types if the annotation names Java types. Otherwise each element is written by its value."""
+        """Return the element types if the annotation names Java types. Otherwise each element's value determines how it is
+        written.
+        """
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)
@@ -210,7 +212,10 @@ def _check_name(name: Any, what: str, example: str) -> None:
 
 
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
-    """Return the types of a function's parameters. With `named`, each needs an annotation to find the method by."""
+    """Return the types of a function's parameters.
+
+    If `named` is set, every parameter needs an annotation, because annotations identify the method.
+    """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: a Java method has one result")
     hints = get_type_hints(function, include_extras=True)
@@ -231,7 +236,7 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
 
 
 def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:
-    """Wrap a function as a handler with the list of arguments as its body."""
+    """Wrap a function as a handler whose body is the list of arguments."""
 
     def taken(body: Any) -> list[Any]:
         body = [] if body is None else body

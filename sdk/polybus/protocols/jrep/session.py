@@ -1,6 +1,6 @@
 """One J.REP connection without I/O: the federation of two buses, and the messages between them.
 
-`handshake` handles the commands between the buses, and this module all other messages.
+`handshake` handles the commands between the buses. This module handles all other messages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PATIENCE: Final = 1.0  # Seconds without an answer to Associate before a client
 
 
 class JrepSession:
-    """One end of a connection.
+    """Session for one end of a connection.
 
-    Ids of this side, in ReplyTo and ErrorTo, are ``<token>-<n>``. An answer with any other id is refused.
+    Local ids, in ReplyTo and ErrorTo, are ``<token>-<n>``. Answers with any other id are rejected.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class JrepSession:
         self._count = 0
         self._serial = 0
         self._unanswered: dict[str, str] = {}
-        """Subjects of requests with an announced reply subject, which is withdrawn after the answer."""
+        """Subjects of requests whose reply subject has been announced. The reply subject is withdrawn after the answer."""
 
     def start(self, now: float) -> SessionOutput:
         federation = self.federation
@@ -68,7 +68,7 @@ class JrepSession:
         return [*self._payloads(), *events]
 
     def _greet_behind(self, events: list[Message | SessionEvent]) -> Iterator[Message | SessionEvent | bytes]:
-        """Answer a handshake after its events, so that the answer includes everything they announce."""
+        """Answer a handshake after its events, so that the answer includes everything that they announce."""
         yield from events
         yield from self._payloads()
 
@@ -144,11 +144,11 @@ class JrepSession:
         self.federation.events.append(message)
 
     def _may_be_told(self, error_to: str) -> bool:
-        """Check that an error may be sent to a subject. Errai's clients name ClientBusErrors, which is allowed."""
+        """Return True if an error may be sent to a subject. Errai clients use ClientBusErrors, which is allowed."""
         return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.federation.role == "server")
 
     def _echo(self, message: Message) -> None:
-        """Answer the echo service, with which an Errai client tests a channel (notes section 2.3)."""
+        """Answer the echo service, which Errai clients use to test a channel (notes section 2.3)."""
         value = message.body if message.raw is None and message.has_body else MISSING
         answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value, checked=message.checked)
         document = self._write(answer, message.id)
@@ -194,7 +194,7 @@ class JrepSession:
         self.federation.events.append(message)
 
     def _refused(self, error: RemoteProtocolError) -> None:
-        """Report a malformed message, and send an error to its ErrorTo or to a client's bus if possible."""
+        """Report a malformed message. If possible, send an error to its ErrorTo or to the client's bus."""
         self._bad += 1
         if self._unanswered and error.reply_id is not None:
             self._take_back(error.reply_id)
@@ -247,7 +247,7 @@ class JrepSession:
             self._tell_of_answers("RemoteUnsubscribe", subject, key)
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Withdraw the reply subject that an Errai client knows. Ids are not reused, so nothing else is stored."""
+        """Withdraw the reply subject that was announced to an Errai client. Ids are not reused, so nothing else is stored."""
         if self._unanswered:
             self._take_back(key)
         return self._payloads()

@@ -10,7 +10,7 @@ from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
 
 
 class BusState(enum.Enum):
-    """The state of a bus, as Errai names it."""
+    """The state of a bus in Errai's terms."""
 
     UNINITIALIZED = "uninitialized"
     """The bus has not been started, or has been closed."""
@@ -28,11 +28,13 @@ _I, _F = BusState.CONNECTION_INTERRUPTED, BusState.CONNECTED
 STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
     state: {"up": _F, "lost": _I, "gone": _L, "trying": _F if state is _F else _C, "left": _U} for state in BusState
 }
-"""The next state when a link is up, the last one is lost or closed for good, a link is trying, or the bus was left."""
+"""The next state when a link is up, when the last link is lost or closed for good, when a link is trying to connect, and after
+the bus is left.
+"""
 
 
 def bus_states(bus: Any) -> AsyncIterator[BusState]:
-    """Yield the current state of a bus and then each change, until the bus closes with UNINITIALIZED.
+    """Yield a bus's current state and then every change, until the bus closes with UNINITIALIZED.
 
     ::
 
@@ -43,7 +45,7 @@ def bus_states(bus: Any) -> AsyncIterator[BusState]:
 
 
 class _States(AsyncIterator[BusState]):
-    """Not a generator, so it does not have to be closed."""
+    """Iterator over the states. It is not a generator, so it does not have to be closed."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus

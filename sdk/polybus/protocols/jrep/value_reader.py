@@ -1,4 +1,4 @@
-"""Reads Errai's marked values, and bare JSON among them (notes sections 1.2 to 1.5).
+"""Reads Errai's marked values and any bare JSON in them (notes sections 1.2 to 1.5).
 
 Class names from the wire are only looked up in the application's registry.
 """
@@ -24,8 +24,8 @@ from .java import KEY_PREFIX, MAX_DIGITS, NULL_KEY, JavaEnum, JavaObject, JavaTy
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64
-"""Maximum number of set elements or map keys with the same hash. An attacker easily finds such numbers, and each is compared
-with all earlier ones: a set of 40,000 took eight seconds.
+"""Maximum number of set elements or map keys with the same hash. An attacker can easily find numbers with equal hashes, and
+each is compared with all earlier ones. A set of 40,000 such numbers took eight seconds.
 """
 _decode: Final = msgspec.json.Decoder().decode
 _MAX_NODES: Final = 1_000_000
@@ -108,11 +108,11 @@ def read_date(reading: object, node: dict[str, Any]) -> Any:
 
 
 class Measure:
-    """Size of a message's values with references expanded, because a few bytes may refer to billions."""
+    """Measures the size of a message's values with references expanded, because a few bytes may refer to billions of values."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}
-        """Number of values and levels by `id()`. The message's values outlive this object."""
+        """Number of values and levels by object `id()`. The message's values outlive this object."""
         self._total = 0
 
     def add(self, value: Any, depth: int) -> None:
@@ -154,7 +154,7 @@ def _content_of(value: Any) -> Any:
 
 
 class ValueReading:
-    """Reads the values of one message. Its parts share ids."""
+    """Reads the values of one message, whose parts share object ids."""
 
     __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
 
@@ -289,7 +289,7 @@ class ValueReading:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _reference(self, node: dict[str, Any]) -> tuple[str | None, Any]:
-        """Return the id of an object, and the object itself if it was read before."""
+        """Return an object's id, and the object itself if it has already been read."""
         id = node.get("^ObjectID")
         if type(id) is not str or id == "-1":
             if self._strict:
@@ -306,7 +306,9 @@ class ValueReading:
         return id, None
 
     def _content(self, node: dict[str, Any], kind: type) -> tuple[str | None, Any, Any]:
-        """Return the id and ``^Value`` of a container, and the object if it was read before or has no such value."""
+        """Return the id and the ``^Value`` of a container. The object is also returned if it was already read or has no
+        ``^Value``.
+        """
         id, found = self._reference(node)
         content = node.get("^Value")
         if found is None and type(content) is not kind:
@@ -361,7 +363,7 @@ class ValueReading:
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
-        """Keep an object of an unregistered type, unless the mode is strict."""
+        """Store an object of an unregistered type, unless the mode is strict."""
         name = node["^EncodedType"]
         if self._strict and not known:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")
@@ -377,7 +379,7 @@ class ValueReading:
         return made
 
     def _object(self, node: dict[str, Any]) -> Any:
-        """Read ``java.lang.Object``. Errai writes a null outside a message as one with a null value."""
+        """Read a ``java.lang.Object``. Errai writes a null outside a message as such an object with a null value."""
         if "^Value" in node and node["^Value"] is None:
             return None
         return self._opaque(node, self._reference(node)[0])
@@ -388,7 +390,7 @@ def _portable(how: Portable) -> Read:
 
 
 def _constants(kind: type[enum.Enum], java: str) -> Read:
-    """Accept constants with and without ``^ObjectID``, because both occur (notes section 9)."""
+    """Accept enum constants with and without ``^ObjectID``, because both forms occur (notes section 9)."""
     constants: dict[Any, Any] = dict(kind.__members__)
 
     def read(reading: ValueReading, node: dict[str, Any]) -> Any:
@@ -418,7 +420,7 @@ def _check_alike(count: int) -> None:
 
 
 def _unhashable(error: Exception, what: str) -> BadRequest:
-    """Return the error for an object that cannot be hashed, perhaps because it contains itself."""
+    """Return the error for an object that cannot be hashed, for example because it contains itself."""
     return error if isinstance(error, BadRequest) else BadRequest(f"{what} cannot be hashed: {misfit(error)[0]}")
 
 

@@ -1,7 +1,8 @@
-"""Writes Errai's marked values, by the types of a Java signature or by their Python types (notes sections 1.2 to 1.5).
+"""Writes Errai's marked values according to a Java signature or their Python types (notes sections 1.2 to 1.5).
 
-All is written in one pass: a function gets a value and the message's ids, and returns the JSON of the value with its content. A
-container is numbered when it is first written and referred to afterwards, so a list may contain itself.
+Values are written in a single pass. Each writer function receives a value and the message's ids, and returns the JSON of the
+value and its content. A container gets a number when it is first written, and later occurrences refer to that number, so a list
+may contain itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ HASHED_TYPES: Final = frozenset(
     "java.math.BigInteger java.math.BigDecimal java.util.Date java.sql.Date java.sql.Time java.sql.Timestamp "
     "java.util.Optional".split()
 )
-"""Types with a hash code in ``^ObjectID`` instead of an id (notes section 1.4)."""
+"""Types that have a hash code in ``^ObjectID`` instead of an id (notes section 1.4)."""
 LIST: Final = b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}'
 SET: Final = b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}'
 MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}'
@@ -95,7 +96,7 @@ def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
 
 
 def write_date(value: datetime.datetime, ids: object) -> bytes:
-    """Write whole milliseconds, the precision of java.util.Date."""
+    """Write whole milliseconds, which is the precision of java.util.Date."""
     if value.tzinfo is None:
         raise EncodeError("a datetime needs a time zone, for example datetime.UTC, because java.util.Date is a moment")
     return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
@@ -115,7 +116,7 @@ def constants_writer(java: str) -> Callable[[Any, Any], bytes]:
 
 
 def enum_constant(java: str, name: str) -> bytes:
-    """Write a constant without an id, because Errai does not read an enum with one (notes section 1.5)."""
+    """Write an enum constant without an id, because Errai cannot read an enum that has an id (notes section 1.5)."""
     return b'{"^EncodedType":%b,"^EnumStringValue":%b}' % (quoted(java), quoted(name))
 
 
@@ -133,7 +134,7 @@ _PRIMITIVES: Final[Mapping[str, tuple[str, str]]] = {
     "long": ("java.lang.Long", "J"),
     "short": ("java.lang.Short", "S"),
 }
-"""The class of each primitive, which is the marker, and its letter in array names."""
+"""Maps each primitive type to its class, which is used as marker, and to its letter in array names."""
 _OF_LETTER: Final = {letter: name for name, (_, letter) in _PRIMITIVES.items()}
 _WHOLE: Final = {"java.lang.Byte": 8, "java.lang.Short": 16, "java.lang.Integer": 32, "java.lang.Long": 64}
 _BARE: Final = frozenset(("byte", "short", "int", "double"))  # Array elements without markers (notes section 1.3)
@@ -158,7 +159,7 @@ class JavaType:
 
     @property
     def element(self) -> JavaType | None:
-        """Element type of an array in any spelling: ``int[]``, ``[I``, ``[Ljava.lang.String;``."""
+        """The element type of an array in any notation: ``int[]``, ``[I``, ``[Ljava.lang.String;``."""
         name = self.name
         if name.endswith("[]"):
             return JavaType(name[:-2])
@@ -198,7 +199,7 @@ def _taken(tokens: list[str]) -> JavaType | None:
 
 
 class Arguments(list[Any]):
-    """Arguments of a remote procedure with the parameter types that decide how each is written."""
+    """The arguments of a remote procedure, and the parameter types that determine how each argument is written."""
 
     def __init__(self, values: Any, types: tuple[JavaType, ...]) -> None:
         super().__init__(values)
@@ -220,7 +221,9 @@ def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes
 
 
 class _Declared:
-    """Writes values as their declared types. A value of another type is written as its own, for the peer to judge."""
+    """Writes values as their declared types. If a value has another type, it is written as its own type and the peer decides
+    whether to accept it.
+    """
 
     def __init__(self, ids: Numbering, other: Write) -> None:
         self._ids = ids
@@ -287,7 +290,7 @@ class _Declared:
 
 
 def _scalar(value: Any, name: str) -> bytes | None:
-    """Write a single value. Return None if the type or the value is not single."""
+    """Write a scalar value. Returns `None` if the type or the value is not a scalar."""
     marker = _PRIMITIVES[name][0] if name in _PRIMITIVES else name
     whole = isinstance(value, int) and not isinstance(value, bool)
     if marker in _WHOLE:
@@ -332,7 +335,7 @@ def _floating(value: float, marker: str, name: str) -> bytes:
 # -- values of any type ---
 
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
-"""Errai's server answers 500 if these types lack their ``^NumVal``."""
+"""Errai's server responds with status 500 if these types lack ``^NumVal``."""
 
 _UNHASHABLE: Final = tuple(form.partition(b',"^ObjectID"')[0] for form in (LIST, SET, MAP))
 
@@ -363,7 +366,7 @@ class ValueWriter:
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
-        """Write a value as JSON. The `EncodeError` has the path of the part that cannot be written."""
+        """Write a value as JSON. If a part cannot be written, the `EncodeError` contains its path."""
         try:
             write = self._by_type.get(type(value))
             return self._other(value, ids) if write is None else write(value, ids)
@@ -391,7 +394,7 @@ class ValueWriter:
         return LIST % (given, items)
 
     def _tuple(self, value: Any, ids: Numbering) -> bytes:
-        """Write a tuple. Python has a single empty tuple, but in Java each is a list of its own."""
+        """Write a tuple. Python has a single empty tuple object, but in Java each empty tuple is a separate list."""
         return self._list(value, ids) if value else LIST % (ids.one(), b"")
 
     def _frozen_set(self, value: Any, ids: Numbering) -> bytes:
@@ -444,7 +447,7 @@ class ValueWriter:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _form_of(self, value: Any, ids: Numbering) -> Any:
-        """Convert an object to its JSON form: members to a map or list, a UUID to a string."""
+        """Convert an object to its JSON form. For example, members become a map or list, and a UUID becomes a string."""
         if isinstance(value, msgspec.Struct):
             made = form_of_struct(value)
         elif attrs.has(type(value)) or hasattr(type(value), "__dataclass_fields__"):
@@ -471,7 +474,9 @@ class ValueWriter:
             raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
 
     def _exception(self, error: BaseException, ids: Numbering) -> bytes:
-        """Write a RuntimeException with class and text but no stack trace, as Errai does unless a class is portable."""
+        """Write a RuntimeException with the class name and message but no stack trace, as Errai does for classes that are not
+        portable.
+        """
         known = ids.seen.get(id(error))
         if known is not None:
             return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
@@ -516,7 +521,7 @@ class ValueWriter:
         return self._value(value, ids)
 
     def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
-        """Write a received node unchanged, with the ids of this message."""
+        """Write a received node unchanged except for the object ids, which are those of this message."""
         if type(node) is list:
             return b"[%b]" % b",".join([self._node(item, table, ids) for item in node])
         if type(node) is not dict:

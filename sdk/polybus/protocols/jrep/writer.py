@@ -1,8 +1,8 @@
-"""Writes messages as JSON objects by joining bytes, and groups them in payloads.
+"""Writes messages as JSON objects by joining bytes, and groups them into payloads.
 
-An error has ErrorMessage, AdditionalDetails and Throwable for any peer, and code, reason and detail for a polybus. The
-Throwable is a RuntimeException, which every Errai client knows. It has no stack trace and reveals no more than an error on
-other protocols.
+An error contains ErrorMessage, AdditionalDetails and Throwable for any peer, and code, reason and detail for polybus peers. The
+Throwable is a RuntimeException, because every Errai client knows this class. It has no stack trace and reveals no more than an
+error in other protocols.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .names import (
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:
-    """Write the parts of an error or a failed end, each after a comma."""
+    """Write the parts of an error or a failed end, each preceded by a comma."""
     code = Code.UNKNOWN if message.code is None else message.code
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -88,7 +88,7 @@ class MessageWriter:
         }
 
     def write(self, message: Message, id: Any, bus: str = SERVER_BUS, ours: bool = True) -> bytes:
-        """Write a message, or nothing for a local publication. The `id` of an answer is its destination: (ReplyTo, ErrorTo)."""
+        """Write a message, or nothing for a local publication. The `id` of an answer is its destination, (ReplyTo, ErrorTo)."""
         kind = message.kind
         if kind is _REQUEST:
             return self._request(message, id, ours)
@@ -108,7 +108,7 @@ class MessageWriter:
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _addressed(self, message: Message, id: Any) -> tuple[SubjectParts, bytes]:
-        """Write the subject and the reply subjects of a request. The id of a received request already contains them."""
+        """Write the subject and reply subjects of a request. The id of a received request already contains them."""
         names = self._names(message.subject)
         if type(id) is str:
             key = quoted(id)[1:-1]
@@ -132,7 +132,7 @@ class MessageWriter:
         return b"".join((start, names.body, raw, tail))
 
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
-        """Write the destination of an answer: the caller's, or the subject in the id of a received answer."""
+        """Write the destination of an answer: the caller's subject, or the subject in the id of a received answer."""
         if type(id) is str:
             return _addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
@@ -194,7 +194,7 @@ class MessageWriter:
     # -- management and errors -------------------------------------------------------------------------------------------
 
     def command(self, bus: str, parts: Any) -> bytes:
-        """Write a command to the other bus. Its parts are strings or lists of strings."""
+        """Write a command to the peer's bus. Its parts are strings or lists of strings."""
         written, encode = [b'{"ToSubject":' + quoted(bus)], encoder_of(self._values)
         for name, value in parts.items():
             if name != "ToSubject":
@@ -259,7 +259,7 @@ def joined(documents: Sequence[bytes]) -> bytes:
 
 
 def payloads_of(documents: Sequence[bytes], limit: int, most: int) -> list[bytes]:
-    """Group documents in as few payloads as possible, with at most `limit` bytes and `most` messages each."""
+    """Group documents into as few payloads as possible, with at most `limit` bytes and `most` messages per payload."""
     payloads: list[list[bytes]] = []
     size = 0
     for document in documents:

@@ -21,7 +21,7 @@ from .session import NatsSession
 
 _LIMITS: Final = Limits()
 _SHOWN: Final = ("queue", "inbox", "client", "dead_letters", "domain")
-"""Options that contain neither a secret nor the path of one."""
+"""Options that contain neither a secret nor the path to one."""
 _LONGER: Final = 1024  # Extra bytes of a subject in a cluster
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
 
@@ -59,23 +59,23 @@ class Nats(UrlOptions):
     """The NATS protocol with its options.
 
     Args:
-        queue: Queue group of this bus's handlers. The server delivers each request to one member of the group. NATS services
+        queue: Queue group for this bus's handlers. The server delivers each request to one member of the group. NATS services
             use ``q``.
-        inbox: Prefix of reply subjects, for users without permission to subscribe to ``_INBOX.>``.
-        client: Name of this connection in the server's monitoring.
+        inbox: Prefix of reply subjects, for users who may not subscribe to ``_INBOX.>``.
+        client: Name of this connection in the server's monitoring pages.
         tls_first: Start TLS before INFO, for servers with ``handshake_first``.
-        user: User name, with `password`. You can also write ``nats+tcp://user:password@host``.
+        user: User name, to be set together with `password`. You can also use ``nats+tcp://user:password@host``.
         password: Password of `user`.
-        token: Token instead of a user and password. You can also write ``nats+tcp://token@host``.
-        nkey: Seed of an nkey (``SU...``), or path of a file that contains one. `nkey` and `creds` need ``pip install
+        token: Token to use instead of user and password. You can also use ``nats+tcp://token@host``.
+        nkey: Seed of an nkey (``SU...``), or path to a file that contains the seed. `nkey` and `creds` require ``pip install
             'polybus[nats]'``.
-        creds: Path of a credentials file with a JWT and a key. It is read again for each connection.
-        dead_letters: Subject prefix of the stream that stores dead letters of durable handlers, as
-            ``<dead_letters>.<durable>.<subject>``. Without a prefix they are not stored.
-        domain: JetStream domain of the stores if it is not the server's own, for example on a leaf node.
+        creds: Path to a credentials file with a JWT and a key. The file is re-read for each connection.
+        dead_letters: Subject prefix for the stream that stores dead letters of durable handlers under
+            ``<dead_letters>.<durable>.<subject>``. Without a prefix, dead letters are not stored.
+        domain: JetStream domain of the stores if it differs from the server's own domain, for example on a leaf node.
 
     Raises:
-        ValueError: If a value is unknown, the seed is corrupt, or there is more than one kind of credentials.
+        ValueError: If a value is unknown, the seed is corrupt, or more than one kind of credentials is set.
         ImportError: If `nkey` or `creds` is set and `cryptography` is not installed.
     """
 
@@ -99,11 +99,13 @@ class Nats(UrlOptions):
     dead_letters: str = field(default="", validator=_is_name_or_empty)
     domain: str = field(default="", validator=_is_token_or_empty)
     cluster: str = ""
-    """Name of the cluster that this bus belongs to. Only `polybus.cluster` sets it."""
+    """Name of the cluster that this bus belongs to. Only `polybus.cluster` sets this attribute."""
     member: str = field(default="", repr=False)
     host: str = field(default="", repr=False)
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
-    """Current and recent handlers of other nodes, shared by a bus's connections. Only `polybus.cluster` sets it."""
+    """Current and recent handlers of other nodes, shared by all connections of a bus. Only `polybus.cluster` sets this
+    attribute.
+    """
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -130,7 +132,7 @@ class Nats(UrlOptions):
         return {self.nkey: "the file of nkey="} if self.nkey and not is_seed(self.nkey) else {}
 
     def with_files(self, texts: Mapping[str, str]) -> Nats:
-        """Return a copy with the credentials in its file. Raises `ValueError` if they are invalid."""
+        """Return a copy whose credentials are read from the credentials file. Raises `ValueError` if they are invalid."""
         credentials = read_creds(texts[self.creds]) if self.creds else Credentials(key=key_in(texts[self.nkey]))
         made = copy(self)
         object.__setattr__(made, "_credentials", credentials)
@@ -138,7 +140,7 @@ class Nats(UrlOptions):
 
     @staticmethod
     def user_options(user: str, password: str | None) -> Mapping[str, str]:
-        """Convert the user and password of a URL to options. A user without a password is a token."""
+        """Convert the user and password in a URL to options. A user without a password is a token."""
         return {"token": user} if password is None else {"user": user, "password": password}
 
     @property
@@ -152,7 +154,7 @@ class Nats(UrlOptions):
         return NatsFraming(self.tls_first)
 
     def codec(self, limits: Limits = _LIMITS) -> NatsCodec:
-        """Return the codec, which adapters with the same queue and limits share."""
+        """Return the codec. Adapters with the same queue and limits share a codec."""
         return _codec(self.queue, limits, bool(self.cluster))
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
@@ -160,7 +162,7 @@ class Nats(UrlOptions):
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
-        """Create the session of a connection, a client session in both roles. `rng` generates the inbox and the tokens."""
+        """Create a connection's session, which is a client session in both roles. `rng` generates the inbox and the tokens."""
         random_ = random.SystemRandom() if rng is None else rng
         return NatsSession(self.codec(limits), limits, random_, self, self._credentials)
 

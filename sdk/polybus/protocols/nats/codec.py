@@ -1,7 +1,7 @@
 """Converts between operations and messages, without a connection.
 
-Only the session knows which subscription a message is for. Here a message with a reply subject is a request, and a message to
-an inbox is an answer.
+Only the session knows which subscription a message belongs to. This module treats a message with a reply subject as a request,
+and a message to an inbox as an answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _deadline_block(ttl: float) -> bytes:
 
 @frozen(eq=False, kw_only=True)
 class NatsCodec:
-    """Reads and writes one operation per frame. `encode` writes only messages, because subscriptions belong to a session."""
+    """Codec with one operation per frame. `encode` writes only messages, because subscriptions belong to a session."""
 
     limits: Limits
     queue: str
@@ -48,7 +48,7 @@ class NatsCodec:
     reads: frozenset[Literal["text", "binary"]] = _BINARY
     writes: Literal["text", "binary"] = "binary"
     deadlines: Memo[float, bytes] = field(factory=lambda: Memo(_deadline_block, _DEADLINES), init=False)
-    """Header blocks by timeout in seconds. Most programs use the same few."""
+    """Header blocks by timeout in seconds. Most programs use the same few timeouts."""
 
     _subjects: Memo[str | int, str] = field(init=False)
 
@@ -97,7 +97,7 @@ class NatsCodec:
         return message
 
     def _answer(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> Message:
-        """Read an answer or, in a cluster, also a receipt or an item, credit or end of a channel."""
+        """Read an answer. In a cluster, it may also be a receipt or an item, credit or end of a channel."""
         if headers is None:
             return self.message(Kind.RESPONSE, "", subject, None, payload)
         if headers.status == HAVE_IT and headers.error is None:
@@ -121,7 +121,7 @@ class NatsCodec:
         reply_to: str | None = None,
         peer: Any = None,
     ) -> Message:
-        """Create an incoming message. Its body is JSON if the payload parses, otherwise bytes."""
+        """Create an incoming message. If the payload parses as JSON, the body is JSON, otherwise bytes."""
         ttl = fields = facts = None
         octets = False
         if headers is not None:
@@ -168,7 +168,7 @@ class NatsCodec:
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
-        """Write a request, without headers for a server that does not support them."""
+        """Write a request. If the server does not support headers, the request has no headers."""
         subject = self._subjects[message.subject]
         payload, own = self.payload(message)
         if not headers:

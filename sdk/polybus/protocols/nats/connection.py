@@ -1,4 +1,4 @@
-"""State that a session shares with its dialect: the server's INFO, subscriptions, request tokens and credentials."""
+"""State shared by a session and its dialect: the server's INFO, subscriptions, request tokens and credentials."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class NatsSubscriptions:
     """The subscriptions of one connection, by sid.
 
     A server sends one copy of a message for each matching subscription, in any order. Only the copy for the oldest subscription
-    counts. If that subscription ends while a message is in flight, the message may be delivered twice, because the wire does
-    not mark copies. Queue groups get copies of their own.
+    counts. If that subscription ends while a message is in flight, the message may be delivered twice, because copies are not
+    marked on the wire. Queue groups receive separate copies.
     """
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
@@ -55,7 +55,7 @@ class NatsSubscriptions:
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
-    """Ended subscriptions of queue groups. Their messages in flight are still accepted."""
+    """Unsubscribed queue-group subscriptions. Their messages in flight are still accepted."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         if (pattern, queue) in self._sids:
@@ -122,7 +122,7 @@ class RequestTokens:
         return f"{self._count}{self._salts[at : at + _SALT]}"
 
     def was_given(self, token: str) -> bool:
-        """Check that this connection may have made a token. The link knows whether it still waits for the answer."""
+        """Return True if this connection may have issued a token. The link knows whether it is still waiting for the answer."""
         count = token[:-_SALT]
         return count.isascii() and count.isdigit() and len(count) < 20 and 0 < int(count) <= self._count
 
@@ -145,7 +145,7 @@ class ServerInfo:
 
     @classmethod
     def read(cls, members: Mapping[str, Any], before: ServerInfo) -> ServerInfo:
-        """Read the JSON of an INFO. A member that is missing or has the wrong type keeps its earlier value."""
+        """Read INFO as JSON. If a member is missing or has the wrong type, its previous value is kept."""
 
         def member(name: str, kind: type, otherwise: Any) -> Any:
             value = members.get(name)
@@ -178,7 +178,7 @@ class NatsConnection:
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     frames: list[bytes] = field(factory=list, init=False)
-    """Frames that the current call returns. The next `receive` or `tick` returns the events of a `send`."""
+    """Frames returned by the current call. Events caused by a `send` are returned by the next `receive` or `tick`."""
     heard: float = field(default=0.0, init=False)
     _surely: int = field(default=0, init=False)  # The server accepts any frame up to this size, in bytes
 
@@ -191,7 +191,7 @@ class NatsConnection:
         self._surely = min(self.limits.message, info.max_payload) if info.headers else 0
 
     def queue(self, frame: bytes) -> None:
-        """Queue a frame with a payload. Raises `TooLarge` if it is over the limit of this side or of the server."""
+        """Queue a frame with a payload. Raises `TooLarge` if the payload exceeds the local limit or the server's limit."""
         if len(frame) > self._surely:
             self._check(frame)
         self.frames.append(frame)
@@ -211,7 +211,7 @@ class NatsConnection:
             self.frames.append(write_subscription(subject, queue, sid))
 
     def queue_for_others(self, frame: bytes, patterns: Iterable[str], queue: str) -> None:
-        """Queue a frame for the other members of a group, by leaving the group around it."""
+        """Queue a frame for the other members of a group, by leaving the group while the frame is sent."""
         self.queue(frame)
         members = [(pattern, sid) for pattern in patterns if (sid := self.subscriptions.sid(pattern, queue)) is not None]
         again = [write_subscription(pattern, queue, sid) for pattern, sid in members]
@@ -230,7 +230,9 @@ class NatsDialect:
     """Base class of the dialects, which interpret the messages of a connection for NATS clients or for cluster nodes."""
 
     probes: tuple[bytes, ...] = ()
-    """Frames sent with the inbox subscription, so that the server reports missing permissions before confirming it."""
+    """Frames sent with the inbox subscription, so that the server reports missing permissions before confirming the
+    subscription.
+    """
 
     def __init__(self, connection: NatsConnection, inbox: str) -> None:
         self._connection = connection
@@ -256,7 +258,7 @@ class NatsDialect:
             self._connection.events.append(message)
 
     def give_unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Pass an unreadable message to its reader, or return False if its address is also unreadable."""
+        """Pass an unreadable message to its reader. Returns False if its address is also unreadable."""
         read = self._connection.codec.reader.headers.read
         try:
             to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
@@ -274,11 +276,11 @@ class NatsDialect:
 
     @property
     def due(self) -> float:
-        """Time of the next `tick`, infinite for never. An event `plugins.Due` waits for the next input."""
+        """Time of the next `tick`, or infinity if none is needed. A `plugins.Due` event waits for the next input."""
         return math.inf
 
     def judged(self, error: ServerError) -> ServerError:
-        """Return the error, marked as fatal if this dialect cannot work without the refused permission."""
+        """Return the error, marked as fatal if the dialect cannot work without the denied permission."""
         return error
 
     def tick(self, now: float) -> None: ...
@@ -301,7 +303,7 @@ def _without_padding(data: bytes) -> str:
 
 
 def private_keys() -> type[Ed25519PrivateKey]:
-    """Import the class of private keys from `cryptography`, which is an optional dependency."""
+    """Import the private-key class from `cryptography`, which is an optional dependency."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
@@ -335,7 +337,7 @@ class KeyPair:
 
 @frozen(kw_only=True)
 class Credentials:
-    """Identity for CONNECT: user and password, a token, a key, or a key with a JWT."""
+    """Credentials for CONNECT: user and password, a token, a key, or a key with a JWT."""
 
     user: str = ""
     password: str = field(default="", repr=False)

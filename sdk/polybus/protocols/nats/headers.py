@@ -1,7 +1,7 @@
-"""Header blocks, and the errors in them or in a server's -ERR.
+"""Header blocks, and the errors that they or a server's -ERR contain.
 
-A block is ``NATS/1.0`` with an optional status, followed by lines with a name and a value (ADR-4). Blocks repeat, above all in
-errors and in messages of one sender, so the last few hundred are cached.
+A block is ``NATS/1.0`` with an optional status, followed by lines with a name and a value (ADR-4). Blocks often repeat,
+especially in errors and in messages from the same sender, so the last few hundred are cached.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
 ONLY: Final = "Polybus-Only"  # The one durable handler that a republished message is for
 AGAIN: Final = "Polybus-Again"
-"""Marks a publication that is repeated because the engine did not confirm it. Subscribers may have received it already."""
+"""Marks a publication that is sent again because the engine did not confirm it. Subscribers may already have received the first
+copy.
+"""
 ECHO: Final = "Polybus-Echo"  # Marks publications so that their publisher recognises the server's copy
 MESSAGE_ID: Final = "Nats-Msg-Id"
-"""A stream stores only one of several messages with the same id (NATS documentation, JetStream, "Message Deduplication")."""
+"""If several messages have the same id, a stream stores only one (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
@@ -63,10 +65,10 @@ class HeaderBlock:
 
 
 class HeaderReader:
-    """Reads and caches blocks.
+    """Reads and caches header blocks.
 
-    Servers forward headers unchecked, so a publisher may send malformed ones. Malformed lines, and all lines beyond `limit`,
-    are left out and the message is still delivered.
+    Servers forward headers unchecked, so a publisher may send malformed headers. Malformed lines, and all lines after `limit`,
+    are ignored, and the message is still delivered.
     """
 
     __slots__ = ("_limit", "known")
@@ -132,14 +134,14 @@ def _of_engine(name: str) -> bool:
 
 
 def without_those_of_engine(fields: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Remove headers that instruct the engine: message id, expiry, replacement."""
+    """Remove headers that are instructions to the engine: message id, expiry, replacement."""
     if fields and any(map(_of_engine, fields)):
         return {name: value for name, value in fields.items() if not _of_engine(name)}
     return fields
 
 
 def _field(line: bytes) -> tuple[str, str, str]:
-    """Return the name and value of a header line and, if the line is malformed, its fault."""
+    """Return the name and value of a header line. If the line is malformed, also return a description of the fault."""
     raw_name, colon, raw_value = line.partition(b":")
     name = raw_name.decode("latin-1")
     try:
@@ -185,7 +187,7 @@ def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], li
 
 
 def check_fields(fields: Mapping[str, str], limit: int) -> None:
-    """Check outgoing headers. The names of this wire's own fields are reserved."""
+    """Check outgoing headers. The names of the protocol's own fields are reserved."""
     fault = fault_in_headers(fields, limit)
     if fault is None:
         for name, value in fields.items():
@@ -210,7 +212,9 @@ def _is_utf8(value: str) -> bool:
 
 
 def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
-    """Return the header fields of an error. A text that does not fit on a line is cut, and sent whole in `TEXT`."""
+    """Return the header fields of an error. An error message that does not fit on a line is truncated, and sent in full in
+    `TEXT`.
+    """
     line = LINE_BREAK.sub(" ", text)[:_SHORT].strip(_BLANKS)
     fields = [(ERROR, line), (ERROR_CODE, str(number))]
     if line != text:
@@ -221,7 +225,7 @@ def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, 
 
 
 def one_line(text: str) -> str:
-    """Return a header value: the string, or its JSON form if a reader would change or split it."""
+    """Return a header value: the string itself, or its JSON form if a reader would change or split the string."""
     plain = not LINE_BREAK.search(text) and text[:1] != '"' and text.strip(_BLANKS) == text
     return text if plain else quoted(text)
 
@@ -251,7 +255,7 @@ _CODES: Final = {
 }
 _STATUSES: Final = {number: code for code, numbers in _CODES.items() for number in numbers}
 _REASONS: Final = {405: "not_implemented", 501: "not_implemented", 413: "too_large"}
-"""Error numbers of third-party services are HTTP status codes by convention. 1 to 16 are polybus codes."""
+"""Error numbers of third-party services are HTTP status codes by convention. Numbers 1 to 16 are polybus codes."""
 
 
 def code_of_status(number: Any) -> Code:
@@ -306,7 +310,7 @@ _VIOLATION: Final = re.compile(
 )
 _CREDENTIALS: Final = ("authorization violation", "authentication timeout", "authentication expired", "authentication revoked")
 _GOES_ON: Final = ("invalid subject", "invalid publish subject", "maximum subscriptions exceeded", "permissions violation")
-"""Prefixes of errors after which the server keeps the connection. It closes the connection after any other."""
+"""Prefixes of errors after which the server keeps the connection open. After any other error it closes the connection."""
 
 
 def read_error(text: str) -> ServerError:

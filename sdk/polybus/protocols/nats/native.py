@@ -1,7 +1,7 @@
-"""The dialect of ordinary NATS clients: plain subjects, handlers in a queue group, answers to an inbox.
+"""The dialect for ordinary NATS clients: plain subjects, handlers in a queue group, and answers to an inbox.
 
-Inbox subjects have a random part, and each request token has another, so that a client that answers one request cannot answer
-others. Messages of external streams arrive at their readers on separate subjects.
+Inbox subjects contain a random part, and each request token contains another, so that a client that answers one request cannot
+answer others. Messages from external streams arrive at their readers on separate subjects.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _DIGITS: Final = 18
 
 
 class Echoes:
-    """Recognises the server's copies of this side's publications by a numbered header.
+    """Recognises copies of this side's own publications by a numbered header.
 
-    The server has to send them back, because a queue group could otherwise never choose the connection that published. The bus
-    delivers to its subscriptions without a group itself, so their copies are dropped. Marks return in order. A mark that
-    arrives twice comes from a client that copies headers, so that message counts.
+    The server has to send the copies back, because otherwise a queue group could never choose the connection that published the
+    message. The bus itself delivers publications to its own subscriptions outside a group, so the server's copies for these
+    subscriptions are dropped. Marks return in order. If a mark arrives twice, a client has copied the headers, and the message
+    is delivered.
     """
 
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
@@ -43,7 +44,9 @@ class Echoes:
         self._heard = 0
 
     def mark(self, subject: str) -> list[tuple[str, str]]:
-        """Return the header fields for a publication, or none if no copy will come back to a subscription without a group."""
+        """Return the header fields for a publication. Returns none if no copy will come back to a subscription outside a
+        group.
+        """
         if not self._subscriptions.alone.match(subject):
             return []
         self._marked += 1
@@ -53,7 +56,7 @@ class Echoes:
         self._other = key
 
     def is_own(self, mark: str) -> bool:
-        """Check for a mark of this bus that arrives for the first time."""
+        """Return True if this bus's mark arrives for the first time."""
         key, _, digits = mark.partition(".")
         if key == self._other:
             return True
@@ -87,7 +90,7 @@ class NativeDialect(NatsDialect):
         self._publications: dict[str, None] = {}  # Tokens of pending publications, which only a stream may answer
         self._pulled: dict[int, str] = {}  # Stream and consumer of each active reader; empty before its first pull
         self._left: deque[str] = deque(maxlen=_LEFT)
-        """Streams and consumers of ended readers, which may still acknowledge messages."""
+        """Streams and consumers of closed readers, which may still acknowledge messages."""
         self._serial = 0
         self._owed: dict[Any, None] = {}
 
@@ -203,7 +206,7 @@ class NativeDialect(NatsDialect):
             connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
 
     def _is_of_reader(self, subject: str | None) -> bool:
-        """Check if a reader pulled or acknowledged at the subject. The application may also do that itself."""
+        """Return True if a reader pulled or acknowledged messages at the subject. The application may also do that itself."""
         return any(f".{consumer}." in f"{subject}." for consumer in (*self._pulled.values(), *self._left))
 
     def _publication_not_allowed(self, subject: str, text: str) -> None:
@@ -244,7 +247,7 @@ class NativeDialect(NatsDialect):
         return None
 
     def _queue_for_others(self, frame: bytes, subject: Any) -> None:
-        """Queue a frame, but not for this side's own handlers: the caller wants another program's answer."""
+        """Queue a frame that this side's own handlers will not receive, because the caller wants another program's answer."""
         connection = self._connection
         patterns = self._handled.match(subject) if self.echo else ()
         connection.queue_for_others(frame, patterns, connection.options.queue)
@@ -313,7 +316,7 @@ class NativeDialect(NatsDialect):
                 self._handled.add(pattern, pattern)
 
     def forget(self, key: Any, now: float) -> None:
-        """Forget a key. Tokens are not reused, and NATS cannot cancel."""
+        """Forget a key. Tokens are not reused, and NATS cannot cancel requests."""
         self._waiting.pop(key, None)
         self._publications.pop(key, None)
         self._owed.pop(key, None)

@@ -1,8 +1,8 @@
 """Reads and writes the operations of NATS clients and servers.
 
-An operation is one frame: a line and, for some verbs, headers and a payload with their lengths in the line. Verbs may be in
-upper or lower case, as for servers. A server drops a subject with an empty token without an error, and ends a subject at a
-blank, so both are refused here.
+An operation is one frame. It consists of a line and, for some verbs, headers and a payload whose lengths are in the line. As
+for servers, verbs are case-insensitive. A server silently drops a message whose subject has an empty token, and treats a blank
+as the end of a subject, so both are rejected here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def has_wildcard(name: str) -> bool:
 
 
 def is_answerable(reply: str) -> bool:
-    """Check that a reply subject does not begin with ``$``, because such subjects are commands to the server."""
+    """Return True if a reply subject does not begin with ``$``. Such subjects are commands to the server."""
     return not reply.startswith("$")
 
 
 def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
-    """Return what is wrong with a subject or pattern, or None if it is valid."""
+    """Return a description of the fault in a subject or pattern, or `None` if it is valid."""
     if type(name) is not str:
         return f"a subject is a string here, not {type(name).__name__}"
     what = "pattern" if pattern else "subject"
@@ -65,7 +65,7 @@ def local_subject(name: Any, limit: int) -> str:
 
 
 def local_pattern(name: Any, limit: int) -> str:
-    """Convert a pattern to the server's form. Raises `Unsupported` if it has none."""
+    """Convert a pattern to the server's syntax. Raises `Unsupported` if this is not possible."""
     fault = _fault_of_ours(name, limit, pattern=True)
     if fault is not None:
         raise LocalProtocolError(fault, protocol="nats")
@@ -96,12 +96,12 @@ _first_words: Final = msgspec.json.Decoder(_FirstWords).decode
 
 
 def words_of(line: bytes) -> list[bytes]:
-    """Split a line at blanks and tabs only. A server accepts any other byte in a subject, even a form feed."""
+    """Split a line at blanks and tabs only. A server accepts any other byte in a subject, including form feeds."""
     return [word for word in line.replace(b"\t", b" ").split(b" ") if word]
 
 
 def announced(line: bytes) -> int | None:
-    """Return how many bytes follow a line, without the final CRLF, or None if the operation is only a line."""
+    """Return how many bytes follow a line, without the final CRLF, or `None` if the operation consists only of the line."""
     first = line[:1].upper()
     if first not in b"MHP" or (first == b"P" and line[1:2].upper() != b"U"):
         return None
@@ -112,10 +112,10 @@ def announced(line: bytes) -> int | None:
 
 
 class NatsCutter:
-    """Cuts one direction of a connection into operations.
+    """Splits one direction of a connection into operations.
 
-    A payload over the limit is skipped as it arrives. Its line is passed on, so that the reader refuses that message and the
-    connection stays open.
+    A payload over the limit is skipped as it arrives. The operation's line is passed on, so that the reader rejects the message
+    and the connection stays open.
     """
 
     __slots__ = ("_head", "_limit", "_missing", "_parts", "_plain", "_skipped", "_there", "broken")
@@ -197,7 +197,7 @@ class NatsCutter:
             position = after
 
     def _end_of_other(self, data: bytes, position: int, end: int) -> int:
-        """Return where an operation of any verb ends. Raises `RemoteProtocolError` if the server requires TLS first."""
+        """Return the end position of any operation. Raises `RemoteProtocolError` if the server requires TLS first."""
         try:
             length = announced(data[position:end])
         except ValueError as error:
@@ -209,7 +209,7 @@ class NatsCutter:
         return end + 2
 
     def _left_out(self, data: bytes, position: int, end: int, after: int, frames: list[bytes]) -> int:
-        """Pass on the line of an operation with a payload over the limit, and return the position to continue at."""
+        """Pass on the line of an operation whose payload is over the limit, and return the position to continue at."""
         frames.append(data[position : end + 2])
         reached = max(end + 2, min(after, len(data)))
         self._skipped = after - reached
@@ -221,7 +221,7 @@ class NatsCutter:
         self._head = rest
 
     def _keep(self, data: bytes) -> None:
-        """Store part of an operation. Small parts are joined, so that one-byte slices do not cost an object each."""
+        """Store part of an operation. Small parts are joined so that one-byte slices do not cost an object each."""
         self._there += len(data)
         self._missing -= len(data)
         parts = self._parts
@@ -243,11 +243,13 @@ class NatsCutter:
 
 @frozen
 class NatsFraming:
-    """Framing of NATS connections. With `tls_first`, the server starts with TLS (its option ``handshake_first``)."""
+    """Framing of NATS connections. If `tls_first` is set, the connection starts with TLS (the server's ``handshake_first``
+    option).
+    """
 
     tls_first: bool = False
     pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)
-    """Identity, because a frame is sent as it is. A builtin, for speed."""
+    """Identity function, because a frame is sent unchanged. It is a builtin, for speed."""
     gathers: ClassVar[bool] = True  # A server forwards the bytes it receives
 
     def cutter(self, limits: Limits, transport: str) -> NatsCutter:
@@ -311,7 +313,7 @@ class OperationReader:
         self._known_blocks = self.headers.known
 
     def read(self, frame: bytes) -> NatsOperation:
-        """Read a frame. The `RemoteProtocolError` has a `close_code` if the stream, not only this message, is broken."""
+        """Read a frame. If the stream is broken, and not only this message, the `RemoteProtocolError` has a `close_code`."""
         end = frame.find(CRLF)
         if end < 0:
             raise _out_of_step(f"no line: {frame[:60]!r}", "bad_length")
@@ -362,7 +364,9 @@ class OperationReader:
         return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
 
     def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
-        """Read MSG, HMSG, PUB or HPUB: subject, sid (from a server), optional reply subject, one or two lengths."""
+        """Read MSG, HMSG, PUB or HPUB: the subject, the sid (if from a server), an optional reply subject, and one or two
+        lengths.
+        """
         names = tokens[: len(tokens) - lengths]
         least = 2 if with_sid else 1
         if not least <= len(names) <= least + 1:
@@ -384,9 +388,9 @@ class OperationReader:
         return subject, sid, reply, self.headers.read(frame[start : start + head]), frame[start + head : -2]
 
     def _reply(self, data: bytes) -> str:
-        """Decode a reply subject. It differs for each request, so it is not cached.
+        """Decode a reply subject. It is not cached, because each request has its own.
 
-        It is only sent to and cannot contain a blank, so other faults in it are harmless.
+        It cannot contain a blank and is only used for sending, so other faults in it are harmless.
         """
         if len(data) > self._limit:
             raise refuse(f"a subject of {len(data)} bytes is longer than {self._limit} (limit: subject)", "invalid_subject")
@@ -418,7 +422,7 @@ class OperationReader:
 
 
 _DELIVERIES: Final = {b"MSG": (1, True), b"HMSG": (2, True), b"PUB": (1, False), b"HPUB": (2, False)}
-"""For each operation with a payload: the number of lengths, and True if it has a sid."""
+"""The number of lengths in each operation with a payload, and whether the operation has a sid."""
 _READERS: Final[Mapping[bytes, Callable[[OperationReader, list[bytes], bytes], NatsOperation]]] = {
     b"SUB": OperationReader._subscription,
     b"UNSUB": OperationReader._unsubscription,
@@ -441,7 +445,9 @@ def _read_json(verb: str, line: bytes) -> NatsOperation:
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
-    """Return the error for a line that no server writes. The framing is lost, and payloads would be read as operations."""
+    """Return the error for a line that no server sends. The reader has lost the framing and would read payloads as
+    operations.
+    """
     return refuse(text, reason, close_code=1002)
 
 
@@ -458,9 +464,9 @@ def _length(data: bytes) -> int:
 
 
 def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
-    """Split MSG or HMSG, even a malformed one, into reply subject, headers and payload.
+    """Split MSG or HMSG, which may be malformed, into reply subject, headers and payload.
 
-    Headers and payload are empty if the payload was skipped because of its size.
+    If the payload was skipped because of its size, headers and payload are empty.
     """
     line, _, rest = frame.partition(CRLF)
     verb, *tokens = words_of(line)

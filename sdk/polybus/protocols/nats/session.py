@@ -1,8 +1,8 @@
 """The client side of a connection to a NATS server, without I/O.
 
-The session answers INFO with CONNECT, the inbox subscription and PING; the server's PONG completes the handshake. From then on
-each publication, subscription and request is one operation. A dialect interprets these: `native` for NATS clients, `cluster`
-for cluster nodes.
+The session answers INFO with CONNECT, the inbox subscription and PING, and the server's PONG completes the handshake. From then
+on each publication, subscription and request is one operation. A dialect interprets the operations: `native` for NATS clients,
+or `cluster` for cluster nodes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CONNECT: Final = {"verbose": False, "pedantic": False, "lang": "python-polybus"
 _HANDSHAKE: Final = 0  # Key of the PING that completes the handshake
 _RETIRED: Final = -1  # Key of the PING after the last UNSUB: its PONG confirms that no more messages come
 _QUIET: Final = 2.0
-"""Seconds of silence before the engine of a cluster gets a PING, so that nodes detect its failure soon."""
+"""Seconds of silence before the session sends a PING to a cluster's engine, so that nodes detect its failure soon."""
 _NO_HEADERS: Final = "this NATS server does not support headers, which a cluster needs: use nats-server 2.2 or later"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
@@ -86,7 +86,7 @@ _CLOSE_CODES: Final[Mapping[str, int]] = {
     "maximum payload": 1009,
     "server shutdown": 1001,
 }
-"""Close codes by the beginning of the error. Any other error is a protocol error."""
+"""Close codes by the beginning of the error message. Any other error is a protocol error."""
 
 
 class NatsSession:
@@ -102,9 +102,9 @@ class NatsSession:
         self._read_delivery = codec.reader.delivery
         self._serial = _HANDSHAKE
         self._pings: deque[tuple[int | None, tuple[str, ...]]] = deque()
-        """PINGs without a PONG: the key, if a caller waits, and the sids that ended before."""
+        """PINGs without a PONG, with the key if a caller is waiting, and the sids that ended before the PING."""
         self._retired: bool | None = None
-        """False while this side unsubscribes everything, True when done. Another connection has then taken over."""
+        """False while this side unsubscribes everything, True when this is done. Another connection has then taken over."""
         self._asked_at: float = -math.inf
         self._quiet: float = min(_QUIET, limits.ping_interval) if options.cluster else limits.ping_interval
         self._silent: float = limits.ping_interval + limits.ping_timeout
@@ -119,7 +119,7 @@ class NatsSession:
 
     @property
     def heard(self) -> float:
-        """Time of the last frame, which shows the link if the engine has gone silent."""
+        """Time of the last frame, which shows the link whether the engine has gone silent."""
         return self._connection.heard
 
     @property
@@ -175,7 +175,7 @@ class NatsSession:
             self._connection.events.append(wanted)
 
     def _malformed(self, error: RemoteProtocolError, frame: bytes) -> None:
-        """Count a malformed operation. A request is answered; if it was an answer, its request fails."""
+        """Count a malformed operation. A malformed request is answered, and a malformed answer fails its request."""
         if not self._move(NatsEvent.MALFORMED, f"{frame[:40]!r} ({error.text})"):
             return
         if error.close_code is not None:  # framing is lost: no other client can cause this
@@ -300,7 +300,7 @@ class NatsSession:
         return key, frames.pop() if len(frames) == 1 else connection.taken()
 
     def confirm(self, now: float) -> tuple[int, Frames]:
-        """Send a PING. `Confirmed` follows when the server has handled everything sent before."""
+        """Send a PING. A `Confirmed` event follows when the server has processed everything sent before the PING."""
         self._serial = key = self._serial + 1
         self._ping(key)
         return key, self._connection.taken()
@@ -336,7 +336,7 @@ class NatsSession:
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Say goodbye if the dialect has a message for that. For a server, closing the connection is enough."""
+        """Send a goodbye if the dialect has one. For a server, closing the connection is enough."""
         if self.state is NatsState.READY:
             self._dialect.leave()
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]

@@ -1,4 +1,4 @@
-"""Stored publications on this wire: addresses of readers, acknowledgements, and messages of the engine."""
+"""Stored publications in NATS: reader addresses, acknowledgements, and messages from the engine."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ACKS: Final = "$JS.ACK."
 
 @frozen
 class ToEngine:
-    """Address of the engine itself. The message's subject is one on the wire."""
+    """Address of the engine itself. The message's subject is already in wire form."""
 
 
 @frozen
 class ToStore:
-    """Address of a store. The engine confirms when it has stored the publication."""
+    """Address of a store. The engine sends a confirmation when it has stored the publication."""
 
     id: str  # Message id, stored once; empty for none
     at: str = ""  # Subject on the wire, if it is not the publication's own
@@ -45,7 +45,7 @@ class ToStore:
 
 @frozen
 class ToReader:
-    """Address of a stored publication, or of a message from the engine, for a reader."""
+    """Address of a stored publication, or of an engine message, for a reader."""
 
     reader: int  # Number of the reader's subscription; 0 in a message for all readers of the consumer
     ack: str = ""  # Subject for the acknowledgement; in a refusal the refused subject, or empty
@@ -63,7 +63,7 @@ class ToReader:
 
 _HEAD: Final = "$JS"
 _PULLS: Final = ".API.CONSUMER.MSG.NEXT."
-"""Middle of a pull's subject: ``$JS``, perhaps with a domain, comes before it, and stream and consumer after it."""
+"""Middle part of a pull's subject. Before it comes ``$JS``, possibly with a domain, and after it the stream and consumer."""
 _DIGITS: Final = 20
 _NOT_ALLOWED: Final = 403  # Status for a reader that may not acknowledge or pull
 
@@ -88,7 +88,7 @@ class AckSubject:
 
 
 def read_ack(reply: str | None) -> AckSubject:
-    """Read an acknowledgement subject.
+    """Parse an acknowledgement subject.
 
     It has the form ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``. Newer servers put a domain and an account
     before the stream (NATS documentation, "NATS JetStream wire API", ADR-15).
@@ -105,10 +105,10 @@ def read_ack(reply: str | None) -> AckSubject:
 
 
 def read_stored(payload: bytes) -> dict[str, Any] | None:
-    """Read a stream's confirmation of a publication, or return None if another client has answered.
+    """Read a stream's confirmation of a publication. Returns `None` if another client has answered.
 
-    It is an object with the stream's name and a sequence number, or with an error (NATS documentation, "NATS JetStream wire
-    API", ``io.nats.jetstream.api.v1.pub_ack_response``).
+    The confirmation is an object that contains the stream's name and a sequence number, or an error (NATS documentation, "NATS
+    JetStream wire API", ``io.nats.jetstream.api.v1.pub_ack_response``).
     """
     try:
         said = msgspec.json.decode(payload)
@@ -126,7 +126,8 @@ def read_stored(payload: bytes) -> dict[str, Any] | None:
 def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReader:
     """Return the address of a stored publication.
 
-    Headers over this reader's limit make it unreadable. The original block is kept, because another reader may accept it.
+    If the headers exceed this reader's limit, the publication is unreadable. The original header block is kept, because another
+    reader may accept it.
     """
     ack = read_ack(reply)
     only = None if headers is None else headers.only
@@ -147,7 +148,9 @@ def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
 def give_unreadable(
     reader: int, fault: str, frame: bytes, read: Callable[[bytes], HeaderBlock]
 ) -> tuple[ToReader, HeaderBlock, bytes]:
-    """Return the address, headers and payload of an unreadable message, which the engine would otherwise redeliver forever."""
+    """Return the address, headers and payload of an unreadable message. Without them, the engine would redeliver the message
+    forever.
+    """
     reply, block, payload = cut_delivery(frame)
     headers = read(block)
     to = give(reader, reply, headers)
@@ -172,7 +175,7 @@ def read_refusal(error: ServerError) -> Message | None:
 def write_to_engine(
     names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]], limit: int
 ) -> bytes:
-    """Write a message that the engine answers. It has no deadline, because the engine would store that."""
+    """Write a message that the engine answers. It has no deadline header, because the engine would store the header."""
     if isinstance(to, ToEngine):
         own = []  # the engine needs no description of the body
     elif to.block:

@@ -25,7 +25,7 @@ _LIMITS: Final = Limits()
 
 @frozen(eq=False, kw_only=True)
 class UbreCodec:
-    """Reads and writes one message per frame. The session uses `read` and `write`, other callers `decode` and `encode`."""
+    """Codec with one message per frame. The session uses `read` and `write`. Other callers use `decode` and `encode`."""
 
     read: Callable[[bytes], Message]  # Reads the message of a frame. Raises only `RemoteProtocolError`.
     write: Callable[[Message, Any], bytes]  # Writes a message under an id (ignores `Message.id`). Raises as `encode`.
@@ -60,11 +60,11 @@ class Ubre(UrlOptions):
     """The UBRE protocol with its options.
 
     Args:
-        format: ``json`` (text), ``binary``, or ``any``, which reads both and writes JSON.
-        dialect: How to write requests: ``named`` as in the npm package, or ``spec`` as in the document. Both are read.
-        body: Bodies of binary frames: ``json``, or ``raw`` bytes.
-        body_length: How to write the length of a binary body: -1 for "the rest of the frame", None for the number. Both are
-            read.
+        format: ``json`` (text), ``binary``, or ``any``, which reads both formats and writes JSON.
+        dialect: How to write requests: ``named`` as in the npm package, or ``spec`` as in the document. Both forms can be read.
+        body: How to write bodies in binary frames: as ``json``, or as ``raw`` bytes.
+        body_length: How to write the length of a binary body: -1 for "the rest of the frame", or `None` for the actual number.
+            Both forms can be read.
 
     Raises:
         ValueError: If a value is invalid, or an option does not apply to this format.
@@ -86,15 +86,15 @@ class Ubre(UrlOptions):
             raise ValueError("ubre: body_length=-1 is for written binary frames: set format=binary")
 
     def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
-        """Return the codec, which equal adapters with equal limits share."""
+        """Return the codec. Equal adapters with equal limits share a codec."""
         return _codec(self, limits)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Return the fields of a binary frame for display, or none for JSON. See `plugins.Dissector`."""
+        """Return the fields of a binary frame for display. Returns none for JSON. See `plugins.Dissector`."""
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
-        """Create the session of a connection, the same in both roles. `rng` generates the random part of ids."""
+        """Create a connection's session, which is the same in both roles. `rng` generates the random part of ids."""
         codec = _codec(self, limits)
         kind = UbreSession if codec.ask is None else ShortUbreSession
         return kind(codec, limits, random.SystemRandom() if rng is None else rng)

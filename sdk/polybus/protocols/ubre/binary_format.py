@@ -1,6 +1,6 @@
-"""UBRE in binary frames (document UBRE, "Binary Message Format"). `docs/reference/ubre.md` has the table of types.
+"""UBRE in binary frames (document UBRE, "Binary Message Format"). `docs/reference/ubre.md` lists the types.
 
-The document does not define names and bodies. Here a name is a string, with parts separated by NUL.
+The document does not define names and bodies. polybus writes a name as a string whose parts are separated by NUL.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class BinaryReader:
         raise refuse(f"{size - start - body_length} trailing bytes", "bad_length")
 
     def _request(self, name: str, body: bytes | None) -> Message:
-        """Read ``id NUL subject [NUL extras]``. A bare id, or ``"spec": true`` in the extras, means the document's dialect."""
+        """Read ``id NUL subject [NUL extras]``. If only the id is present, or the extras contain ``"spec": true``, the request
+        is in the document's dialect.
+        """
         id, named, rest = name.partition("\0")
         self._check_id(id)
         subject, more, text = rest.partition("\0")
@@ -154,7 +156,7 @@ class BinaryReader:
         return error(id, self._fail_body(body), extras, self._limits)
 
     def _fail_body(self, body: bytes | None) -> Any:
-        """Read the body of an error. Malformed JSON becomes text, because the request has failed in any case."""
+        """Read the body of an error. Malformed JSON becomes the error message, because the request has failed in any case."""
         if not body:
             return None
         try:
@@ -218,7 +220,7 @@ _MAX_NAME: Final = 0xFFFF
 
 
 class BinaryWriter:
-    """Writes binary frames. The flags stand for the options ``dialect=spec``, ``body=raw`` and ``body_length=-1``."""
+    """Writes binary frames. The flags correspond to the options ``dialect=spec``, ``body=raw`` and ``body_length=-1``."""
 
     def __init__(self, limits: Limits, spec: bool, raw: bool, to_the_end: bool) -> None:
         self._limits = limits
@@ -291,7 +293,7 @@ class BinaryWriter:
         return self._subject_bytes(message.subject)
 
     def _self_described(self, letters: bytes, name: bytes, message: Message) -> bytes:
-        """Write an item or open. The first letter is for bytes, the second for JSON."""
+        """Write an item or open. The first letter is used for bytes, and the second for JSON."""
         if body_is_octets(message):
             return self._frame(letters[:1], name, message.encoded(OCTETS_ONLY))
         return self._frame(letters[1:], name, message.encoded(JSON_ONLY))

@@ -1,9 +1,10 @@
 """UBRE as JSON text (document UBRE, "JSON Message Format"; npm ubre 0.0.23).
 
-The first letter of a frame suggests its verb. The reader decodes that verb's struct with unknown members forbidden, which also
-ensures that there is a single verb. A frame that does not fit (another order, unknown members, or malformed) takes a slower
-path. The structs check nothing else, so that errors name the broken rule. A body is cut out as bytes and also decoded at once,
-because cutting alone accepts numbers that decoders reject. The writer joins bytes and decodes nothing.
+The first letter of a frame usually identifies its verb. The reader decodes the struct for this verb and forbids unknown
+members, which also ensures that there is only one verb. A frame that is malformed, has unknown members or uses another order
+takes a slower path. The structs check nothing else, so that errors can name the broken rule. A body is extracted as bytes and
+also decoded immediately, because extracting it accepts numbers that decoders reject. The writer joins bytes and decodes
+nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _SHAPES: Final[Mapping[str, tuple[tuple[type[Struct], ...], list[Any]]]] = {
     "credit": ((ChannelMembers,), []),
     "end": ((ChannelMembers,), []),
 }
-"""Members of each verb, from a base class or one by one. The verb is a member, too."""
+"""Members of each verb, from a base class or listed individually. The verb is a member, too."""
 
 
 def _shape(verb: str, strict: bool) -> type[Struct]:
@@ -246,7 +247,9 @@ _BLANKS: Final = (Message(_REQUEST), Message(_RESPONSE), Message(_PUBLISH))
 
 
 def json_readers(limits: Limits) -> tuple[Callable[[bytes], Message], ReadUsual | None]:
-    """Return the function that reads any frame and, if the C extension is built, the one that reads only usual frames."""
+    """Return the function that reads any frame. If the C extension is built, also return one that reads only ordinary
+    frames.
+    """
     twin = JsonReader(limits).read
     if native is None:
         return twin, None
@@ -261,7 +264,7 @@ def json_readers(limits: Limits) -> tuple[Callable[[bytes], Message], ReadUsual 
 
 
 class JsonWriter:
-    """Writes JSON frames, with requests in the document's dialect if `spec` is set."""
+    """Writes JSON frames. If `spec` is set, requests use the document's dialect."""
 
     def __init__(self, limits: Limits, spec: bool) -> None:
         self._limits = limits
@@ -363,7 +366,7 @@ def _quoted_id(id: Any) -> bytes:
 
 
 def json_writer(limits: Limits, spec: bool) -> JsonWriter:
-    """Return a `JsonWriter`. If the C extension is built, it writes the usual frames."""
+    """Return a `JsonWriter`. If the C extension is built, it writes ordinary frames."""
     writer = JsonWriter(limits, spec)
     if native is None:
         return writer

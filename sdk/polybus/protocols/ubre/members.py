@@ -1,7 +1,7 @@
-"""Members of both formats, and the rules for subjects, ids and deadlines.
+"""Members used in both formats, and the rules for subjects, ids and deadlines.
 
 Members are errors, deadlines, headers, channel facts and, in the document's dialect, the subject in a request's body. Readers
-handle the usual case inline and call these rules for the rest, to name the fault.
+handle ordinary cases inline and call these rules for all other cases, so that errors name the fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = F
 
 
 def check_id(value: Any, limit: int) -> None:
-    """Check an id: a string of 1 to `limit` bytes, or an integer within 2^53."""
+    """Check an id, which must be a string of 1 to `limit` bytes or an integer of up to 53 bits."""
     if type(value) is str:
         if value and len(value.encode()) <= limit:
             return
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ChannelMembers(Struct, gc=False, kw_only=True):
-    """Optional, unchecked members next to the verb. In a binary frame they are a JSON object in the name."""
+    """Optional members next to the verb, not checked yet. In a binary frame they are a JSON object in the name."""
 
     headers: Any = None
     ttl: Any = None
@@ -86,7 +86,7 @@ _subject_in_body: Final = msgspec.json.Decoder(SubjectInBody).decode
 
 
 def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
-    """Split a body ``{"subject": text, "body": any}``, or return None for any other body."""
+    """Split a body ``{"subject": text, "body": any}``. Returns `None` for any other body."""
     try:
         return _subject_in_body(body)
     except (ValueError, RecursionError):
@@ -108,7 +108,9 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
 
 
 def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
-    """Return the code and facts of an error without a code. npm writes an Error as ``{"name", "message", "stack"}``."""
+    """Return the code and facts of an error without a code. The npm package writes an Error as ``{"name", "message",
+    "stack"}``.
+    """
     if isinstance(body, str):
         return Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN, error_facts(body, None, None)
     return Code.UNKNOWN, error_facts(body.get("message") if isinstance(body, dict) else None, None, body)
@@ -119,7 +121,7 @@ def _code(value: Any) -> Code:
 
 
 def end(id: Any, extras: ChannelMembers) -> Message:
-    """Read the end of a channel. It is clean if the code is missing or 0."""
+    """Read the end of a channel. If the code is missing or 0, the end is clean."""
     if extras.code is UNSET or (type(extras.code) is int and extras.code == 0):
         return Message(Kind.END, "", id)
     facts = error_facts(extras.text, extras.reason, extras.detail)
@@ -148,7 +150,9 @@ def body_is_octets(message: Message) -> bool:
 
 
 def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
-    """Put the subject into a JSON body. The subject ``""`` is left out, unless a reader could find another one in the body."""
+    """Add the subject to a JSON body. An empty subject is left out unless a reader could mistake part of the body for a
+    subject.
+    """
     if quoted_subject == b'""' and (body is None or not (b'"subject"' in body or b"\\" in body)):
         return body
     if body is None:

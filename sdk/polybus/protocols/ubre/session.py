@@ -1,4 +1,4 @@
-"""One UBRE connection without I/O. There is no handshake, heartbeat or goodbye: the session tracks only ids."""
+"""One UBRE connection without I/O. There is no handshake, heartbeat or goodbye, so the session only tracks ids."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ _RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR
 
 
 class UbreSession(QuietSession):
-    """One end of a connection. Both ends behave alike.
+    """Session for one end of a connection. Both ends behave alike.
 
-    Ids of this side are ``<token>-<n>``. An answer with any other id is refused (``unknown_id``); the link detects late
-    answers.
+    Local ids are ``<token>-<n>``. Answers with any other id are rejected (``unknown_id``). The link detects late answers.
     """
 
     __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec", "usual")
@@ -72,7 +71,7 @@ class UbreSession(QuietSession):
         return output
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
-        """Return the frame of a message. A request, notification or open gets a new id, which is also returned."""
+        """Return the frame of a message, and the new id if the message is a request, notification or open."""
         kind = message.kind
         key = None
         if kind is _REQUEST or kind is _NOTIFY or kind is _OPEN:
@@ -87,7 +86,7 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """A session that also writes the usual frames without a `Message`, with `ask` and `tell`."""
+    """A session that can also write ordinary frames without a `Message`, using `ask` and `tell`."""
 
     __slots__ = ()
 

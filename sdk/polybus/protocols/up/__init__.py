@@ -1,6 +1,6 @@
-"""Current uProtocol: UMessage in protocol buffers, with numeric addresses.
+"""Current uProtocol, which uses UMessage protocol buffers and numeric addresses.
 
-Each frame is one serialised ``uprotocol.v1.UMessage``; see `docs/reference/up.md`.
+Each frame is one serialised ``uprotocol.v1.UMessage``. See `docs/reference/up.md`.
 """
 
 from .adapter import Up

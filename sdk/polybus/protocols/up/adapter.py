@@ -1,4 +1,4 @@
-"""Options of the `up` protocol."""
+"""Options of the `up` protocol, and its form on Zenoh."""
 
 from __future__ import annotations
 
@@ -48,26 +48,27 @@ class Up(EntityOptions):
 
     Args:
         entity: Address of this side, with its authority: ``//device1/10AB/3``.
-        peer: Address of the other side, for notifications and for requests to names that are only a number. By default polybus
-            takes it from the first message.
-        names: Resource number of each subject (a method below 0x8000, otherwise a topic), a list with one of each, or a whole
-            address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` the services of a
-            proto file. A subject with a slash needs no entry.
-        ttl: Seconds until publications and notifications expire, by default never. A request expires at its deadline.
+        peer: Address of the other side, used for notifications and for requests to names that are only a number. By default
+            polybus uses the address in the first message.
+        names: Maps each subject to a resource number (below 0x8000 for methods, otherwise topics), a list of a method and a
+            topic, or a whole address such as ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and
+            `services_in` reads services from a proto file. Subjects that contain a slash need no entry.
+        ttl: Seconds until publications and notifications expire. By default they never expire. Requests expire at their
+            deadline.
         priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match counts. The default is ``CS1`` for
             publications, and ``CS4``, which is the minimum, for requests.
-        token: Token to send with each request: a string, or a function that returns one (or None to send no token). It is never
-            logged.
+        token: Token to send with each request: a string, or a function that returns a string or `None` for no token. Tokens are
+            never logged.
         permission_level: Permission level to send with each request.
         strings: Encoding of strings: ``json``, or plain ``text``.
-        dialect: Form of messages on Zenoh: ``spec`` as in the specification and in up-rust since 0.7, ``cpp-1.0`` as in up-cpp,
-            or ``rust-0.6`` as in earlier versions of up-rust. Programs with different dialects do not receive each other's
-            messages.
+        dialect: Message form on Zenoh: ``spec`` as in the specification and in up-rust since 0.7, ``cpp-1.0`` as in up-cpp, or
+            ``rust-0.6`` as in older versions of up-rust. Programs with different dialects do not receive each other's messages.
         per_authority: Maximum number of active requests from one authority. Further requests fail with RESOURCE_EXHAUSTED. The
-            bus sees a whole fabric as one peer, so a single sender could otherwise use up all of that peer's requests.
-        max_clock_skew: Seconds that the time in a message's id may be ahead of this clock, if the message has a ttl.
-        allowance: Extra seconds before a message expires, because clocks differ.
-        clock: Returns nanoseconds since 1970.
+            bus treats a whole fabric as one peer, so without this limit a single sender could use up the peer's request limit.
+        max_clock_skew: Maximum seconds that the time in a message's id may be ahead of the local clock, if the message has a
+            ttl.
+        allowance: Extra seconds before a message expires, to allow for clock differences.
+        clock: A function that returns nanoseconds since 1970.
 
     Raises:
         ValueError: If a value is invalid.
@@ -86,22 +87,24 @@ class Up(EntityOptions):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from their defaults, except entity and peer, because a client has its own."""
+        """Return the options that differ from their defaults, except entity and peer, because a client has its own values for
+        these.
+        """
         return {name: value for name, value in super().url_options.items() if name in _SHARED}
 
     @property
     def fabric(self) -> UpFabric:
-        """The form of messages on Zenoh. See `plugins.Fabric`."""
+        """The message form on Zenoh. See `plugins.Fabric`."""
         return UpFabric(self)
 
     @property
     def unhandled(self) -> str:
-        """The last method number of the other side. See `plugins.ProtocolFeatures`."""
+        """The highest method number of the other side. See `plugins.ProtocolFeatures`."""
         return str((self.other or self.own).with_resource(FIRST_TOPIC - 1))
 
     @property
     def own(self) -> UUri:
-        """Address of this side, for answers and notifications."""
+        """Address of this side, used in answers and notifications."""
         return parse_entity(self.entity)
 
     @property
@@ -109,19 +112,19 @@ class Up(EntityOptions):
         return None if self.peer is None else parse_entity(self.peer)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
-        """Return other names for a publication of this side. See `plugins.ProtocolFeatures`."""
+        """Return other names for a publication that this side sends. See `plugins.ProtocolFeatures`."""
         return UpNames(self.names, self.own, self.other).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Return the fields of a message for display, without the value of a token. See `plugins.Dissector`."""
+        """Return the fields of a message for display, without token values. See `plugins.Dissector`."""
         return list(dissect(frame))
 
     def codec(self, limits: Limits = _LIMITS) -> UpCodec:
-        """Return the codec, which adapters with equal options and limits share."""
+        """Return the codec. Adapters with equal options and limits share a codec."""
         return _codec(self.strings == "text", self.priorities, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
-        """Create the session of a connection, the same in both roles. `rng` generates the random part of ids."""
+        """Create a connection's session, which is the same in both roles. `rng` generates the random part of ids."""
         return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 
@@ -144,7 +147,7 @@ class UpFabric:
         return key.split("/", 2)[1] if "/" in key else ""
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:
-        """Convert a sample to a frame, or return None for another dialect that uses the same keys."""
+        """Convert a sample to a frame. Returns `None` for a sample in another dialect that uses the same keys."""
         try:
             return DIALECTS[self.adapter.dialect].frame(sample, limits.message)
         except ForeignDialect:

@@ -1,7 +1,8 @@
-"""Converts between messages of the bus and serialised UMessages.
+"""Converts between bus messages and serialised UMessages.
 
-Many messages differ only in ids and payload, so everything else is checked once and cached by its bytes. Bodies are JSON for
-plain values, ``google.protobuf.Any`` for protobuf messages, raw bytes, and optionally plain text.
+Many messages differ only in their ids and payload, so everything else is checked once and cached by its bytes. Plain values
+become JSON, protobuf messages become ``google.protobuf.Any``, and bytes are sent unchanged. Strings can also be sent as plain
+text.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from .wire import (
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON, ANY, OCTETS, TEXT)
 _READ: Mapping[int, BodyFormat] = {PayloadFormat.PROTOBUF_IN_ANY: ANY, PayloadFormat.JSON: JSON, PayloadFormat.TEXT: TEXT}
-"""Payloads in other formats are bytes: a bare protobuf message, for example, does not carry its type."""
+"""Payloads in other formats are read as bytes. For example, a bare protobuf message does not identify its type."""
 _WRITTEN: Final = {id(OCTETS): int(PayloadFormat.RAW), **{id(format): int(number) for number, format in _READ.items()}}
 _JSON: Final = int(PayloadFormat.JSON)
 _decode: Final = msgspec.json.Decoder().decode
@@ -80,7 +81,7 @@ def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
 
 
 def given_body(raw: bytes, message: Message) -> tuple[bytes, int]:
-    """Like `written_body`, but without checks, for bytes in a format of this wire."""
+    """Like `written_body`, but without checks, for bytes in one of the protocol's formats."""
     if message.format is OCTETS and message.extras is not None:  # relayed bytes in an application's format
         return raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)
     return raw, _WRITTEN[id(message.format)]
@@ -157,7 +158,7 @@ def shape_of(given: Attributes) -> MessageShape:
 
 
 class UpReturnAddress(tuple[bytes, MessageShape]):
-    """The id of a request in wire form, with the attributes that its answer needs."""
+    """A request's id in wire form, and the attributes needed to answer the request."""
 
     __slots__ = ()
 
@@ -171,7 +172,7 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
 
     @property
     def account(self) -> bytes:
-        """The id with its sender, so that a guessed id does not match another sender's request."""
+        """The id with its sender. A guessed id therefore does not match another sender's request."""
         return self[0] + self[1].sender
 
     def __str__(self) -> str:
@@ -247,7 +248,9 @@ _PAYLOAD: Final = 0x12
 _STATUSES: Final = ("uprotocol.v1.UStatus", "google.rpc.Status")
 _UNANSWERABLE: Final = frozenset({"request.source", "request.sink"})
 Parts: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes | None]"
-"""A frame in the usual form: id, attributes before the request id, request id, attributes after it, payload."""
+"""Parts of an ordinary frame: id, attributes before the request id, request id, attributes after the request id, and
+payload.
+"""
 
 
 class UpReader:
@@ -366,7 +369,7 @@ def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError
 
 
 def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:
-    """Read an error answer. Its payload is used if it is a UStatus, bare or in an ``Any``."""
+    """Read an error answer. If the payload is a UStatus, bare or in an ``Any``, it is used for the error."""
     given = message.shape.given
     facts: dict[str, Any] = {"text": "", "reason": None, "detail": None}
     if payload is not None:
@@ -414,7 +417,7 @@ class UpCodec:
         object.__setattr__(self, "read", UpReader(self.limits).read)
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes are sent unchanged, protobuf messages in an ``Any``, anything else as JSON."""
+        """Bytes are sent unchanged, protobuf messages in an ``Any``, and anything else as JSON."""
         return format_for(value, self.texts)
 
     def urgency(self, message: Message) -> int:
@@ -460,7 +463,9 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """Write attributes and a body. Bytes in a format of this wire are not checked, because tools test readers with them."""
+        """Write attributes and a body. Bytes in one of the protocol's formats are not checked, because tools use them to test
+        readers.
+        """
         if message.kind is Kind.ERROR:
             given.commstatus = int(message.code or Code.UNKNOWN)
             payload: bytes | None = status_of(message)

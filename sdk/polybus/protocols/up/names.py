@@ -1,7 +1,7 @@
-"""Maps the bus's subjects to addresses and back, with a table of names from code, a file, or a proto file (see `services`).
+"""Maps the bus's subjects to addresses and back, using a table of names from code, a file, or a proto file (see `services`).
 
-A bare number is a resource: in a request to the peer it belongs to the peer, anywhere else to this entity. A subject with a
-``/`` is an address.
+A bare number is a resource. In a request to the peer, the resource belongs to the peer. Everywhere else it belongs to this
+entity. A subject with a ``/`` is an address.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
 def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
-    """Read the table for ``Up(names=...)`` in a TOML file.
+    """Read a table for ``Up(names=...)`` from a TOML file.
 
     Each line maps a name to a number, an address, or a list of a method and a topic: ``"door.opened" = 0x80CD``, ``UpdateDoor =
     "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
     Args:
         text: Content of the file.
-        file: Name of the file, for error texts.
+        file: Name of the file, for error messages.
 
     Raises:
-        ValueError: If the table is invalid. The text names the file and line.
+        ValueError: If the table is invalid. The message names the file and line.
     """
     text = checked_text(text)
     try:
@@ -55,7 +55,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
 
 
 def checked_text(text: str) -> str:
-    """Return a file's text without byte order mark. Raises `ValueError` if it is the name of a file instead."""
+    """Return a file's text without a byte order mark. Raises `ValueError` if the argument is a file name instead."""
     if text.endswith((".toml", ".proto")) and "\n" not in text:
         raise ValueError(f"up: {text!r} is the name of a file: pass its text, Path({text!r}).read_text()")
     return text.removeprefix("\ufeff")
@@ -118,9 +118,9 @@ def _shown(place: Place) -> str:
 
 
 class UpNames:
-    """The names of one connection: the table, the address of this side, and that of the other side once it is known.
+    """The names of one connection: the table, the address of this side, and the address of the other side once it is known.
 
-    Until then, this side's address is used. On a fabric there is no single other side.
+    Until then, this side's address is used instead. On a fabric there is no single other side.
     """
 
     __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "spellings")
@@ -140,7 +140,7 @@ class UpNames:
 
     @property
     def other(self) -> UUri:
-        """Address of the other side. Raises `Unsupported` on a fabric if it is unknown."""
+        """Address of the other side. Raises `Unsupported` if the address is unknown and the transport is a fabric."""
         if self.peer is None and self._on_fabric:
             raise Unsupported("up: a fabric has no single peer: set Up(peer=...), or use an address as subject")
         return self.entity if self.peer is None else self.peer
@@ -166,7 +166,9 @@ class UpNames:
         return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
 
     def _whole(self, uri: UUri) -> UUri:
-        """Add this host's authority on a fabric, because a receiver would complete the address with its own."""
+        """Add this host's authority to an address on a fabric, because a receiver would complete the address with its own
+        authority.
+        """
         return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
 
     def destination(self, to: str | None) -> UUri:
@@ -235,7 +237,7 @@ def _address(subject: str, kind: str) -> UUri:
 
 
 def _entity(text: str) -> UUri:
-    """Return the entity of an address with or without resource, so that a message's source works as a destination."""
+    """Return the entity of an address, which may have a resource, so that a message's source can be used as a destination."""
     try:
         uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
     except UUriError as error:

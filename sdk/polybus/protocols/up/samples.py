@@ -1,8 +1,9 @@
-"""The protocol on Zenoh (up-l1/zenoh.adoc): filters, and samples with a key, an attachment and a payload.
+"""uProtocol on Zenoh (up-l1/zenoh.adoc): filters, and samples that have a key, an attachment and a payload.
 
-`docs/reference/up.md` compares the three dialects. Keys of 11 and 9 segments never match. The two dialects with 9 share keys,
-so each receives the other's samples and refuses their attachment. An address without authority is on the sender's host, which
-is in the key (URI Mapping). The frame gets that name, because a receiver would take the address for its own.
+`docs/reference/up.md` compares the three dialects. Keys of 11 segments never match keys of 9 segments. The two dialects with 9
+segments share keys, so each receives the other's samples and rejects their attachment. An address without an authority belongs
+to the sender's host, whose name is in the key (URI Mapping). The frame gets this name as its authority, because otherwise a
+receiver would interpret the address as local.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
 
 
 def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
-    """Return the five segments of an address or pattern, or four with the whole entity, which may cover more."""
+    """Return the five segments of an address or pattern, or four if `whole_entity` is set, which may cover more addresses."""
     type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
     instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
     version = "*" if uri.version == ANY_VERSION else f"{uri.version:X}"
@@ -47,7 +48,7 @@ def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = F
 
 _VERSION: Final = b"\x01"
 _PAIRS: Final = b"\x02\x00\x01\x01\x00"
-"""Two pairs of string and bytes in Zenoh's serialisation. Both strings are empty, and the first bytes are the version."""
+"""Two pairs of string and bytes in Zenoh's serialisation. Both strings are empty, and the first bytes value is the version."""
 MAX_ATTACHMENT: Final = 64 * 1024  # Maximum bytes of an attachment; two addresses and three texts need far less
 MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16  # Maximum bytes of its attributes, in any dialect
 
@@ -65,7 +66,7 @@ class ForeignDialect(ValueError):
 
 @frozen
 class Dialect:
-    """One way to put a UMessage into a sample."""
+    """A way to represent a UMessage as a sample."""
 
     name: str
     whole_entity: bool = False  # True if the entity is one segment of a key, not type and instance
@@ -88,9 +89,10 @@ class Dialect:
         )
 
     def frame(self, sample: Sample, limit: int) -> bytes:
-        """Convert a sample to a frame. Its key must match its attributes, because a fabric's access rules apply to keys.
+        """Convert a sample to a frame. The sample's key must match its attributes, because a fabric's access rules apply to
+        keys.
 
-        Raises `ForeignDialect` for another dialect that uses the same keys, and `ValueError` for an invalid sample.
+        Raises `ForeignDialect` for a sample in another dialect that uses the same keys, and `ValueError` for an invalid sample.
         """
         attachment, payload = sample.attachment, sample.payload
         size = 0 if attachment is None else len(attachment)
@@ -174,7 +176,7 @@ _WILDCARDS: Final = ("*", ">")
 
 
 class Filters:
-    """The active filters. `hear` gets the expressions of all of them, at the start and after each change."""
+    """Manages the active filters. `hear` is called with all filter expressions, at the start and after each change."""
 
     __slots__ = ("_dialect", "_hear", "_heard", "_to_us", "_wanted", "names")
 
@@ -219,7 +221,7 @@ class Filters:
 
 
 def _sources_of_addresses(pattern: str) -> UUri:
-    """Return the narrowest filter for the addresses that a pattern of the bus matches."""
+    """Return the narrowest filter for the addresses that match a bus pattern."""
     tokens = canonical(pattern).split("/")
     parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
     if parts[-1] == ">":

@@ -1,4 +1,4 @@
-"""One connection without I/O or a handshake: ids, times, names, and pending requests."""
+"""One connection without I/O or a handshake; manages ids, times, names, and pending requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ SETTLED: Final = 4096  # On a fabric: answered requests that are remembered, at 
 
 
 class Accounts:
-    """Counts unanswered requests, at most `most` per authority, and remembers at least `remembered` answered ones."""
+    """Counts unanswered requests, of which each authority may have at most `most`.
+
+    Also remembers at least `remembered` answered requests.
+    """
 
     __slots__ = ("_counts", "_most", "_older", "_remembered", "_settled", "_under_way")
 
@@ -43,7 +46,7 @@ class Accounts:
         self._counts: dict[str, int] = {}
 
     def is_known(self, request: bytes) -> bool:
-        """Check if a request (by `UpReturnAddress.account`) is active or was answered recently."""
+        """Return True if a request, given by its `UpReturnAddress.account`, is active or was answered recently."""
         return request in self._under_way or request in self._settled or request in self._older
 
     def admit(self, request: bytes, authority: str) -> bool:
@@ -93,7 +96,7 @@ _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
 
 
 class UpSession(EntitySession):
-    """One end of a connection, or of a fabric if there are `filters`. Both ends behave alike.
+    """Session for one end of a connection, or of a fabric if `filters` is set. Both ends behave alike.
 
     The key of a request is its message id in wire form. `Message.id` of an incoming request is its `UpReturnAddress`.
     """
@@ -159,7 +162,9 @@ class UpSession(EntitySession):
         return False
 
     def _check_answer(self, message: UpMessage, shape: MessageShape) -> bool:
-        """Return True to accept an answer. If the answer has expired, its request waits until its own deadline."""
+        """Return True to accept an answer. If the answer has expired, its request keeps waiting until the request's own
+        deadline.
+        """
         key, source = message.reqid, shape.source
         sink = self._asked.get(key)
         if sink is None:
@@ -277,7 +282,7 @@ def _new_token(make: Callable[[], Any]) -> bytes:
 
 
 def _trace(headers: Mapping[str, str]) -> bytes:
-    """Write the trace context. No other header fits."""
+    """Write the trace context. Other headers cannot be sent."""
     others = [name for name in headers if name.lower() != _TRACE]
     if others:
         raise Unsupported(f"up: a UMessage carries only the header {_TRACE}, not {others[0]!r}")

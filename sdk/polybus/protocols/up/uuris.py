@@ -4,8 +4,9 @@
 
     [up:][//AUTHORITY]/ENTITY/VERSION/RESOURCE           hexadecimal: 32 bits, 8 bits, 16 bits
 
-The low 16 bits of an entity are its type, the high ones its instance. Wildcards are ``*`` as authority, which also matches a
-missing one, FFFF as type, instance or resource, and FF as version: any entity is FFFFFFFF, and FFFF is any type of instance 0.
+The low 16 bits of an entity are its type, and the high 16 bits are its instance. The wildcards are ``*`` as authority, which
+also matches a missing authority, FFFF as type, instance or resource, and FF as version. For example, FFFFFFFF matches any
+entity, and FFFF matches any type with instance 0.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FORM: Final = "an address has the form //device1/10AB/3/80CD: an authority, and
 
 
 class UUriError(ValueError):
-    """The string or the numbers are not an address of UMessage."""
+    """The string or the numbers are not a UMessage address."""
 
 
 @frozen
@@ -68,7 +69,7 @@ class UUri:
 
     @property
     def entity_text(self) -> str:
-        """The address without its resource: ``//device1/10AB/3``. Equal entities have the same."""
+        """The address without its resource, such as ``//device1/10AB/3``. It is the same for equal entities."""
         host = f"//{self.authority}" if self.authority else ""
         return f"{host}/{self.entity:X}/{self.version:X}"
 
@@ -100,7 +101,7 @@ def parse_entity(text: str) -> UUri:
 
 
 def no_entity(text: str, error: UUriError) -> str:
-    """Explain why a string is not an entity: because of its form or, as in the error, of its authority."""
+    """Explain why a string is not an entity, which may be due to its form or, as `error` says, its authority."""
     why = error if _TEXT.fullmatch(f"{text}/0") else "an entity has the form //device1/10AB/3"
     return f"{text[:100]!r} is not an entity: {why}"
 

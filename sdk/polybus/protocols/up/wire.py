@@ -1,12 +1,11 @@
-"""The attributes of a message, the rules for them, and their protobuf encoding, without the protobuf package.
+"""Message attributes, their rules, and their protobuf encoding, without the protobuf package.
 
-The rules are those of eclipse-uprotocol/up-spec, basics/uattributes.adoc. Messages are checked when they are sent and when they
-are received.
+The rules are from eclipse-uprotocol/up-spec, basics/uattributes.adoc. Messages are checked both when sent and when received.
 
-UMessage, UAttributes, UUri and UUID of ``uprotocol.v1`` are written with fields in the order of their numbers and without
-defaults. All forms that proto3 allows are read, and unknown fields are skipped. An id is 16 bytes. On the wire it is two
-fixed64 with reversed bytes: ``09`` with time, version and counter, ``11`` with variant and random part. Sessions make, compare
-and store ids in that form of 18 bytes.
+UMessage, UAttributes, UUri and UUID from ``uprotocol.v1`` are written with fields in numeric order and without default values.
+All forms that proto3 allows can be read, and unknown fields are skipped. An id has 16 bytes. On the wire it consists of two
+fixed64 fields with reversed bytes: ``09`` with time, version and counter, and ``11`` with variant and random part. Sessions
+generate, compare and store ids in this form of 18 bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class PayloadFormat(IntEnum):
 
 
 TYPE_NAMES: Final[Mapping[int, str]] = {1: "up-pub.v1", 2: "up-req.v1", 3: "up-res.v1", 4: "up-not.v1"}
-"""Names from the bindings to CloudEvents and MQTT."""
+"""Type names from the CloudEvents and MQTT bindings."""
 USUAL_PRIORITY: Final = 2  # CS1, also the meaning of 0. The number on the wire is the class's number plus one.
 REQUEST_PRIORITY: Final = 5
 LAST_PRIORITY: Final = 7
@@ -57,7 +56,7 @@ FORMAT_NAMES: Final = tuple(format.name.lower() for format in PayloadFormat)
 
 
 class Attributes(Struct, gc=False):
-    """The attributes of one message, with ids of 16 bytes. Empty, None and 0 mean absent."""
+    """The attributes of one message. Ids are 16 bytes. An empty string, `None` or 0 means that an attribute is absent."""
 
     id: bytes = b""
     type: int = 0
@@ -91,7 +90,7 @@ class Attributes(Struct, gc=False):
 
 
 def priority_name(priority: int) -> str:
-    """Return the class of a wire priority: ``CS1`` for 0 and 2."""
+    """Return the priority class for a wire priority. The class for 0 and 2 is ``CS1``."""
     return f"CS{(priority or USUAL_PRIORITY) - 1}"
 
 
@@ -107,7 +106,7 @@ def uuid_bytes(text: str) -> bytes:
 
 
 def is_v7(id: bytes) -> bool:
-    """Check for a UUID of version 7 (RFC 9562)."""
+    """Return True for a version 7 UUID (RFC 9562)."""
     return len(id) == 16 and id[6] >> 4 == 7 and id[8] >> 6 == 2
 
 
@@ -151,7 +150,7 @@ def _is_entity(uri: UUri | None) -> bool:
 
 
 def _is_stream_sink(uri: UUri | None) -> bool:
-    """Accept no sink, or a streamer's: an authority with only wildcards."""
+    """Accept a sink that is empty or consists of an authority and only wildcards, as streamers use."""
     return uri is None or (
         bool(uri.authority) and uri.authority != "*" and (uri.entity, uri.version, uri.resource) == (0xFFFF_FFFF, 0xFF, 0xFFFF)
     )
@@ -217,7 +216,9 @@ _SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
 def _violation_of_head(
     type: int, source: UUri | None, sink: UUri | None, priority: int, lives: bool, format: int
 ) -> MessageRule | None:
-    """Like `first_violation`, but without the ids. Cached, because many messages share the rest."""
+    """Like `first_violation`, but without checking ids. Results are cached, because many messages share the other
+    attributes.
+    """
     ttl = 1 if lives else None
     given = Attributes(_SOME_ID, type, source, sink, priority, ttl, reqid=_SOME_ID, payload_format=format)
     return next(violations(given), None)
@@ -233,8 +234,8 @@ _VARIANT: Final = 2 << 62
 class WireIds:
     """Generates unique, ordered ids of version 7 (RFC 9562), even if the clock is set back.
 
-    After 4,096 ids in one millisecond, or after the clock was set back, ids contain times ahead of the clock until it catches
-    up. Not thread-safe.
+    After 4,096 ids in one millisecond, or if the clock is set back, ids contain times ahead of the clock until the clock
+    catches up. Not thread-safe.
     """
 
     __slots__ = ("_clock", "_next", "_limit", "suffix")
@@ -300,7 +301,7 @@ def write_uuri(uri: UUri) -> bytes:
 
 
 def read_uuri(data: bytes) -> UUri:
-    """Return the address in a UUri message, which may break a rule of addresses."""
+    """Return the address in a UUri message. It may break a rule for addresses."""
     if len(data) > _LONGEST_UUri:  # keeps the cache small
         raise UUriError(f"an address of {len(data)} bytes: an authority has at most {LONGEST_AUTHORITY} characters")
     return _read_uuri(data)
@@ -385,7 +386,7 @@ def read_attributes(data: bytes) -> Attributes:
 
 
 def _large_number(number: int, value: int) -> int:
-    """Return the low 32 bits, as proto3 does. A negative int32 has ten bytes."""
+    """Return the low 32 bits, as in proto3. A negative int32 has ten bytes on the wire."""
     value &= 0xFFFF_FFFF
     return value if number in _UNSIGNED or value < 2**31 else value - 2**32
 

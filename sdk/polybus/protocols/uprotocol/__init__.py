@@ -1,6 +1,6 @@
-"""The older uProtocol: CloudEvents messages and their rules.
+"""The older uProtocol, which uses CloudEvents messages.
 
-Each frame is one CloudEvent 1.0.2 in JSON or protobuf; see `docs/reference/uprotocol.md`.
+Each frame is one CloudEvent 1.0.2 in JSON or protobuf. See `docs/reference/uprotocol.md`.
 """
 
 from .._uprotocol import IdFactory, id_time_ms

@@ -1,4 +1,4 @@
-"""Options of the `uprotocol` protocol, and the codec with the reader and writer that they choose."""
+"""Options of the `uprotocol` protocol, and the codec with the reader and writer that the options select."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
-    """Converts between events and messages. After reading, `attributes` has all attributes and the subject is an address."""
+    """Converts between events and messages. A message that was read has all attributes in `attributes`, and its subject is an
+    address.
+    """
 
     reader: JsonEventReader | ProtoReader
     writer: JsonEventWriter | ProtoWriter
@@ -69,11 +71,11 @@ class UProtocolCodec:
 
     @property
     def item_formats(self) -> tuple[BodyFormat, ...]:
-        """Formats of items. JSON events carry a JSON document as it is."""
+        """Formats of items. JSON events contain a JSON document unchanged."""
         return (*FORMATS, JSON) if self.writes == "text" else FORMATS
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes are sent unchanged, anything else in a ``google.protobuf.Any``."""
+        """Bytes are sent unchanged, and anything else in a ``google.protobuf.Any``."""
         return ANY if type(value) is dict or not isinstance(value, (bytes, bytearray, memoryview)) else OCTETS
 
     def urgency(self, message: Message) -> int:
@@ -180,30 +182,34 @@ class UProtocol(EntityOptions):
 
     Args:
         entity: Address of this side: ``//VCU.VIN/body.access/1``.
-        peer: Address of the other side, for requests to plain subjects. By default polybus takes it from the first message.
+        peer: Address of the other side, used for requests to plain subjects. By default polybus uses the address in the first
+            message.
         format: ``json`` (text) or ``protobuf`` (binary).
         mode: How strictly to read messages, which are always written strictly. ``document`` accepts the forms in the document's
             own examples: ids of any UUID version, base64 in ``data``, data without ``Any``, ``permission_level``, and addresses
-            without an authority. ``lenient`` also accepts what SDKs of that time wrote: text as a hash, addresses that break
-            the grammar, and any time. ``strict`` refuses all of these. ``message.attributes["polybus-lenient"]`` lists
+            without an authority. ``lenient`` also accepts forms written by SDKs of that time: text as a hash, addresses that
+            break the grammar, and any time. ``strict`` rejects all of these. ``message.attributes["polybus-lenient"]`` lists
             tolerated violations.
-        profile: Form of protobuf messages: ``strict`` as in the document, or readable by ``up-python-1.5``.
+        profile: Form of protobuf messages: ``strict`` as in the document, or ``up-python-1.5`` for messages that this SDK can
+            read.
         content: Content mode over HTTP: ``structured``, ``binary``, or ``batch``, which combines waiting messages that need no
             answer.
-        notification: Type of notifications: ``pub.v1`` with a sink, as in all SDKs, or ``notif.v1``.
-        schema: ``dataschema`` of bodies that are bytes.
-        ttl: Seconds until publications and notifications expire, by default never. A request expires at its deadline.
+        notification: Event type of notifications: ``pub.v1`` with a sink, as in all SDKs, or ``notif.v1``.
+        schema: ``dataschema`` attribute for bodies that are bytes.
+        ttl: Seconds until publications and notifications expire. By default they never expire. Requests expire at their
+            deadline.
         priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match counts. The default is ``CS1`` for
             publications, and ``CS4``, which is the minimum, for requests.
-        token: Token to send with each request: a string, or a function that returns one (or None to send no token). It is never
-            logged.
+        token: Token to send with each request: a string, or a function that returns a string or `None` for no token. Tokens are
+            never logged.
         permission_level: Permission level to send with each request (``plevel``).
-        sign: ``sign(data)`` returns the ``hash`` of outgoing data.
-        verify: ``verify(data, hash)`` returns True if incoming data is genuine. If it returns False or raises an exception, or
-            if there is no hash, the message is refused.
-        max_clock_skew: Seconds that the time in a message's id may be ahead of this clock, if the message has a ttl.
-        allowance: Extra seconds before a message expires, because clocks differ.
-        clock: Returns nanoseconds since 1970.
+        sign: A function: ``sign(data)`` returns the ``hash`` of outgoing data.
+        verify: A function: ``verify(data, hash)`` returns True if incoming data is genuine. If it returns False or raises an
+            exception, or if there is no hash, the message is rejected.
+        max_clock_skew: Maximum seconds that the time in a message's id may be ahead of the local clock, if the message has a
+            ttl.
+        allowance: Extra seconds before a message expires, to allow for clock differences.
+        clock: A function that returns nanoseconds since 1970.
 
     Raises:
         ValueError: If a value is invalid.
@@ -213,7 +219,7 @@ class UProtocol(EntityOptions):
     option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "format", "mode", "profile", "notification", "content")
     largest: ClassVar[int] = 2**31 - 1
     inspect_options: ClassVar[Mapping[str, str]] = {"mode": "lenient"}
-    """Captured events are read as far as possible."""
+    """Options for reading captured events, which accept as many forms as possible."""
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
@@ -227,19 +233,19 @@ class UProtocol(EntityOptions):
     verify: Callable[[bytes, bytes], bool] | None = None
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
-        """Return other names for a publication of this side. See `plugins.ProtocolFeatures`."""
+        """Return other names for a publication that this side sends. See `plugins.ProtocolFeatures`."""
         return UProtocolNames(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
-        """Return the fields of a protobuf event for display, or none for JSON. See `plugins.Dissector`."""
+        """Return the fields of a protobuf event for display. Returns none for JSON. See `plugins.Dissector`."""
         return list(dissect(frame)) if self.format == "protobuf" else []
 
     def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
-        """Return the codec, which equal adapters with equal limits share."""
+        """Return the codec. Equal adapters with equal limits share a codec."""
         return _codec(self, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UProtocolSession:
-        """Create the session of a connection, the same in both roles. `rng` generates the random part of ids."""
+        """Create a connection's session, which is the same in both roles. `rng` generates the random part of ids."""
         return UProtocolSession(_codec(self, limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 

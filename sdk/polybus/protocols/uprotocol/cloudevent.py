@@ -1,7 +1,8 @@
-"""Converts messages to objects of the ``cloudevents`` package and back, only at the border, because they alter attributes.
+"""Converts messages to ``cloudevents`` objects and back. The rest of polybus does not use these objects, because they alter
+attributes.
 
-Otherwise attributes stay as they are: no time is invented, and a number stays a number. A hash becomes base64, because the
-package cannot write bytes, and the numbers that the package reads from headers are strings.
+The conversion itself leaves most attributes unchanged. It does not add a time, and numbers stay numbers. A hash becomes base64
+because the package cannot write bytes, and numbers that the package reads from headers are strings.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _SOURCE_IS_METHOD: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseCloudEvent:
     """Convert a message to an event.
 
-    Missing parts are generated: an id with the current time, addresses of `entity`, and ``time`` from the id.
+    Missing parts are generated: an id with the current time, addresses that belong to `entity`, and ``time`` from the id.
 
     Raises:
         EncodeError: If the body cannot be encoded.
         LocalProtocolError: If the message breaks a rule of uProtocol (for example a request without a ttl) or of the package.
-        Unsupported: If there is no event for this kind of message.
+        Unsupported: If this kind of message cannot be an event.
     """
     from cloudevents.core.exceptions import CloudEventValidationError
     from cloudevents.core.v1.event import CloudEvent
@@ -69,7 +70,7 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
 def attributes_of(
     message: Message, codec: UProtocolCodec, entity: str = DEFAULT_ENTITY
 ) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-    """Return the attributes and the data of an event after checking them. Raises as `to_cloudevent`."""
+    """Check an event and return its attributes and data. Raises the same errors as `to_cloudevent`."""
     attributes, raw, format = codec.parts(_addressed(message, UProtocolNames(entity, None, _LIMITS.subject)))
     if raw is not None:
         attributes.setdefault("datacontenttype", PROTOBUF if format is ANY else OCTET_STREAM)
@@ -105,12 +106,12 @@ def _addressed(message: Message, names: UProtocolNames) -> Message:
 
 
 def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: str = DEFAULT_ENTITY) -> Message:
-    """Convert an event to a message, with the modes of `UProtocol`.
+    """Convert an event to a message, using a mode of `UProtocol`.
 
-    Addresses of `entity` become plain subjects, the reverse of `to_cloudevent`.
+    Addresses that belong to `entity` become plain subjects, which reverses `to_cloudevent`.
 
     Raises:
-        RemoteProtocolError: If it is not an event of uProtocol. The text names the rule.
+        RemoteProtocolError: If the event is not a uProtocol event. The message names the broken rule.
         LocalProtocolError: If the mode is unknown.
     """
     if mode not in MODES:

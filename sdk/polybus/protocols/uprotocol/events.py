@@ -1,12 +1,13 @@
-"""Events: the struct of a usual one, the message that it backs, and the conversion of attributes to messages, for both formats.
+"""Events in both formats: the struct of an ordinary event, the message based on it, and the conversion of attributes to
+messages.
 
-Readers handle the clear and cheap cases. Only ``examined`` uses the table of rules and refuses events.
+Readers handle the simple cases. Only ``examined`` uses the table of rules and rejects events.
 
-A body is bytes or a ``google.protobuf.Any``, which contains a protobuf message (document, 3 Formats, Table 6). A handler's
-error is a ``google.rpc.Status`` in an ``Any`` (document, 4.4; up-l2 dispatchers).
+A body is either bytes or a ``google.protobuf.Any`` that contains a protobuf message (document, 3 Formats, Table 6). A handler's
+error is sent as a ``google.rpc.Status`` in an ``Any`` (document, 4.4; up-l2 dispatchers).
 
-Subscriptions, cancelling, streams and channels, which uProtocol lacks, are CloudEvents with types of their own for polybus
-peers. `docs/reference/uprotocol.md` describes their attributes, those for headers, and the short form of items.
+uProtocol has no subscriptions, cancellation, streams or channels. Between polybus peers these are CloudEvents with additional
+types. `docs/reference/uprotocol.md` describes their attributes, the attributes for headers, and the short form of items.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 @lru_cache(256)
 def format_of(content_type: str | None) -> BodyFormat:
-    """Return the body format of a content type. Both protobuf media types, before and after June 2023, mean ``Any``."""
+    """Return the body format of a content type. Both protobuf media types, from before and after June 2023, mean ``Any``."""
     media = "" if content_type is None else content_type.partition(";")[0].strip().lower()
     if media in ("", PROTOBUF, "application/x-protobuf"):
         return ANY
@@ -119,7 +120,7 @@ def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
 
 
 def is_misplaced(value: Any, format: BodyFormat) -> bool:
-    """Check for base64 in ``data``, as in the document's examples. Its Table 6 requires ``data_base64``."""
+    """Return True for base64 in ``data``, as in the document's examples, although its Table 6 requires ``data_base64``."""
     return format is ANY and isinstance(value, str)
 
 
@@ -142,7 +143,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class UsualEvent(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """The usual attributes of an event, all plain values, with the types and ranges that a decoder can check."""
+    """The usual attributes of an event. All are plain values, with types and ranges that a decoder can check."""
 
     specversion: Literal["1.0"]
     id: str
@@ -309,7 +310,7 @@ def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
 
 ITEM: Final = "polybus.item.v1"
 item_id: Final = re.compile(f"({USUAL_ID})/[0-9a-f]{{1,16}}").fullmatch
-"""Matches an item's id. The first group is the id of the open."""
+"""Matches an item's id. The first group is the id of the open event."""
 
 
 class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -335,7 +336,7 @@ def _made_item(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMes
 
 
 def read_json_item(frame: bytes) -> EventMessage | None:
-    """Read the item in a checked JSON event. Return None if the event does not have the short form."""
+    """Read an item from a checked JSON event. Returns `None` if the event does not use the short form."""
     try:
         item = _item(frame)
     except (ValueError, RecursionError):
@@ -347,7 +348,7 @@ def read_json_item(frame: bytes) -> EventMessage | None:
 
 
 def read_proto_item(attributes: dict[str, object], raw: bytes | None) -> EventMessage | None:
-    """Read the item in a protobuf event. Return None if the event does not have the short form."""
+    """Read an item from a protobuf event. Returns `None` if the event does not use the short form."""
     if raw is None or attributes.keys() != {"id", "source", "type"}:
         return None
     return _made_item(str(attributes["id"]), str(attributes["source"]), raw, OCTETS)
@@ -367,7 +368,7 @@ BARE_DATA: Final = "data.any"  # Name in `TOLERATED` for protobuf data without `
 
 
 class ReturnAddress(str):
-    """The id of a request, with its event. The answer uses the event's addresses, priority and ttl."""
+    """A request's id and its event. The answer uses the event's addresses, priority and ttl."""
 
     __slots__ = ("event",)
 
@@ -386,24 +387,27 @@ def shown(frame: bytes) -> bytes:
 
 
 class Envelope:
-    """Reads attributes, strictly or leniently. Only entities in `local` may lack an authority, or all if it is None."""
+    """Reads attributes strictly or leniently.
+
+    Only entities in `local` may omit the authority. If `local` is `None`, all entities may.
+    """
 
     def __init__(self, limits: Limits, leniency: Leniency, local: frozenset[str] | None) -> None:
         self._limits = limits
         self.leniency: Final = leniency
         self._local = local
         self.addresses: dict[tuple[str, str, str | None], Kind] = {}
-        """Kinds by type, source and sink, if these are consistent. Bounded."""
+        """Maps consistent combinations of type, source and sink to kinds. The size is limited."""
 
     def usual(self, event: UsualEvent) -> Kind | None:
-        """Return the kind of an event with consistent attributes, or None if it needs a full check."""
+        """Return the kind of an event with consistent attributes, or `None` if the event needs a full check."""
         kind = self.addresses.get((event.type, event.source, event.sink)) or self.look(event.type, event.source, event.sink)
         if kind is _REQUEST and not (event.ttl and event.priority is not None and event.priority >= "CS4"):
             return None
         return kind
 
     def look(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """Return and cache the kind for a consistent type, source and sink. Otherwise return None."""
+        """Return and cache the kind for a consistent combination of type, source and sink. Otherwise return `None`."""
         kind = TYPES.get(type)
         if kind is None:
             return None  # also for polybus extensions, which are rare and checked in full
@@ -525,18 +529,18 @@ def normalise(attributes: dict[str, Any], leniency: Leniency) -> list[str]:
 
 
 def is_packed(data: bytes) -> bool:
-    """Check for an ``Any`` with a type. Another message's bytes may decode as an ``Any`` without one."""
+    """Return True for an ``Any`` that has a type. Another message's bytes may decode as an ``Any`` without a type."""
     return check_any(data) and (not data or b"/" in data[2 : 2 + data[1]])
 
 
 def bare_status(raw: bytes, schema: Any) -> tuple[bytes, BodyFormat] | None:
-    """Pack a bare Status, as in the document's examples, which name the type in the schema. Return None for other data."""
+    """Pack a bare Status, as in the document's examples, where the schema names the type. Returns `None` for other data."""
     name = schema.removeprefix("/") if isinstance(schema, str) else ""
     return (pack(name, raw), ANY) if name in STATUSES else None
 
 
 def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
-    """Read an answer: a result, a failed delivery (commstatus), or an application's error (google.rpc.Status)."""
+    """Read an answer, which is a result, a failed delivery (commstatus) or an application error (google.rpc.Status)."""
     reqid, commstatus = attributes["reqid"], attributes.get("commstatus")
     try:
         status = read_status(raw) if format is ANY else None

@@ -1,7 +1,7 @@
 """The HTTP binding of CloudEvents 1.0.2 as functions without I/O, for transports and web frameworks.
 
-In ``structured`` mode the body is a whole event, and in ``batch`` mode several. In ``binary`` mode the attributes of an event
-are ``ce-`` headers and the body is its data.
+In ``structured`` mode the body contains a whole event, and in ``batch`` mode it contains several events. In ``binary`` mode an
+event's attributes are ``ce-`` headers and the body contains its data.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
     """Convert messages to the content of an HTTP message.
 
     Args:
-        messages: One message, or several with ``mode="batch"``.
-        adapter: The entity, format and profile. The default format is JSON.
+        messages: One message, or several if the mode is ``batch``.
+        adapter: Provides the entity, format and profile. The default format is JSON.
         mode: The content mode.
 
     Raises:
-        ValueError: If there is no message, or there are several and the mode is not ``batch``.
+        ValueError: If `messages` is empty, or has several messages and the mode is not ``batch``.
         EncodeError, LocalProtocolError, Unsupported: If a message cannot be written as a valid event.
     """
     adapter = adapter if adapter is not None else UProtocol()
@@ -86,13 +86,13 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
 def from_http(
     headers: Mapping[str, str], body: bytes, *, mode: str = "document", entity: str = DEFAULT_ENTITY
 ) -> Sequence[Message | RemoteProtocolError]:
-    """Read the messages in an HTTP message. In a batch, an error takes the place of a malformed message.
+    """Read the messages in an HTTP message. In a batch, a malformed message is replaced by an error.
 
     Args:
-        headers: The headers, with names in upper or lower case.
+        headers: The headers. Names are case-insensitive.
         body: The whole body.
         mode: How strictly to read messages, as in `UProtocol`.
-        entity: Entity whose addresses become plain subjects, the reverse of `to_http`.
+        entity: Entity whose addresses become plain subjects, which reverses `to_http`.
 
     Raises:
         RemoteProtocolError: If there is no event, or the event is malformed.
@@ -119,7 +119,7 @@ def form_of(headers: Mapping[str, str]) -> Form:
 
 
 def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:
-    """Return the events of an HTTP message as frames of a connection. Those in the adapter's own format are not parsed."""
+    """Return the events of an HTTP message as connection frames. Events in the adapter's own format are not parsed."""
     form, leniency = form_of(headers), Leniency.of(adapter.mode)
     if form.mode == "binary":
         attributes, raw = _from_binary(headers, body, leniency)
@@ -133,7 +133,7 @@ def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limit
 
 
 def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Limits = _LIMITS) -> HttpContent:
-    """Convert frames of a connection to HTTP content. Only batch mode allows several."""
+    """Convert connection frames to HTTP content. Only batch mode allows several frames."""
     codec = adapter.codec(limits)
     if form.mode == "binary":
         attributes, raw, format = codec.reader.parts(frames[0])
@@ -155,7 +155,7 @@ def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, leni
 def _written(
     message: Message, attributes: dict[str, Any], raw: bytes | None, leniency: Leniency, codec: UProtocolCodec
 ) -> bytes:
-    """Write an event in another form. Writers do not check, but `message` shows that the event was read successfully."""
+    """Write an event in another form. Writers do not check events, but a `message` has already been checked by a reader."""
     attributes.pop(TOLERATED, None)
     old_level = attributes.get(OLD_LEVEL)
     normalise(attributes, leniency)
@@ -196,7 +196,7 @@ def _text(value: Any) -> str:
 
 
 def _header_text(header: str, value: str) -> str:
-    """Decode a header value (3.1.3.2): a quoted string, then percent escapes. Incomplete ones are kept as they are."""
+    """Decode a header value (3.1.3.2): first a quoted string, then percent escapes. Incomplete escapes are left unchanged."""
     if _QUOTED.fullmatch(value):
         value = _ESCAPED.sub(r"\1", value[1:-1])
     try:

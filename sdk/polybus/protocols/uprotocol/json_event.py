@@ -1,7 +1,7 @@
-"""The JSON format of CloudEvents 1.0.2, with data as the document requires (3 Formats, Table 6).
+"""The CloudEvents 1.0.2 JSON format, with data as required by the document (3 Formats, Table 6).
 
-A usual event is decoded into a typed struct, base64 included. Any other event takes a slower path, which accepts it or names
-the broken rule. The writer joins bytes and decodes nothing.
+An ordinary event is decoded into a typed struct, including base64. Any other event takes a slower path, which accepts the event
+or names the broken rule. The writer joins bytes and decodes nothing.
 """
 
 from __future__ import annotations
@@ -187,12 +187,12 @@ class JsonEventWriter:
     def __init__(self, schema: str) -> None:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
         self.head: Final = lru_cache(1024)(_head)
-        """``head(type, source, sink, priority, more)`` writes the part that many events share."""
+        """A function ``head(type, source, sink, priority, more)`` that writes the part shared by many events."""
 
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
-        """Write one event. `id` and `reqid` need no escapes."""
+        """Write one event. `id` and `reqid` must not need escapes."""
         if ttl and extra is None and raw is not None and format is ANY:  # the most frequent case
             if reqid is not None:
                 start = b'%b%b","ttl":%d,"reqid":"%b"' % (head, id.encode(), ttl, reqid.encode())
@@ -227,7 +227,7 @@ class JsonEventWriter:
 
 @lru_cache(1024)
 def _middle(ttl: int) -> bytes:
-    """Write the part between id and data. Cached, because most programs use few deadlines."""
+    """Write the part between id and data. Results are cached, because most programs use few deadlines."""
     return b'","ttl":%d%b' % (ttl, _ANY_DATA)
 
 

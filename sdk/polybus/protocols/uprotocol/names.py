@@ -1,4 +1,4 @@
-"""Addresses of uProtocol (eclipse-uprotocol/up-spec a6392ed, basics/uri.adoc): long and short form, local and remote.
+"""uProtocol addresses (eclipse-uprotocol/up-spec a6392ed, basics/uri.adoc) in long and short form, local and remote.
 
 ::
 
@@ -9,9 +9,9 @@
 `read_uri` also accepts an IPv6 address without brackets, as the document prints it, and an id or name as the authority of the
 short form, as up-python 1.5 writes it.
 
-Scheme and authority are case-insensitive, the rest is not. A ``*`` anywhere makes a pattern.
+Scheme and authority are case-insensitive, and the rest is case-sensitive. An address that contains ``*`` is a pattern.
 
-`docs/reference/uprotocol.md` has the addresses of plain subjects. A subject with a ``/`` is an address.
+`docs/reference/uprotocol.md` lists the addresses of plain subjects. A subject that contains ``/`` is an address.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _NUMBER_BITS: Final = 16
 
 
 class UriError(ValueError):
-    """The string is not an address of uProtocol."""
+    """The string is not a uProtocol address."""
 
 
 @frozen
 class Uri:
-    """A parsed address. Missing parts are empty."""
+    """A parsed address. Missing parts are empty strings."""
 
     text: str
     authority: str  # Whole authority in lower case; empty for a local address
@@ -67,23 +67,25 @@ class Uri:
 
     @property
     def entity(self) -> str:
-        """Authority, name and version: ``//vcu.vin/body.access/1`` or ``/body.access/1``. Equal entities have the same."""
+        """Authority, name and version, such as ``//vcu.vin/body.access/1`` or ``/body.access/1``. Equal entities have equal
+        strings.
+        """
         return f"{'//' if self.authority else ''}{self.authority}/{self.ue}/{self.version}"
 
     @property
     def key(self) -> str:
-        """The whole address in canonical form. Equal addresses have the same."""
+        """The whole address in canonical form. Equal addresses have equal keys."""
         message = f"#{self.message}" if self.message else ""
         return f"{self.entity}/{self.name}{message}"
 
     @property
     def name(self) -> str:
-        """The last segment: ``door.front_left``, ``rpc.UpdateDoor``."""
+        """The last segment, such as ``door.front_left`` or ``rpc.UpdateDoor``."""
         return f"{self.resource}.{self.instance}" if self.instance else self.resource
 
     @property
     def number(self) -> int:
-        """Number in the last segment of a short form, otherwise -1."""
+        """The number in the last segment of a short form, otherwise -1."""
         return int(self.resource) if self.short and self.resource else -1
 
     @property
@@ -121,7 +123,7 @@ def parse_uri(text: str) -> Uri:
 
 @lru_cache(maxsize=1024)
 def read_uri(text: str) -> Uri:
-    """Parse an address, even one that an SDK writes against the grammar."""
+    """Parse an address. Addresses that an SDK writes against the grammar are accepted."""
     form = _FORM.fullmatch(text)
     if not text or form is None:
         raise UriError(f"{_shown(text)} is not an address: an address begins with up:, // or / and has no query")
@@ -186,7 +188,10 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_name(subject: str, dots: int = _DOTS) -> str:
-    """Encode a subject as the last segment of an address, with escapes for dots after the second or next to an empty name."""
+    """Encode a subject as the last segment of an address.
+
+    Dots after the second one, or next to an empty name, are escaped.
+    """
     tokens = subject.split(".")
     name = quote(tokens[0], safe=_SAFE)
     for place, (before, token) in enumerate(zip(tokens, tokens[1:], strict=False), 1):
@@ -196,7 +201,7 @@ def encode_name(subject: str, dots: int = _DOTS) -> str:
 
 
 def decode_name(name: str) -> str | None:
-    """Decode a segment. Return None if it is not UTF-8, or has a ``/`` or control characters."""
+    """Decode a segment. Returns `None` if it is not UTF-8 or contains ``/`` or control characters."""
     try:
         subject = unquote(name, errors="strict")
     except UnicodeDecodeError:
@@ -205,7 +210,10 @@ def decode_name(name: str) -> str | None:
 
 
 class UProtocolNames:
-    """The addresses of one connection. This side's address is used until the peer's is known, which a polybus peer accepts."""
+    """The addresses of one connection.
+
+    Until the peer's address is known, this side's address is used, which a polybus peer accepts.
+    """
 
     __slots__ = ("_limit", "_ours", "_peer", "entity", "peer", "subjects")
 
@@ -218,7 +226,7 @@ class UProtocolNames:
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
         self.subjects: Memo[str, str] = Memo(self._subject, 1024)
-        """Subjects of incoming addresses: a name for an address of either side, otherwise the canonical address."""
+        """Maps incoming addresses to subjects: names for addresses of either side, and canonical addresses otherwise."""
 
     def learn(self, uri: str) -> None:
         self.peer = entity_of(uri) or None

@@ -1,7 +1,8 @@
-"""The document's rules for attributes, with their clauses, in one table for reading and writing.
+"""The document's attribute rules and their clauses, in one table for reading and writing.
 
-Readers handle the usual case inline and use this table for everything else, so that only the table refuses messages. A rule
-names the `Leniency` at which readers tolerate a violation, which the message then records. Each rule tests one attribute.
+Readers handle ordinary cases inline and use this table for everything else, so that only the table rejects messages. Each rule
+tests one attribute, and names the `Leniency` from which readers tolerate a violation. Tolerated violations are recorded in the
+message.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TYPES: Final[Mapping[str, str]] = {
     "req.v1": REQUEST,
     "res.v1": RESPONSE,
 }
-"""Table 2, and later names of notifications. A `pub.v1` with a sink is also a notification."""
+"""Event types from Table 2, and later type names for notifications. A `pub.v1` event with a sink is also a notification."""
 _URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2})+")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
 _NAME: Final = re.compile(r"[a-z0-9]+")
@@ -44,7 +45,7 @@ _NO_TEXT: Final = re.compile(
     + "".join(map(chr, (plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))))
     + "]"
 )
-"""Characters that a String of CloudEvents 1.0.2 must not have: controls, surrogates and noncharacters."""
+"""Characters that a CloudEvents 1.0.2 String must not contain: controls, surrogates and noncharacters."""
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
@@ -178,7 +179,7 @@ def has_schema(facts: Facts, name: str, value: Any) -> str | None:
 
 
 def is_uri_reference(text: str) -> bool:
-    """Check that all characters are valid in a URI reference (RFC 3986, section 4.1)."""
+    """Return True if all characters are valid in a URI reference (RFC 3986, section 4.1)."""
     return _URI_TEXT.fullmatch(text) is not None
 
 
@@ -229,11 +230,11 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
 
 
 TOLERATED: Final = "polybus-lenient"
-"""Member of `Message.attributes` that lists broken but tolerated rules. An event's attribute cannot have this name."""
+"""Member of `Message.attributes` that lists tolerated violations. Event attributes cannot have this name."""
 
 
 class Leniency(IntEnum):
-    """Strictness of a reader, as set by ``mode=``."""
+    """Strictness of a reader, set by ``mode=``."""
 
     STRICT = 0
     DOCUMENT = 1  # Tolerate violations in the document's own examples
@@ -262,7 +263,7 @@ class Rule:
 
 
 class Violation(RemoteProtocolError):
-    """A message breaks a rule of the document, which is in `rule`."""
+    """A message breaks a rule of the document. The rule is in `rule`."""
 
     def __init__(self, rule: Rule, seen: str, *, answer_id: Any = None, reply_id: Any = None) -> None:
         text = f"{seen} (rule {rule.name}; document, {rule.clause})"
@@ -344,4 +345,4 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", named),
     Rule("attributes.values", "CloudEvents 1.0.2, type system", valued),
 )
-"""Tables 1 to 5 of the document, with the rules that its copy has lost."""
+"""The rules in Tables 1 to 5 of the document, including rules that are missing from its copy."""

@@ -1,4 +1,4 @@
-"""One uProtocol connection without I/O or a handshake: ids, times, addresses, and pending requests."""
+"""One uProtocol connection without I/O or a handshake; manages ids, times, addresses, and pending requests."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Ki
 _OPEN: Final = Kind.OPEN
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
-"""The answer to a hello does not expire. Otherwise two polybus peers with clocks a second apart could not connect."""
+"""The answer to a hello does not expire. Otherwise two polybus peers whose clocks differ by a second could not connect."""
 
 
 class UProtocolSession(EntitySession):
-    """One end of a connection. Both ends behave alike.
+    """Session for one end of a connection. Both ends behave alike.
 
     The key of a request is the id of its event. `Message.id` of an incoming request is its `ReturnAddress`.
     """
@@ -130,7 +130,9 @@ class UProtocolSession(EntitySession):
         return True
 
     def _check_answer(self, message: EventMessage) -> bool:
-        """Return True to accept an answer. If the answer has expired, its request waits until its own deadline."""
+        """Return True to accept an answer. If the answer has expired, its request keeps waiting until the request's own
+        deadline.
+        """
         key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:
@@ -147,7 +149,7 @@ class UProtocolSession(EntitySession):
         return True
 
     def _made(self, id: str) -> int | None:
-        """Return the milliseconds in an id, or None if it contains no time and never expires."""
+        """Return the milliseconds in an id, or `None` if the id contains no time and never expires."""
         if id[:15] == self._seen:  # ids of one sender and millisecond share their beginning
             return self._seen_ms
         made = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)

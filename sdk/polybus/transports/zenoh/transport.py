@@ -536,7 +536,7 @@ class Zenoh:
 
     name = "zenoh"
     carries_query = True
-    """Whether the URL may have options that the protocol doesn't know. They configure the Zenoh session."""
+    """True because URL options that the protocol doesn't know configure the Zenoh session."""
 
     @staticmethod
     def load(serves: bool) -> None:

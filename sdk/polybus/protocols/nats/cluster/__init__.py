@@ -1,1 +1,1 @@
-"""The dialect of cluster nodes, with its own subjects and tracking of requests."""
+"""The cluster-node dialect, with its own subjects and request tracking."""

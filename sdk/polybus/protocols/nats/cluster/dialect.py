@@ -1,8 +1,8 @@
-"""The dialect of cluster nodes, in which all buses on the engine form one bus. `docs/reference/cluster.md` describes it.
+"""The cluster-node dialect, in which all buses on the engine form one bus. `docs/reference/cluster.md` describes it.
 
-The engine's subscriptions are the directory of handlers, users and nodes: a request to a subject without a subscriber gets a
-503. This module adds what the engine lacks: receipts, checks of the nodes that share a request or a channel, and another try
-for a request that a node refused before its handler saw it.
+The engine's subscriptions serve as the directory of handlers, users and nodes. A request to a subject without a subscriber
+receives a 503. This module adds features that the engine lacks: receipts, liveness checks of nodes that share a request or a
+channel, and retries of requests that a node rejected before its handler saw them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_n
 
 Headers: TypeAlias = HeaderBlock | None
 _SOURCES: Final = 1024
-"""Cached prefixes of publications' reply subjects. A node has two, a third-party client perhaps one per message."""
+"""Cached prefixes of publications' reply subjects. A node has two prefixes, whereas a third-party client may use one per
+message.
+"""
 _OVER: Final = 1024  # Ended requests that are remembered, because a cancel may follow
 _ELSEWHERE: Final = 2
 _AT_ONCE: Final = 256
@@ -60,14 +62,16 @@ class ClusterDialect(NatsDialect):
         self._answers = self._subjects.answers
         self.probes: tuple[bytes, ...] = (write_publication(self._subjects.nobody, None, b"", b""),)
         self._own: tuple[str, ...] = (self._subjects.mine,)
-        """Prefixes of this node's reply subjects, including those of the bus's other connection."""
+        """Prefixes of this node's reply subjects, including the prefixes of the bus's other connection."""
         self.echo: bool = True  # or the only member of a group would not get its own node's messages
         self._asked: dict[str, AskedRequest] = {}
         self._over: dict[str, AskedRequest] = {}
         self._fresh: dict[Any, str] = {}
-        """Unanswered requests of the last turns, with the nodes that sent them (empty for other clients)."""
+        """Unanswered requests of recent event-loop iterations, with the nodes that sent them (empty for other clients)."""
         self._turns: deque[list[Any]] = deque()
-        """Ids of the requests in each turn. The next turn may begin before the bus reports the end of the last one."""
+        """Ids of the requests in each event-loop iteration. The next iteration may begin before the bus reports the end of the
+        last one.
+        """
         self._turn = -math.inf  # Time of the last turn: everything that the transport delivers together has the same time
         self._held: dict[Any, str] = {}
         self._serial = 0
@@ -240,7 +244,7 @@ class ClusterDialect(NatsDialect):
         events.append(message)
 
     def _say_taken(self, turn: list[Any]) -> None:
-        """Send each node one receipt for all of its requests in a turn that are still unanswered."""
+        """Send each node one receipt for all of its requests in an event-loop iteration that are still unanswered."""
         tokens: dict[str, list[str]] = {}
         for id in turn:
             asker = self._fresh.pop(id, None)
@@ -299,7 +303,7 @@ class ClusterDialect(NatsDialect):
         events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def _answered_of_store(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Handle the engine's confirmation of a publication, and ignore answers from other subscribers."""
+        """Handle the engine's confirmation of a publication. Answers from other subscribers are ignored."""
         said = None if headers is not None else read_stored(payload)
         if said is not None:
             del self._asked[token]
@@ -308,7 +312,9 @@ class ClusterDialect(NatsDialect):
             self._connection.events.append(answer)
 
     def _refused(self, token: str, asked: AskedRequest, headers: HeaderBlock) -> bool:
-        """Send an unseen request to another node, or report that there is no receiver. Return False to pass the error on."""
+        """Send an unseen request to another node, or report that no receiver is left. Returns False if the error is to be
+        passed on.
+        """
         if headers.kind == _UNDELIVERED:
             if asked.frame is None or asked.to is not None or asked.again >= _ELSEWHERE:
                 return False
@@ -440,7 +446,9 @@ class ClusterDialect(NatsDialect):
         return token
 
     def _holder(self, to: Any) -> str:
-        """Return the node that handles a request, if known. For the engine it is this node, which needs no check."""
+        """Return the node that handles a request, if known. For a request to the engine this node is returned, which needs no
+        check.
+        """
         if isinstance(to, ToUser):
             return ""
         return self.node if isinstance(to, (ToEngine, ToStore)) else str(to.node)
@@ -574,7 +582,7 @@ class ClusterDialect(NatsDialect):
             self._look_at(now + PACE)
 
     def _send_again(self, token: str, asked: AskedRequest, now: float) -> None:
-        """Repeat a publication that the engine has not confirmed. A confirmation of either copy counts."""
+        """Resend a publication that the engine has not confirmed. A confirmation of either copy counts."""
         assert asked.publication is not None
         asked.at, asked.pause = now, min(2 * asked.pause, LONGEST_PAUSE)
         asked.to = asked.publication.attributes["to"] = evolve(asked.to, again=True)
@@ -595,5 +603,5 @@ class ClusterDialect(NatsDialect):
 _STORED: Final = ClusterDialect.give_stored
 _QUESTIONS: Final = (ClusterDialect._to_handlers, ClusterDialect._to_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
-"""First tokens of messages to a node that get no answer, even if they are malformed."""
+"""First tokens of messages to a node that are never answered, even if they are malformed."""
 _NO_SOURCE: Final = ToAll()

@@ -1,7 +1,7 @@
 """The other nodes of a cluster, their handlers, and the messages between nodes.
 
-A node greets the others when it connects and when it gets a new handler, and they answer. Announced handlers tell a subject
-that had a handler until recently from an unknown one.
+A node greets the other nodes when it connects or gets a new handler, and they answer. Announced handlers make it possible to
+distinguish a subject that had a handler until recently from an unknown subject.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _MOST: Final = 4 * 1024 * 1024  # Characters kept for all present nodes, and aga
 
 @define(eq=False)
 class KnownHandlers:
-    """The patterns that other nodes handle or handled until recently, in wire form.
+    """The patterns that other nodes handle, or handled until recently, in wire form.
 
-    A bus has a single one, across its connections to the engine. It remembers a pattern for `remember` seconds after the last
-    node with that pattern has left.
+    A bus has a single instance for all of its connections to the engine. A pattern is remembered for `remember` seconds after
+    the last node with that pattern has left.
     """
 
     remember: float = 0.0
     _announced: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
     _present: dict[str, set[str]] = field(factory=dict, init=False)
     _gone: dict[str, float] = field(factory=dict, init=False)
-    """Patterns without a node, and the time when the last one left, oldest first."""
+    """Patterns that no node handles any more, with the time when the last node left, oldest first."""
     _wide: dict[str, None] = field(factory=dict, init=False)
     _kept: int = field(default=0, init=False)
     _kept_gone: int = field(default=0, init=False)
@@ -67,7 +67,7 @@ class KnownHandlers:
                 self._wide[pattern] = None
 
     def left(self, node: str, now: float) -> None:
-        """Record that a node has left. Patterns that only this node handled are remembered for a while."""
+        """Record that a node has left. Patterns handled only by this node are remembered for a while."""
         for pattern in self._forget(node):
             self._recall(pattern)
             self._gone[pattern] = now
@@ -85,7 +85,10 @@ class KnownHandlers:
         return set[str]().union(*(self._present.get(pattern, ()) for pattern in self._matching(subject)))
 
     def last_seen(self, subject: str, now: float) -> float | None:
-        """Return when the last handler of a subject left: `now` if one is present, or None if the subject is unknown."""
+        """Return the time when the last handler of a subject left.
+
+        Returns `now` if a handler is present, or `None` if the subject is unknown.
+        """
         times = [now if pattern in self._present else self._gone[pattern] for pattern in self._matching(subject)]
         last = max(times, default=None)
         return None if last is None or last + self.remember <= now else last
@@ -143,7 +146,7 @@ PACE: Final = 1.0
 
 @define(eq=False)
 class Liveness:
-    """The nodes that have not answered a check yet."""
+    """Tracks nodes that have not answered a liveness check yet."""
 
     _patience: float  # Seconds after which a silent node counts as failed
     _asked: dict[str, tuple[str, float]] = field(factory=dict)
@@ -152,7 +155,9 @@ class Liveness:
     last_gone: float = float("-inf")
 
     def ask(self, node: str, token: str, now: float) -> str:
-        """Start a check and return its token. A pending check keeps its token, because the node may have failed since."""
+        """Start a check and return its token. A pending check keeps its token, because the node may have failed since that
+        check began.
+        """
         out = self._asked.get(node)
         if out is not None:
             return out[0]
@@ -174,7 +179,7 @@ class Liveness:
     def silent(self, now: float) -> list[str]:
         """Return the nodes that have been silent for too long.
 
-        If this process was paused, each check gets its full time again, because answers may be waiting to be read.
+        If this process was paused, the timeout of each check restarts, because answers may be waiting to be read.
         """
         away, self._looked = now - self._looked > 2 * PACE, now
         if away:
@@ -211,12 +216,12 @@ class ClusterNodes:
         self.say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
 
     def greet_later(self) -> None:
-        """Greet all nodes soon. A split network may have joined again without either half noticing."""
+        """Greet all nodes soon. A partitioned network may have healed without either half noticing."""
         self.hello_at = self._connection.heard + PACE
         self._connection.events.append(Due(self.hello_at))
 
     def greet(self, node: str) -> None:
-        """Greet a node that is present but unknown, because it was silent for too long or its hello was lost."""
+        """Greet a node that is present but unknown because it was silent for too long or its hello was lost."""
         known = node in self._nodes or node == self._subjects.node
         if not known and node not in self._greeted and len(self._greeted) < _NODES:
             self._greeted.add(node)
@@ -235,7 +240,7 @@ class ClusterNodes:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def announced(self, own: tuple[str, ...], reply: str | None, payload: bytes) -> None:
-        """Handle a hello or goodbye. `own` has this node's prefixes, and the sender expects a hello at `reply`."""
+        """Handle a hello or goodbye. `own` contains this node's prefixes, and the sender expects a hello at `reply`."""
         try:
             facts = _decode(payload)
         except (ValueError, RecursionError):
@@ -275,7 +280,9 @@ class ClusterNodes:
             self._connection.events.append(NodeLeft(node, orderly=orderly))
 
     def judged(self, error: ServerError) -> ServerError:
-        """Mark an error as fatal if it keeps this node from receiving or answering: such a node would lose requests."""
+        """Mark an error as fatal if it prevents this node from receiving or answering, because such a node would lose
+        requests.
+        """
         cluster = self._subjects.cluster
         needed = f"{self._subjects.mine}>" if error.subscribing else self._subjects.nobody
         if error.refused not in (needed, f"{cluster}.a"):
@@ -286,7 +293,7 @@ class ClusterNodes:
     # -- liveness ---------------------------------------------------------------------------------------------------------
 
     def look(self, concerned: Iterable[str], now: float, everyone: bool) -> list[str]:
-        """Check the given nodes, or all of them, and return those that have been silent for too long."""
+        """Check the given nodes, or all nodes, and return those that have been silent for too long."""
         self._greeted.clear()
         nodes = dict.fromkeys((*concerned, *self.doubted, *(self._nodes if everyone else ())))
         self.doubted.clear()
@@ -313,7 +320,7 @@ class ClusterNodes:
     # -- handlers ---------------------------------------------------------------------------------------------------------
 
     def nobody_handles(self, token: str, subject: str) -> Message:
-        """Return the error for a request without a handler. It invites a retry if there was a handler until recently."""
+        """Return the error for a request without a handler. The error is retryable if there was a handler until recently."""
         now = self._connection.heard
         last = self._known.last_seen(subject, now)
         code, text = Code.UNIMPLEMENTED, "no node of the cluster handles this"
@@ -337,7 +344,7 @@ WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
 
 _AGAIN: Final = 2.0
 LONGEST_PAUSE: Final = 16.0
-"""First and longest wait, in seconds, before an unconfirmed publication is sent again."""
+"""Initial and maximum wait, in seconds, before an unconfirmed publication is sent again."""
 
 
 @define(eq=False)

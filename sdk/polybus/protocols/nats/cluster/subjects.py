@@ -1,4 +1,4 @@
-"""Subjects of a cluster on the wire, and the bus's names in them. `docs/reference/cluster.md` has the table of both."""
+"""Converts between a cluster's wire subjects and the bus's names. `docs/reference/cluster.md` lists both."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ REPLAY: Final = "replay-"  # Prefix of a node's read-only consumers
 HANDLERS: Final = "h"  # Queue group of handlers, and of the nodes that a user is connected to
 NODE_LETTERS: Final = string.ascii_lowercase + string.digits
 NODE_LENGTH: Final = 12
-"""Characters and length of a node's name."""
+"""Character set and length of node names."""
 _NODE_NAME: Final = frozenset(NODE_LETTERS)
 _LONGEST_NODE: Final = 64
 _BESIDE: Final = 256
-"""Bytes of a line for the reply subject and the lengths. Servers disconnect a client that sends a longer line."""
+"""Bytes of a line reserved for the reply subject and the lengths. Servers disconnect a client that sends a longer line."""
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
 _NUMBER: Final = "%i"
@@ -60,7 +60,7 @@ _SPECIAL: Final = frozenset(" %")
 
 
 def escape_pattern(pattern: str | int) -> str:
-    """Encode a pattern. A URI pattern becomes one that covers all URIs, and the bus filters."""
+    """Encode a pattern. A URI pattern becomes a pattern that covers all URIs, and the bus filters the messages."""
     made = wire_pattern(pattern)
     if isinstance(made, str) and "/" in made and is_pattern(made):
         return f"{_URI}.>"
@@ -68,7 +68,7 @@ def escape_pattern(pattern: str | int) -> str:
 
 
 def publication_pattern(cluster: str) -> Callable[[str | int], str]:
-    """Return a function that encodes a cluster's publication patterns, for nodes and streams."""
+    """Return a function that encodes a cluster's publication patterns for nodes and streams."""
     return lambda pattern: f"{cluster}.p.{escape_pattern(pattern)}"
 
 
@@ -98,7 +98,7 @@ def unescape_subject(text: str) -> str | int:
 
 @define(eq=False)
 class ClusterSubjects:
-    """The subjects of one cluster, as seen by one node."""
+    """One cluster's subjects as seen by one node."""
 
     cluster: str
     node: str
@@ -113,9 +113,9 @@ class ClusterSubjects:
     published: Memo[str | int, str] = field(init=False)
     read: Memo[str, str | int] = field(init=False)
     named: Memo[str, str | int] = field(init=False)
-    """The bus's subjects by the wire subjects of requests and publications."""
+    """Maps the wire subjects of requests and publications to the bus's subjects."""
     askers: Memo[str, str] = field(init=False)
-    """Nodes by reply subject without its last token (empty for other clients)."""
+    """Maps reply subjects without their last token to nodes (empty for other clients)."""
     _skipped: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -149,11 +149,13 @@ class ClusterSubjects:
         return text
 
     def asker(self, reply: str) -> str:
-        """Return the node that an answer goes to (empty for other clients), or raise `RemoteProtocolError`."""
+        """Return the node that receives an answer (empty for other clients). Raises `RemoteProtocolError` if the reply subject
+        is invalid.
+        """
         return self.askers[reply.rpartition(".")[0]]
 
     def _asker(self, beginning: str) -> str:
-        """Check the prefix: a client that may only send requests could otherwise publish in this node's name."""
+        """Check the prefix. Otherwise a client that may only send requests could publish in this node's name."""
         if beginning == self.cluster or beginning.startswith(f"{self.cluster}."):
             if (node := self.source(beginning)) and beginning == self.of_node(node, "a"):
                 return node
@@ -162,7 +164,7 @@ class ClusterSubjects:
         raise refuse(f"the reply subject {beginning[:60]!r} is not an asker's", "malformed")
 
     def source(self, beginning: str) -> str:
-        """Return the node that a publication is from, by reply subject without its last token (empty if unknown)."""
+        """Return the node that sent a publication, given the reply subject without its last token (empty if unknown)."""
         node = beginning.removeprefix(f"{self.cluster}.n.").partition(".")[0]
         return node if beginning.startswith(f"{self.cluster}.n.") and is_node(node) else ""
 
@@ -174,7 +176,7 @@ class ClusterSubjects:
 
 
 def node_word(subject: str) -> str | None:
-    """Return the token after a node's name, or ``j`` for its readers. Readers of captures do not know the cluster's name."""
+    """Return the token after a node's name, or ``j`` for the node's readers. Capture readers do not know the cluster's name."""
     tokens = subject.split(".", 4)
     if len(tokens) < 4 or len(tokens[2]) != NODE_LENGTH or not _NODE_NAME.issuperset(tokens[2]):
         return None
@@ -184,7 +186,7 @@ def node_word(subject: str) -> str | None:
 
 
 def is_node(name: Any) -> TypeGuard[str]:
-    """Check for a node's name, which is one short token that is valid in any subject."""
+    """Return True for a node name, which is a single short token that is valid in any subject."""
     return isinstance(name, str) and len(name) <= _LONGEST_NODE and name.isascii() and name.isalnum()
 
 
