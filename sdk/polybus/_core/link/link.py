@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import define, field
@@ -134,7 +134,7 @@ class Link(LinkFlow):
             self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
         else:
             self.session = self._session_on_fabric(role, hear)
-        self.usual = None  # the last session may not have been recorded
+        self.usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = None  # may belong to the last session
         self.due = math.inf  # forget the time that the last session asked for
         self.transport: Transport | None = transport
         if not self.opened and self.share is not None:
