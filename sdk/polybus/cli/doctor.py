@@ -405,7 +405,6 @@ _BY_ANSWER = (
     ("answered 404", "the server responds, but has no bus at this path: correct the path in the URL"),
     ("answered 421", "the server does not accept this host name: add it with serve(hosts=...) or attach(hosts=...)"),
     ("no common sub-protocol", "the server responds, but uses a different protocol than the URL"),
-    ("does it want tls", "try the URL with TLS (wss)"),
     ("answered 400", _NO_UPGRADE),
     ("answered 426", _NO_UPGRADE),
     ("answered 502", _BEHIND_PROXY),

@@ -100,7 +100,7 @@ async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(tmp_pat
             while "Authorization Violation" not in retrying.reason:  # the server is there, and the new key is not yet
                 retrying = await next_event(events, LinkRetrying)
             path.write_text("half writ")
-            while "is a seed" not in retrying.reason:
+            while "must be a seed" not in retrying.reason:
                 retrying = await next_event(events, LinkRetrying)
             path.write_text(after.seed)
             await next_event(events, LinkUp)
@@ -127,7 +127,7 @@ async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_pat
 
 async def test_a_key_for_a_server_without_keys_says_so() -> None:
     with nats_server("wheel") as server:
-        with pytest.raises(Forbidden, match="sent none"):
+        with pytest.raises(Forbidden, match="sent no nonce"):
             await works(server.url, protocol=Nats(nkey=Key.of("U", 7).seed))
 
 
