@@ -146,12 +146,10 @@ def plain_form(value: Any) -> Any:
         own: type = type(value)
         return _dumper(own)(value, mode="json")
     if inspect.isawaitable(value):
-        raise TypeError(f"{type(value).__name__} has no JSON form: a missing await?")
+        raise TypeError(f"{type(value).__name__} is awaitable: is an await missing?")
     if isinstance(value, BaseException):
-        raise TypeError(f"{type(value).__name__} has no JSON form: raise it, errors are not returned")
-    raise TypeError(
-        f"{type(value).__name__} has no JSON form (plain values, attrs classes, dataclasses, msgspec.Structs, models have one)"
-    )
+        raise TypeError(f"{type(value).__name__} is an exception: raise it instead of returning it")
+    raise TypeError(f"{type(value).__name__} is not a plain value, attrs class, dataclass, msgspec.Struct or pydantic model")
 
 
 def is_of_pydantic(kind: Any) -> bool:

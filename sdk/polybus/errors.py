@@ -353,10 +353,10 @@ class DeadlineExceeded(BusError, TimeoutError):
         super().__init__(subject, elapsed, where, text, reason, detail)
 
     def __str__(self) -> str:
-        who = "the peer gave up" if self.where == "remote" else "no answer"
+        who = "the peer gave up on" if self.where == "remote" else "no answer to"
         said = self.text or "increase timeout=, or check the handler"
         after = f"{self.elapsed:.3f}" if self.elapsed >= 0.001 else f"{self.elapsed:.1g}"
-        return f"{who} on {self.subject!r} after {after} s: {in_one_line(said)}{self._asked}"
+        return f"{who} {self.subject!r} after {after} s: {in_one_line(said)}{self._asked}"
 
 
 class Disconnected(BusError, ConnectionError):
@@ -376,7 +376,7 @@ class Disconnected(BusError, ConnectionError):
         super().__init__(reason, peer, sent)
 
     def __str__(self) -> str:
-        state = "it may have run" if self.sent else "it was never sent, or not read"
+        state = "the request may have run" if self.sent else "the request was never sent, or the peer did not read it"
         reason = in_one_line(self.reason)
         if self.peer or not reason:
             reason = f"the link to {self.peer or 'the peer'} is down" + f" ({reason})" * bool(reason)

@@ -266,10 +266,10 @@ def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says
         ((Bus, "ubre+tcp://127.0.0.1:0"), {}, TypeError, r"a Bus, not type"),
         ((Bus(), 8000), {}, TypeError, r"^run\(bus, 8000\): URLs, for example"),
         ((Bus(),), {"drain": "20"}, TypeError, r"^drain='20': a number of seconds"),
-        ((Bus(),), {"delay": -1}, ValueError, r"^delay=-1: "),
+        ((Bus(),), {"delay": -1}, SystemExit, r"^delay=-1: "),
     ],
 )
-def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[Exception], says: str) -> None:
+def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[BaseException], says: str) -> None:
     with pytest.raises(error, match=says):
         polybus.run(*arguments, **options)
 
@@ -417,11 +417,17 @@ PORTS = r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\
     ("call", "says"),
     [
         (lambda: bus_class("ubre+ws://h:1/b"), r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/b'\).*bus\.serve\("),
-        (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client is polybus\.connect"),
-        (lambda: bus_class(auth=print), r"Bus\(\) has no auth=: authenticate= says who a peer is, authorize= what it may do$"),
+        (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client calls polybus\.connect"),
+        (
+            lambda: bus_class(auth=print),
+            r"Bus\(\) has no auth=: authenticate= identifies a peer, and authorize= decides what it may do$",
+        ),
         (lambda: connector("ubre+ws://h:1/bus", timeout=3), r"connect\(\) has no timeout=: wait= .*Limits\(connect_timeout="),
         (lambda: connector(url="ubre+ws://h:1/bus"), r"the URL is the first argument"),
-        (lambda: bus_class().connect("ubre+ws://h", token="x"), r"bus\.connect\(\) has no token=: headers=\{'authorization'"),
+        (
+            lambda: bus_class().connect("ubre+ws://h", token="x"),
+            r"bus\.connect\(\) has no token=: pass headers=\{'authorization'",
+        ),
         (lambda: bus_class().serve("ubre+ws://h", port=1), r"bus\.serve\(\) has no port=: the address is one URL"),
         (lambda: bus_class().serve("ubre+ws://h:1/", authenticate=print), r"Bus\(authenticate=...\)"),
         (lambda: bus_class().serve("ubre+ws://h", orgins=["x"]), r"bus\.serve\(\) has no orgins=: did you mean origins=\?$"),

@@ -63,14 +63,14 @@ def test_what_a_peer_gives_as_its_reason_is_one_line_without_control_characters_
 
 def test_where_there_was_no_link_the_reason_stands_alone_and_no_link_is_said_to_be_down() -> None:
     assert str(Disconnected("the user 'zoe' is not connected here")) == (
-        "the user 'zoe' is not connected here; it was never sent, or not read"
+        "the user 'zoe' is not connected here; the request was never sent, or the peer did not read it"
     )
-    assert str(Disconnected()) == "the link to the peer is down; it was never sent, or not read"
+    assert str(Disconnected()) == "the link to the peer is down; the request was never sent, or the peer did not read it"
 
 
 @pytest.mark.parametrize(("elapsed", "shown"), [(1.0064, "1.006 s"), (0.001, "0.001 s"), (0.00012, "0.0001 s"), (0.0, "0 s")])
 def test_a_deadline_of_less_than_a_millisecond_is_no_zero(elapsed: float, shown: str) -> None:
-    assert f"no answer on 'a' after {shown}: " in str(DeadlineExceeded("a", elapsed))
+    assert f"no answer to 'a' after {shown}: " in str(DeadlineExceeded("a", elapsed))
 
 
 class NoSuchUser(NotFound):

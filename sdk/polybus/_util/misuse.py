@@ -49,34 +49,34 @@ def _meant(keyword: str, known: Sequence[str]) -> str:
 
 
 BUS: Final[Mapping[str, str]] = {
-    "auth": "authenticate= says who a peer is, authorize= what it may do",
-    "url": "a client is polybus.connect(url), a server bus.serve(url)",
-    "name": "a bus has no name; Cluster(name=...) is that of a cluster",
-    "timeout": "each request has a timeout= of its own",
-    "middleware": "bus.use(middleware)",
+    "auth": "authenticate= identifies a peer, and authorize= decides what it may do",
+    "url": "a client calls polybus.connect(url), a server bus.serve(url)",
+    "name": "a bus does not need a name; to name a cluster, pass cluster=Cluster(name=...)",
+    "timeout": "pass timeout= to each request",
+    "middleware": "call bus.use(middleware)",
 }
 HANDLE: Final[Mapping[str, str]] = {
-    "durable": "bus.on(subject, durable=...) keeps publications; a request has somebody who waits for its answer",
-    "group": "handlers of a subject share its requests already; group= is of bus.on",
-    "concurrency": "requests run at once, running= says how many; concurrency= is of bus.on",
-    "timeout": "each request has a timeout= of its own, which its asker gives",
-    "queue": "requests wait by Limits(waiting=...); queue= is of bus.on",
-    "when_full": "requests wait by Limits(waiting=...); when_full= is of bus.on",
+    "durable": "only publications can be stored: use bus.on(subject, durable=...)",
+    "group": "each request already goes to only one handler; group= is an option of bus.on",
+    "concurrency": "running= limits how many requests run at once; concurrency= is an option of bus.on",
+    "timeout": "the caller sets the timeout= of each request",
+    "queue": "Limits(waiting=...) limits how many requests wait; queue= is an option of bus.on",
+    "when_full": "Limits(waiting=...) limits how many requests wait; when_full= is an option of bus.on",
 }
 CONNECT: Final[Mapping[str, str]] = {
-    "timeout": "wait= is how long the first connect is retried, limits=Limits(connect_timeout=...) how long one attempt takes; "
-    "each request has a timeout= of its own",
+    "timeout": "wait= sets how long to retry the first attempt, limits=Limits(connect_timeout=...) how long an attempt "
+    "may take, and timeout= of request() how long to wait for an answer",
     "url": "the URL is the first argument, connect('ubre+ws://127.0.0.1:8000/bus')",
-    "ssl": "tls= takes the ssl.SSLContext",
-    "token": "headers={'authorization': f'Bearer {token}'}, or a function that gives them before every attempt",
-    "reconnect": "links come back by themselves; backoff=Backoff(attempts=...) says how",
-    "retry": "wait= is how long the first connect is retried, backoff=Backoff(...) how a link comes back",
+    "ssl": "pass the ssl.SSLContext as tls=",
+    "token": "pass headers={'authorization': f'Bearer {token}'}, or a function that returns them for each attempt",
+    "reconnect": "links reconnect on their own; to change how, pass backoff=Backoff(attempts=...)",
+    "retry": "wait= sets how long to retry the first attempt, backoff=Backoff(...) how a link reconnects",
 }
 SERVE: Final[Mapping[str, str]] = {
     "host": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
     "port": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
-    "ssl": "tls= takes the ssl.SSLContext",
-    "authenticate": "it belongs to the bus, Bus(authenticate=...)",
+    "ssl": "pass the ssl.SSLContext as tls=",
+    "authenticate": "pass it to the bus: Bus(authenticate=...)",
     "path": "the path is part of the URL, serve('ubre+ws://127.0.0.1:8000/bus')",
 }
 

@@ -121,7 +121,8 @@ class Paper:
 
     def curtain(self, telling: Telling, seconds: float) -> None:
         for name, seen in telling.seen.items():
-            self._print(_row(Text.assemble(_MARKS[seen.outcome], " ", (name, "bold")), Text(seen.detail), width=9))
+            detail = "not played" if seen.outcome == "waiting" else seen.detail
+            self._print(_row(Text.assemble(_MARKS[seen.outcome], " ", (name, "bold")), Text(detail), width=9))
         if telling.traffic:
             self._print("", ", ".join(f"{number:,} {name}" for name, number in telling.traffic.items()))
         passed = sum(seen.outcome == "ok" for seen in telling.seen.values())

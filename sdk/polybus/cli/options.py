@@ -163,7 +163,7 @@ def check_for_cluster(header: list[str] | None) -> None:
 def warn_of_slips(url: str) -> None:
     """Warn about query parameters that look like mistyped options, since they are sent to the server silently."""
     if slips := mistyped_options(url):
-        say(f"{slips}? It is not an option, and goes to the server unchanged")
+        say(f"unknown options in the URL go to the server unchanged: {slips}?")
 
 
 def dialling(header: list[str] | None, tls: ssl.SSLContext | None, wait: float) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def for_shell(text: str) -> str:
         text.replace("connect(..., wait=30) keeps trying", "--wait S keeps trying")
         .replace("Cluster(..., wait=30) waits longer for it", "--wait S keeps trying")
         .replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
+        .replace("timeout=,", "--timeout,")
         .replace("timeout=", "--timeout ")
         .replace("pass authenticate=..., or ", "")
         .replace("pass authenticate_servers=..., or ", "")
@@ -172,6 +173,8 @@ def _next_step(error: BusError) -> str:
         return f"; {NATS_CREDENTIALS}"
     if isinstance(error, Unauthorized) and str(error).endswith("?"):  # credentials were sent
         return ""
+    if isinstance(error, Unauthorized) and str(error).endswith("headers="):
+        return ", for example 'authorization: Bearer TOKEN'"
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):

@@ -153,10 +153,12 @@ class Cast:
 
     async def ended(self, name: str) -> None:
         """Wait until a process exits. Raises CheckFailed if its status is not 0."""
-        with anyio.fail_after(TIMEOUT):
-            status = await self._actors[name].process.wait()
-        if status != 0:
-            raise CheckFailed(f"{name} exited with status {status}")
+        process = self._actors[name].process
+        with anyio.move_on_after(TIMEOUT):
+            if status := await process.wait():
+                raise CheckFailed(f"{name} exited with status {status}")
+            return
+        raise CheckFailed(f"{name} did not exit within {TIMEOUT:.0f} seconds")
 
     # -- output ----------------------------------------------------------------------------------------------------------
 

@@ -336,7 +336,7 @@ def resolve_target(
         adapter, transport, address = resolve_url(target, protocol)
         if "?" in target and (slips := mistyped_options(target, protocol)):
             logger.warning(
-                "%s?, in %s; it is not an option, and goes to the server unchanged",
+                "unknown options in the URL go to the server unchanged: %s? The URL is %s",
                 slips,
                 without_secrets(target),
                 extra={"address": without_secrets(target)},

@@ -80,7 +80,7 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, cli: Cli) -> N
             portal.start_task_soon(turn_away)
             sides = ("ubre+tcp://127.0.0.1:0", listener.url)
             told = cli.err(1, "bridge", *sides, "--serve", "left", "--routes", str(tmp_path / "routes.toml"))
-    assert "identify yourself" in told
+    assert "pass a token or a cookie" in told
 
 
 @pytest.mark.parametrize(

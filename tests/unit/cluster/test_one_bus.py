@@ -187,7 +187,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
         with pytest.raises(Disconnected) as caught:
             await ann.request("payment.confirm", {"sum": 12})
         assert not caught.value.sent
-        assert str(caught.value).startswith("the user 'ann' is connected to no node of the cluster; it was never sent")
+        assert str(caught.value).startswith("the user 'ann' is connected to no node of the cluster; the request was never sent")
         async with connect("ubre+memory://one-bus-users", bus=page):
             await eventually(ann.online)
             assert await ann.request("payment.confirm", {"sum": 12}, returns=bool) is True

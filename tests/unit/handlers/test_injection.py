@@ -141,3 +141,10 @@ def test_a_name_of_the_pattern_that_the_function_does_not_take_is_refused() -> N
 
     with pytest.raises(TypeError, match=r"has no parameter for \{day\} of the pattern 'news.\{day\}': add it, or use \*"):
         Bus().on("news.{day}")(see)
+
+
+def test_a_misspelled_name_of_the_pattern_is_not_taken_for_a_second_body() -> None:
+    async def see(dya: str, body: int) -> None: ...
+
+    with pytest.raises(TypeError, match=r"has no parameter for \{day\}"):
+        Bus().on("news.{day}")(see)

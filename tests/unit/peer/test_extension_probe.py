@@ -149,7 +149,7 @@ async def test_who_opens_something_while_the_link_is_down_is_told_that_it_does_n
         peer = client.peers[0]
         assert await peer.extended()
         party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
-        says = rf"is down \(a {verb} does not wait for it to come back\); it was never sent"
+        says = rf"is down \(a {verb} does not wait for it to come back\); the request was never sent"
         await refused(getattr(client, verb)("one"), Disconnected, says)
 
 

@@ -23,7 +23,7 @@ def test_a_member_that_is_close_to_an_option_is_warned_of(url: str, told: str, c
     connect(url)
     (record,) = [record for record in caplog.records if record.name == "polybus"]
     assert record.levelno == logging.WARNING
-    assert told in record.getMessage() and "goes to the server" in record.getMessage()
+    assert told in record.getMessage() and "go to the server" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -233,22 +233,24 @@ def plan(
     takes = Any if typed is None else typed.takes
     positions = captures(subject)
     needs: list[tuple[str, Provider]] = []
-    names: set[str] = set()
+    others: list[inspect.Parameter] = []
+    names = {parameter.name for parameter in signature.parameters}
     for parameter in signature.parameters:
         hint = signature.hints.get(parameter.name, Any)
         if (wanted := asked_for(parameter, hint, signature.name)) is not None:
             needs.append((parameter.name, provider_of(wanted, signature.name, positions, names)))
-            continue
+        else:
+            others.append(parameter)
+    if (missing := next((name for name in positions if name not in names), None)) is not None:
+        raise TypeError(
+            f"{signature.name} has no parameter for {{{missing}}} of the pattern {handler.subject!r}: add it, or use *"
+        )
+    for parameter in others:
         check_default(parameter, signature.name)
         hint = signature.hints.get(parameter.name)
         handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name, takes)))
     if needs:
         handler.injection = Injection(signature.name, needs)
-    names |= {parameter.name for parameter in signature.parameters}
-    if (missing := next((name for name in positions if name not in names), None)) is not None:
-        raise TypeError(
-            f"{signature.name} has no parameter for {{{missing}}} of the pattern {handler.subject!r}: add it, or use *"
-        )
     if typed is not None:
         if handler.body_name is not None:
             hint = signature.hints.get(handler.body_name, Any)

@@ -255,8 +255,8 @@ def _unresolved(target: Any, name: str, error: NameError, parameter: str | None 
         parameter = next((of for of, text in texts.items() if re.search(rf"\b{re.escape(missing)}\b", text)), None)
     where = f" of parameter {parameter!r}" if parameter not in (None, "return") else ""
     return TypeError(
-        f"{name}: the annotation{where} does not resolve, {missing!r} is not known when it is registered: {IMPORT_IT}, "
-        "before what uses it"
+        f"{name}: the annotation{where} does not resolve, because {missing!r} is unknown when the handler is registered: "
+        f"{IMPORT_IT}, above the handler"
     )
 
 

@@ -237,13 +237,13 @@ class SubscriptionAnnouncer:
         link.answer(_announcement(interest, link), peer)
         await link.written()
         if pattern in await link.confirmed():
-            raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
+            raise Forbidden(f"{peer!r} does not allow this bus to subscribe to {pattern!r}")
         if not link.upstream and not alone:
             return
         if peer.speaks_extensions is not False and not peer.silent and pattern in await peer.negotiation.confirm([pattern]):
             if peer.negotiation.answers_only:
                 raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
-            raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
+            raise Forbidden(f"{peer!r} does not allow this bus to subscribe to {pattern!r}")
 
     @staticmethod
     def _understands(peer: PeerParty, pattern: str | int) -> bool:

@@ -141,7 +141,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         except Exception as error:  # may come from a validator of the application
             why = misfit(error)[0]
             self._error = BadReply(
-                f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; "
+                f"the answer to {self.subject!r} is not of the type {type_name(returns)}: {why}; "
                 "does returns= match the handler's return type?"
             )
             self._state = _FAILED

@@ -72,7 +72,7 @@ async def test_a_request_whose_answer_has_expired_waits_on_to_its_own_end_and_th
             with pytest.raises(DeadlineExceeded) as caught:
                 await client.request("work", timeout=0.2)
             assert caught.value.where == "local"
-            said = "no answer on 'work' after .*: an answer came and was not taken, expired: made 20.* s ago with a ttl of"
+            said = "no answer to 'work' after .*: an answer came and was not taken, expired: made 20.* s ago with a ttl of"
             assert re.fullmatch(f"{said} .*; where clocks differ.*", str(caught.value))
             letter = await next_event(events, DeadLettered)
             assert (letter.code, letter.subject, letter.reason.split(":")[0]) == (Code.DEADLINE_EXCEEDED, "work", "expired")
