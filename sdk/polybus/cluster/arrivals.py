@@ -1,12 +1,13 @@
 """Takes over the clients of a draining node without losing or repeating a publication.
 
-This node holds back publications for such a client. Once the engine knows the client's subscriptions here, this node claims
-the client from the draining node, and asks every node to send both nodes a *mark* among its publications. The draining node
-hands over what each node published before its mark, and this node sends the rest. Since the engine preserves the order of each
-connection's publications, none is missing and none arrives twice.
+At first, this node stores the publications for such a client. Once the engine knows the client's subscriptions on this node,
+the node claims the client from the draining node and asks every node to send both of them a *mark* among its publications. The
+draining node hands over what each node published before its mark, and this node sends the rest. Because the engine preserves
+the order of publications on each connection, none is lost or delivered twice.
 
-Publications can be lost in two cases. A program that is not a node sends no mark, so its publications are lost from the end of
-the handover until this node knows about it. A node that joins during a handover may lose what it publishes at that moment.
+Publications can be lost in two cases. A program that is not a node sends no mark, so its publications are lost between the end
+of the handover and the moment at which this node learns of that end. A node that joins during a handover may lose what it
+publishes at that moment.
 
 One claim and one mark cover all clients that have arrived from the same node since the last claim.
 """
@@ -38,29 +39,29 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 HANDING: Final = 20.0
-"""Seconds that a handover may take."""
+"""Maximum duration of a handover, in seconds."""
 AT_ONCE: Final = 256
-"""Maximum number of clients per claim, and of publications handed over without yielding."""
+"""Maximum number of clients per claim, and of publications handed over before yielding to other tasks."""
 PATIENCE: Final = 2.0
-"""Seconds for a client to send its subscriptions and for a node to answer. A mark then counts as sent."""
+"""Seconds to wait for a client's subscriptions, and for a node's mark. A mark that does not arrive in time counts as sent."""
 _HELLO: Final = 1.0
-"""Seconds that a new client gets to send a hello."""
+"""Seconds to wait for the hello of a new client."""
 _POLICY: Final = "drop_oldest"
 _EVERYTHING: Final = (">", "/>")
 """Patterns that match all subjects."""
 _LONGEST: Final = 64
-"""Maximum length of either part of a token."""
+"""Maximum length of each of the two parts of a token."""
 
 
 _Entry: TypeAlias = tuple[str, Message, int, int]
-"""Publishing node, publication, size in bytes, and number."""
+"""Publishing node, publication, size in bytes, and sequence number."""
 
 
 @define(eq=False)
 class ParkedPublications:
-    """Publications that wait for a client. Implements `plugins.extensions.PublicationQueue`.
+    """A queue of publications for a client that cannot receive them yet. Implements `plugins.extensions.PublicationQueue`.
 
-    The queue is bounded in messages and bytes like an outbox, and its memory counts towards the client's address. If it is
+    The queue is bounded in messages and bytes like an outbox, and its memory is charged to the client's address. When it is
     full, it drops the oldest publication.
     """
 
@@ -88,7 +89,7 @@ class ParkedPublications:
 
     @property
     def oldest(self) -> tuple[int, Message]:
-        """The number and the oldest publication, which is the same object in all queues that accepted it."""
+        """Number and content of the oldest publication. All queues that accepted a publication share the same object."""
         _, message, _, number = self._waiting[0]
         return number, message
 
@@ -96,7 +97,7 @@ class ParkedPublications:
         return True  # because it drops the oldest publication
 
     def offer(self, message: Message) -> None:
-        """Accept a publication of this node. `keep` accepts those of other nodes."""
+        """Accept a publication from this node. For publications from other nodes, call `keep`."""
         if self._parts.is_of_this_bus(message):
             self.keep(self._node.own, message)
 
@@ -105,7 +106,7 @@ class ParkedPublications:
             self.add(source, message)
 
     offer_shared = offer
-    """Same as `offer`: this queue never changes a message, and could not tell that copies are the same publication."""
+    """Same as `offer`. Copying would hide that queues share a publication, and is not needed because they never change it."""
 
     def add(self, source: str, message: Message) -> None:
         if message.raw is None and message.has_body:
@@ -122,7 +123,7 @@ class ParkedPublications:
         self._waiting.append((source, message, size, next(self._node.numbers)))
 
     def _hold(self, size: int) -> bool:
-        """Reserve memory for another publication, or return False. A single publication may exceed `Limits.outbox_bytes`."""
+        """Reserve memory for a publication. Returns False if there is none. A single one may exceed `Limits.outbox_bytes`."""
         most = self._parts.services.limits.outbox_bytes
         if self._waiting and (len(self._waiting) >= self.queue or self._bytes + size > most):
             return False
@@ -172,7 +173,7 @@ class ParkedPublications:
 class Returning:
     peer: PeerParty
     name: str
-    """Name that the other node uses when it hands over the client's publications."""
+    """Name by which the other node refers to this client when it hands over publications."""
     secret: str
     held: ParkedPublications
     since: float
@@ -182,40 +183,40 @@ class Returning:
 
 @define(eq=False)
 class Splice:
-    """Clients that are claimed together from another node."""
+    """Clients that this node claims together from another node."""
 
     mark: str
     node: str
     """The node that the clients came from."""
     clients: list[Returning]
     marking: bool = False
-    """True while marks are requested, including those of joining nodes."""
+    """True while this node requests marks, including from nodes that join in the meantime."""
     marked: set[str] = field(factory=set)
-    """Nodes whose mark was sent or counts as sent."""
+    """Nodes that have sent their mark or count as having sent it."""
     replies: list[Awaitable[Any]] = field(factory=list)
 
 
 @define(eq=False)
 class Arrivals:
-    """Clients that have reconnected to this node and do not have all publications that were kept for them yet."""
+    """Tracks clients that have reconnected to this node and are still missing publications that other nodes stored for them."""
 
     _parts: BusParts
     _node: Backbone
     _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
-    """Clients that have not sent their hello, of a protocol without subscriptions, where clients receive everything."""
+    """Clients that have not sent a hello. Their protocol has no subscriptions, so that they receive every publication."""
     _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
-    """Clients that wait to be claimed, by the bus that they came from."""
+    """Clients that have not been claimed yet, by the bus that they came from."""
     _splices: dict[str, Splice] = field(factory=dict, init=False)
-    """By mark, which is also the other node's name for all clients of a splice together."""
+    """Splices by mark. The other node uses the mark as the name of all clients of a splice together."""
 
     @property
     def busy(self) -> bool:
         return len(self._clients) > 0
 
     def came(self, peer: PeerParty) -> None:
-        """Hold back everything from a new client without subscriptions, since another node may hand over the same."""
+        """Delay all publications to a new client without subscriptions, because another node may hand over the same ones."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
         held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._node)
@@ -228,7 +229,7 @@ class Arrivals:
         self.speaks(peer)
 
     def speaks(self, peer: PeerParty) -> None:
-        """Send a client without a token what was held back for it."""
+        """Send the delayed publications to a client that has no token."""
         held = self._taken(peer)
         if held is not None:
             self._parts.send_all(peer)
@@ -243,7 +244,7 @@ class Arrivals:
         return held
 
     def returns(self, peer: PeerParty, token: str) -> None:
-        """Hold back publications for a client that has sent another node's token."""
+        """Delay publications to a client that has sent another node's token."""
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
@@ -303,7 +304,7 @@ class Arrivals:
                 self._let_go(returning)
 
     async def _wait(self, coming: dict[Returning, None]) -> None:
-        """Wait until a client has sent its subscriptions, and give up on the oldest client after `PATIENCE`."""
+        """Wait until a client has sent its subscriptions. After `PATIENCE`, give up on the client that has waited longest."""
         oldest = next(iter(coming))
         with anyio.move_on_at(oldest.since + PATIENCE) as scope:
             await self._parts.services.running.notifier.until(lambda: not coming or any(one.ready for one in coming))
@@ -312,7 +313,7 @@ class Arrivals:
             self._let_go(oldest)
 
     async def _join(self, bus: str, clients: list[Returning]) -> None:
-        """Let the other node hand over what precedes the marks, then send what this node has held back."""
+        """Let the other node hand over the publications from before the marks, then send those that this node has delayed."""
         splice = Splice(sources.get().urandom(8).hex(), self._node.node_of(bus) or "", clients)
         self._splices[splice.mark] = splice
         joined = False
@@ -332,7 +333,7 @@ class Arrivals:
                 self._let_go(returning)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim the clients, and release those that the other node does not know. Returns False if none remain."""
+        """Claim the clients, and release clients that the other node does not know. Returns False if none remain."""
         # Recordings redact the "token" field.
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
@@ -361,16 +362,16 @@ class Arrivals:
         self._parts.tell_inside(ToNode(to), "marked", JSON.encode({"mark": mark, "node": self._node.own}))
 
     def _ask_for_mark(self, splice: Splice, node: str) -> None:
-        """Ask a node for its mark: the position of its answer among its publications.
+        """Request a mark from a node. The mark is the position of the node's answer among its publications.
 
-        If the node is gone or does not answer in time, this counts as its mark.
+        If the node is gone or does not answer in time, the mark counts as sent.
         """
         question, marked = {"mark": splice.mark, "for": splice.node}, partial(self._marked, splice, node)
         splice.replies.append(self._parts.ask_inside(ToNode(node), "mark", question, PATIENCE, marked))
 
     @staticmethod
     def _marked(splice: Splice, node: str) -> None:
-        """Drop what a node published before its mark, since the draining node hands that over."""
+        """Drop publications that a node sent before its mark, because the draining node hands them over."""
         if node not in splice.marked:
             splice.marked.add(node)
             for returning in splice.clients:
@@ -382,7 +383,7 @@ class Arrivals:
                 self._ask_for_mark(splice, node)
 
     def handed_over(self, name: str, message: Message) -> bool:
-        """Send a publication from another node to a client, or to all of a splice. Returns False for an unknown name."""
+        """Send a publication from another node to a client, or to all clients of a splice. Returns False if it finds none."""
         splice, returning = self._splices.get(name), self._names.get(name)
         if splice is not None:
             clients = [client for client in splice.clients if client.name in self._names]
@@ -402,7 +403,7 @@ class Arrivals:
         return True
 
     def _let_go(self, returning: Returning) -> None:
-        """Send a client what was held back. Later publications go to the client directly."""
+        """Send a client its delayed publications. Later publications go to the client directly."""
         if self._clients.pop(returning.peer, None) is None:
             return
         del self._names[returning.name]

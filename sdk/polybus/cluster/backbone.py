@@ -1,4 +1,4 @@
-"""A bus as a node of a cluster, linked to the engine."""
+"""Connects a bus to the engine, as a node of a cluster."""
 
 from __future__ import annotations
 
@@ -57,31 +57,31 @@ _CUT_OFF: Final = "the cluster was cut off: reload what may have been missed"
 
 @define(eq=False)
 class Backbone(Extension):
-    """A bus as a node of a cluster. Implements `plugins.extensions.Mesh` and `LinkReader`."""
+    """The cluster side of a bus that is a node. Implements `plugins.extensions.Mesh` and `LinkReader`."""
 
     _parts: BusParts
     options: Cluster
     link: Link | None = field(default=None, init=False)
-    """The link to the engine. `None` before the first connection, and after the bus has left the cluster."""
+    """Link to the engine. `None` before the first connection, and after the bus has left the cluster."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
-    """The other nodes by name, as the engine knows them."""
+    """Other nodes, keyed by the name under which the engine knows them."""
     own: str = field(default="", init=False)
-    """This node's name, as the engine knows it."""
+    """Name under which the engine knows this node."""
     numbers: Iterator[int] = field(factory=count, init=False)
-    """Numbers for publications that are kept for clients."""
+    """Sequence numbers of the publications that are stored for clients."""
     entered: bool = field(default=False, init=False)
     """True once the engine is connected and the stores of this bus exist."""
     host: str = field(default="", init=False)
-    """This machine's name, as other nodes see it."""
+    """Name of this machine, as other nodes see it."""
     title: str = field(default="", init=False)
-    """This node's name in logs and metrics."""
+    """Name of this node in logs and metrics."""
     _missing: set[Any] = field(factory=set, init=False)
-    """Buses that were nodes before the engine went down and have not returned yet."""
+    """Buses that were nodes before the engine went down and have not reconnected yet."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
     _queries: Queries = field(init=False)
     durable: StoreReaders | None = field(default=None, init=False)
-    """Reads the stores. `None` while this bus is not in the cluster."""
+    """Readers of the stores. `None` while this bus is not in the cluster."""
     resumption: ClientHandover = field(init=False)
     _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
     """Recreates stores that the engine has lost."""
@@ -92,15 +92,15 @@ class Backbone(Extension):
 
     @property
     def peer(self) -> PeerParty | None:
-        """The cluster as a peer, or `None` before the first connection."""
+        """Peer that stands for the cluster, or `None` before the first connection."""
         peer: PeerParty | None = None if self.link is None else self.link.peer
         return peer
 
     def choose(self) -> PeerParty:
-        """Return the cluster as a peer.
+        """Return the peer that stands for the cluster.
 
         Raises:
-            Disconnected: If the engine has not been reached yet.
+            Disconnected: If the bus has not connected to the engine yet.
         """
         if (peer := self.peer) is None:
             raise Disconnected("this bus is not a node of a cluster: the engine has not been reached yet, or is not configured")
@@ -118,7 +118,7 @@ class Backbone(Extension):
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def around(self, lifespan: _Lifespan | None) -> _Lifespan:
-        """Wrap a lifespan so that it runs within the cluster."""
+        """Wrap a lifespan so that it runs while the bus is in the cluster."""
 
         @asynccontextmanager
         async def connected(bus: Any) -> AsyncIterator[Any]:
@@ -155,7 +155,7 @@ class Backbone(Extension):
         return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
-        """Create the stores, then publish to them and read them. Raises as `Stores` and `StoreReaders.prepare`."""
+        """Create the stores, and start publishing to them and reading them."""
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED), domain=self.domain)
         stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
@@ -197,7 +197,7 @@ class Backbone(Extension):
         self.own = node
 
     def link_up(self, link: Link) -> None:
-        """Start to use a link to the engine. After an outage, first wait for the nodes that were connected before it."""
+        """Start using a link to the engine. After an outage, first wait for the nodes that were connected before it."""
         if not link.inner:
             return
         self.link = link
@@ -265,7 +265,7 @@ class Backbone(Extension):
             self._parts.services.emit(NodeGone(peer=public, node=event.node, name=name, orderly=event.orderly))
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
-        """Tell nodes, by default all, that this bus or a peer relays publications, so that they may get their own back."""
+        """Notify nodes, by default all, that publications may come back because this bus or a peer relays them."""
         cluster = self.peer
         if cluster is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
@@ -306,7 +306,7 @@ class Backbone(Extension):
     # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Handle a message from the engine, by the address in `Message.peer`."""
+        """Handle a message from the engine, depending on the address in `Message.peer`."""
         link = self.link
         if link is None or link.peer is None:
             return
@@ -358,7 +358,7 @@ class Backbone(Extension):
         return self.choose()
 
     def why_not_ready(self) -> str:
-        """Describe an outage or silence of the engine that exceeds `Cluster.outage`. Otherwise return an empty string."""
+        """Describe an outage or silence of the engine longer than `Cluster.outage`. Otherwise return an empty string."""
         link, since = self.link, self._down_since
         if link is None:
             return ""
@@ -382,14 +382,14 @@ class Backbone(Extension):
 # -- queries to all nodes. Answers are not cached, so they are never stale.
 
 PASSES_ON: Final = "passes_on"
-"""Subject of a notification that this bus, or a peer of it, relays publications to other buses."""
+"""Subject of the notification that this bus or one of its peers relays publications to other buses."""
 PATIENCE: Final = 2.0
 _SCRAPE: Final = 1.0
-"""Seconds that a node gets to answer a Prometheus scrape."""
+"""Seconds to wait for a node's answer to a Prometheus scrape."""
 _MOST: Final = 100_000
-"""Maximum number of clients in a node's answer."""
+"""Maximum number of clients in one node's answer."""
 _TEXT: Final = 16 * 1024 * 1024
-"""Maximum size of a node's metrics, in bytes."""
+"""Maximum size of one node's metrics, in bytes."""
 _NAME: Final = 200
 
 
@@ -411,7 +411,7 @@ class Queries:
         return {} if known is None else known.facts
 
     async def present(self, pattern: str | int) -> Survey[Any]:
-        """Return the clients of all nodes that have subscribed to a pattern.
+        """Return the clients on all nodes that have subscribed to a pattern.
 
         Raises:
             LocalProtocolError, ReservedSubject: If the pattern is not valid.
@@ -426,9 +426,9 @@ class Queries:
         return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return this node's name, and the metrics of the machine's other nodes by name, or None for a silent node.
+        """Return this node's name, and the metrics of this machine's other nodes by name, or None for nodes without an answer.
 
-        The names also label the metrics. Equal names are numbered.
+        The names are also used as labels in the metrics. If two are equal, they are numbered.
         """
         known = self._known.nodes_known
         names: dict[str, str] = {}
@@ -501,7 +501,7 @@ class Queries:
         self._parts.answer(message, answer)
 
     def _tell_metrics(self, message: Message, name: str) -> None:
-        """Answer with this node's compressed metrics. Any error is logged and sent as an answer, so that the link survives."""
+        """Answer with this node's compressed metrics. Logs any error and answers with it, so that the link stays up."""
         try:
             metrics = metrics_maker("node", "metrics=True")(self._parts.services.bus, name)
             self._parts.answer(message, zlib.compress(metrics.encode(), 1))

@@ -1,4 +1,4 @@
-"""The NATS server that a supervisor starts for its workers, the folder with its stores, and child processes."""
+"""Starts the NATS server for a supervisor's workers, locks the folder with its stores, and manages child processes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from . import guard
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 STORE: Final = "POLYBUS_STORE"
-"""Environment variable with the folder of the stores."""
+"""Environment variable that names the folder of the stores."""
 
 
 @contextmanager
 def held(named: str) -> Iterator[Path | None]:
-    """Create a folder and lock it, so that no engine of another program can use it. Yields None if `named` is empty.
+    """Create a folder and lock it so that another program's engine cannot use it. Yields None if `named` is empty.
 
     The kernel releases the lock when this process exits, even if it is killed.
 
     Raises:
-        LocalProtocolError: If the folder cannot be created or written to, or is used by another engine.
+        LocalProtocolError: If the folder cannot be created or written to, or another engine is using it.
     """
     if not named:
         yield None
@@ -79,7 +79,7 @@ def _open(folder: Path) -> int:
 
 
 class Child(subprocess.Popen[bytes]):
-    """A child process. `status` is its exit status, or the negative number of the signal that killed it."""
+    """A child process. `status` is its exit status, or minus the number of the signal that killed it."""
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         self.ended: anyio.Event = anyio.Event()
@@ -97,16 +97,16 @@ class Child(subprocess.Popen[bytes]):
 
 
 class Children:
-    """Starts child processes and waits for their end.
+    """Starts child processes and waits until they exit.
 
-    Use it in the main thread: on Linux, PDEATHSIG kills a child when the thread that started it ends.
+    Use this in the main thread only. On Linux, PDEATHSIG kills a child when the thread that started it exits.
     """
 
     def __init__(self) -> None:
         self._running: set[Child] = set()
 
     def start(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **options: Any) -> Child:
-        """Start a process in a new process group, which does not get the signals of the terminal.
+        """Start a process in a new process group, so that it does not receive the terminal's signals.
 
         The options are those of `subprocess.Popen`.
 
@@ -126,7 +126,7 @@ class Children:
 
 
 async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longest: int) -> AsyncGenerator[bytes]:
-    """Yield lines from a non-blocking file until it closes, each cut off after `longest` bytes."""
+    """Yield lines from a non-blocking file until it closes. Lines longer than `longest` bytes are truncated."""
     rest = b""
     while True:
         await anyio.wait_readable(file)
@@ -147,16 +147,16 @@ async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longe
 NAME: Final = "nats-server"
 
 _START: Final = 20.0
-"""Seconds that a server gets to start."""
+"""Seconds to wait for a server to start."""
 _END: Final = 5.0
-"""Seconds from SIGTERM to SIGKILL. The clients have disconnected before."""
+"""Seconds between SIGTERM and SIGKILL. By then, the clients have already disconnected."""
 _STEADY: Final = 10.0
-"""Seconds after which a server that exits is restarted without delay."""
+"""Seconds of running after which a server that exits is restarted without delay."""
 _AGAIN: Final = Backoff(initial=0.1, maximum=5.0, jitter=False)
 _LINE: Final = 64 * 1024
-"""Maximum length of a line in the server's log, in bytes."""
+"""Maximum length of a line from the server's log, in bytes."""
 _LARGEST: Final = 8 * 1024 * 1024
-"""Largest `max_payload` that the server accepts without a warning, in bytes. A bus has its own limit, `Limits.message`."""
+"""Largest `max_payload` in bytes that the server accepts without a warning. The bus has its own limit, `Limits.message`."""
 
 _LEVELS: Final = {
     "TRC": logging.DEBUG,
@@ -207,13 +207,13 @@ def level_and_text(line: str) -> tuple[int, str]:
 
 
 class NatsServer:
-    """Runs a NATS server, and restarts it with the same port and token.
+    """Runs a NATS server. After a failure, restarts the server with the same port and token.
 
     Args:
         children: Starts the process.
         binary: Path of nats-server.
         name: Name of the cluster.
-        lifeline: Read end of a pipe that closes when this process exits, for systems other than Linux.
+        lifeline: Read end of a pipe that closes when this process exits. Used on systems other than Linux.
     """
 
     def __init__(self, children: Children, binary: str, name: str, lifeline: int) -> None:
@@ -231,7 +231,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Value for `POLYBUS_CLUSTER`, including the token. Valid once the server has started."""
+        """Value for `POLYBUS_CLUSTER`, including the token. Only valid once the server has started."""
         return f"nats+tcp://{self._token}@127.0.0.1:{self._port}/{self._name}"
 
     @property
@@ -239,11 +239,11 @@ class NatsServer:
         return "down" if self.child is None else f"pid {self.child.pid}: {'runs' if self._ready.is_set() else 'starts'}"
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run the server until cancelled. `task_status` is signalled once it accepts clients.
+        """Run the server until cancelled. `task_status` is signalled once the server accepts clients.
 
         Raises:
-            LocalProtocolError: As `held`.
-            OSError: If the server does not start the first time. Later failures are retried.
+            LocalProtocolError: As for `held`.
+            OSError: If the first start fails. Later failures are retried.
         """
         with held(os.environ.get(STORE, "")) as self._stores:
             await self._keep_running(task_status)
@@ -272,7 +272,7 @@ class NatsServer:
             await anyio.sleep(pause)
 
     async def _live(self, over: anyio.CancelScope) -> None:
-        """Run one server process, and cancel `over` when it exits."""
+        """Run a single server process. When it exits, cancel `over`."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         child = None
@@ -299,7 +299,7 @@ class NatsServer:
         over.cancel()
 
     def _configure(self) -> None:
-        """Write the configuration to a file, because other users could read a token on the command line."""
+        """Write the configuration to a file. On the command line, other users could read the token."""
         self._folder = tempfile.mkdtemp(prefix="polybus-")
         keeping = "" if self._stores is None else f"jetstream {{ store_dir: {json.dumps(str(self._stores))} }}\n"
         text = f"""\
@@ -318,7 +318,7 @@ logtime: false
         return str(Path(self._folder) / f"{NAME}.conf")
 
     def _forget(self) -> None:
-        """Remove the configuration. This happens as soon as the server has read it, so that a kill does not leave it behind."""
+        """Remove the configuration file. Done as soon as the server has read it, in case this process is killed."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

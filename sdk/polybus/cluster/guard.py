@@ -1,9 +1,9 @@
 """Runs a command and kills it when the parent exits: ``guard.py PARENT MODE COMMAND ...``.
 
-* ``signal`` (Linux): asks the kernel to kill the command together with PARENT, then execs the command.
+* ``signal`` (Linux): asks the kernel to kill the command when PARENT exits, then execs the command.
 * ``pipe``: starts the command as a child, and kills it when standard input closes.
 
-The interpreter runs only this file, without the package.
+The interpreter runs this file only, without importing the package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps publications for the clients of a draining node until they have reconnected to other nodes (`arrivals`)."""
+"""Stores publications for the clients of a draining node until they have reconnected to other nodes (see `arrivals`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _QUESTIONS: Final = frozenset(("claim", "mark", "marked", "hand_over"))
 _SECRET: Final = 16
-"""Random bytes in a token."""
+"""Number of random bytes in a token."""
 
 
 class ClientClaim(msgspec.Struct):
@@ -36,7 +36,7 @@ class ClientClaim(msgspec.Struct):
 
 
 class ClaimRequest(msgspec.Struct):
-    """Sent by a node to take over clients that have reconnected to it."""
+    """A request from a node to take over clients that have reconnected to it."""
 
     mark: str
     node: str
@@ -45,11 +45,11 @@ class ClaimRequest(msgspec.Struct):
 
 @define(eq=False)
 class Parked:
-    """A disconnected client, with the publications kept for it."""
+    """A disconnected client, with the publications that are stored for it."""
 
     secret: str
     key: str | None
-    """Identity key. A claim must be for the same user."""
+    """Identity key of the client. Only the same user can claim the publications."""
     patterns: Sequence[str | int]
     publications: ParkedPublications
 
@@ -58,14 +58,14 @@ class Parked:
 class Claim:
     node: str
     clients: dict[str, Parked]
-    """Clients by the names that the claiming node gave them."""
+    """Clients, keyed by the names that the claiming node gave them."""
     cut: set[str] = field(factory=set)
-    """Nodes that have sent their mark. The claiming node sends what they publish afterwards."""
+    """Nodes that have sent their mark. The claiming node delivers what they publish afterwards."""
 
 
 @define(eq=False)
 class ClientHandover:
-    """Hands clients over to other nodes while this node drains. Implements `plugins.extensions.Resumption`."""
+    """Hands clients over to other nodes while this node is draining. Implements `plugins.extensions.Resumption`."""
 
     _parts: BusParts
     _node: Backbone
@@ -73,7 +73,7 @@ class ClientHandover:
     arrivals: Arrivals = field(init=False)
     _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
     _parked: dict[str, Parked] = field(factory=dict, init=False)
-    """Disconnected clients that are not claimed yet, by secret."""
+    """Disconnected clients that have not been claimed yet, by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -84,7 +84,7 @@ class ClientHandover:
         return self.arrivals.busy
 
     def token(self, peer: PeerParty) -> str | None:
-        """Return the token that the client sends when it reconnects, or None if handover does not apply to it."""
+        """Return the token for the client to send when it reconnects, or None if the client cannot be handed over."""
         link = peer.link
         if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
             return None
@@ -94,7 +94,7 @@ class ClientHandover:
         return f"{self._parts.services.id}.{secret}"
 
     def greeted(self, peer: PeerParty, token: str | None) -> None:
-        """Handle a hello. Only the first hello on a connection can carry a token from another node."""
+        """Handle a hello. Only the first hello on a connection may contain a token from another node."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
@@ -107,12 +107,12 @@ class ClientHandover:
             self.arrivals.came(peer)
 
     def gone(self, peer: PeerParty) -> None:
-        """Forget a connection, but not the publications parked for its client."""
+        """Forget a connection, but keep the publications parked for its client."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
 
     def park(self) -> None:
-        """Keep publications for the subscribed clients from now on, instead of sending them."""
+        """From now on, store publications for subscribed clients instead of sending them."""
         if not self._node.nodes_known:
             return
         for peer, secret in list(self._secrets.items()):
@@ -127,7 +127,7 @@ class ClientHandover:
             publications.add(self._node.own, message)
 
     async def handed_over(self, until: float) -> None:
-        """Wait until all clients are handed over, or until there is no claim for `Cluster.handover` seconds. Drop the rest."""
+        """Wait until all clients are handed over, or until no claim arrives for `Cluster.handover` seconds. Drops the rest."""
         signalled = self._parts.services.running.notifier.until
         try:
             while count := len(self._parked):
@@ -160,7 +160,7 @@ class ClientHandover:
             self._give_up(parked)
 
     def answer(self, message: Message) -> bool:
-        """Handle a message from another node. Returns False if its subject is not part of a handover."""
+        """Handle a message from another node. Returns False if its subject is not used for handovers."""
         what = message.subject
         if what not in _QUESTIONS or message.kind not in (Kind.REQUEST, Kind.NOTIFY):
             return False
@@ -182,7 +182,7 @@ class ClientHandover:
         return True
 
     def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
-        """Send this node's mark to both nodes of a handover. The answer is the mark for the node that asks."""
+        """Send this node's mark to both nodes of a handover. For the node that requests the mark, the answer is the mark."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
             self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark requires a name and a known node")
@@ -194,7 +194,7 @@ class ClientHandover:
         self._parts.answer(message, True)
 
     def _claim(self, message: Message, body: Any) -> None:
-        """Answer with the names of the clients that the node may take over."""
+        """Answer a claim with the names of the clients that the node may take over."""
         try:
             asked = msgspec.convert(body, ClaimRequest)
         except msgspec.ValidationError:
@@ -222,7 +222,7 @@ class ClientHandover:
         self._parts.answer(message, list(claim.clients))
 
     def _mark(self, mark: Any, node: Any) -> None:
-        """Record a node's mark. Its later publications are no longer kept for the clients of the claim."""
+        """Record a node's mark. The node's later publications are no longer stored for the clients of the claim."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is not None and isinstance(node, str) and (node == self._node.own or node in self._node.nodes_known):
             claim.cut.add(node)

@@ -1,7 +1,7 @@
-"""The worker side of ``run(workers=...)``: files inherited from the supervisor, and its questions.
+"""The worker side of ``run(workers=...)``: files inherited from the supervisor, and answers to the supervisor's questions.
 
-The supervisor (`polybus.cluster.workers`) starts the same program again. `run` then learns from this module that the process
-is a worker, and which sockets to serve.
+The supervisor (`polybus.cluster.workers`) starts the same program again. In the new process, `run` uses this module to find out
+that it is a worker, and which sockets to serve.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..plugins.tools import log_fields
 logger: logging.Logger = logging.getLogger("polybus")
 
 VARIABLE: Final = "POLYBUS_WORKER"
-"""Environment variable that lists the inherited files of a worker."""
+"""Environment variable that lists the files that a worker inherits."""
 ASK: Final = b"?"
-"""Sent by the supervisor to ask whether the worker is ready."""
+"""Question from the supervisor: is the worker ready?"""
 ASK_METRICS: Final = b"m"
-"""Sent by the supervisor to ask for the text of ``/metrics``."""
+"""Question from the supervisor: what is the text of ``/metrics``?"""
 
 _LONGEST: Final = 4000
 _GRACE: Final = 5.0
-"""Seconds after a graceful shutdown until a worker without a supervisor kills itself."""
+"""Seconds between a graceful shutdown and the moment at which a worker without a supervisor kills itself."""
 
 
 def _identity(file: int) -> str:
@@ -46,20 +46,20 @@ class Inheritance:
     """Open files that a worker inherits from its supervisor."""
 
     number: int
-    """The worker's number, from 1."""
+    """Number of the worker, starting at 1."""
     lifeline: int
-    """The read end of a pipe that closes when the supervisor exits or is killed."""
+    """Read end of a pipe that closes when the supervisor exits or is killed."""
     reports: int
-    """Socket for the supervisor's questions and their answers."""
+    """Socket that carries the supervisor's questions and the worker's answers."""
     sockets: Mapping[str, Sequence[int]]
-    """Listening sockets, by the name that `run` asks for."""
+    """Listening sockets, by the name that `run` uses to request them."""
 
     @property
     def name(self) -> str:
         return f"worker {self.number}"
 
     def environment(self) -> dict[str, str]:
-        """Return `VARIABLE` for the worker. The worker's own children see it too, but do not inherit the lifeline."""
+        """Return `VARIABLE` for a worker. The worker's own children see the variable too, but do not inherit the lifeline."""
         fields = {
             "number": self.number,
             "lifeline": self.lifeline,
@@ -113,15 +113,15 @@ class Worker:
 
     @classmethod
     def here(cls) -> Self | None:
-        """Return the worker, or None if this process is not a worker. Raises as `Inheritance.of_this_process`."""
+        """Return the worker, or None if this process is not a worker. Raises the errors of `Inheritance.of_this_process`."""
         inherited = Inheritance.of_this_process()
         return None if inherited is None else cls(inherited)
 
     def sockets(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets that the supervisor has bound for a name.
+        """Return the listening sockets that the supervisor has bound under a name.
 
         Raises:
-            LocalProtocolError: If it has not bound any.
+            LocalProtocolError: If the supervisor has not bound any sockets under that name.
         """
         if name not in self._sockets:
             raise LocalProtocolError(
@@ -131,7 +131,7 @@ class Worker:
         return [socket.socket(fileno=file) for file in self._sockets[name]]
 
     def follow(self, seconds: float) -> None:
-        """If the supervisor exits, send this process SIGTERM at once, and SIGKILL after `seconds` and a grace period."""
+        """If the supervisor exits, send this process SIGTERM immediately and, after `seconds` and a grace period, SIGKILL."""
         threading.Thread(target=self._follow, args=(seconds + _GRACE,), name="polybus lifeline", daemon=True).start()
 
     def _follow(self, seconds: float) -> None:
@@ -146,11 +146,11 @@ class Worker:
         self._tell({"serves": list(urls)})
 
     def tell_why_not(self, text: str) -> bool:
-        """Report why this worker cannot serve. Returns False if the supervisor does not read it."""
+        """Report to the supervisor why this worker cannot serve. Returns False if the supervisor does not read the report."""
         return self._tell({"cannot": text[:_LONGEST]})
 
     async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
-        """Answer the supervisor's questions, in the event loop so that the supervisor notices if it is blocked."""
+        """Answer the supervisor's questions. Runs in the event loop, so that the supervisor notices if the loop is blocked."""
         writing = anyio.Lock()
         with self._reports:
             async with anyio.create_task_group() as group:
@@ -165,7 +165,7 @@ class Worker:
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:
-        """Wait for questions. Returns ``b""`` once the supervisor is gone."""
+        """Wait for a question and return it. Returns ``b""`` if the supervisor has exited."""
         while True:
             await anyio.wait_readable(self._reports)
             try:
@@ -176,7 +176,7 @@ class Worker:
                 return b""
 
     async def _tell_metrics(self, metrics: Callable[[], Awaitable[str]], writing: anyio.Lock) -> None:
-        """Send the text of ``/metrics``. This is a separate task because other nodes have to send theirs first."""
+        """Send the text of ``/metrics``. Runs in a separate task, because other nodes have to send their metrics first."""
         try:
             text: str | None = await metrics()
         except Exception:

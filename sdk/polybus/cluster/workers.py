@@ -1,4 +1,4 @@
-"""The supervisor, which starts, monitors and stops worker processes that serve the same addresses."""
+"""The supervisor, which starts, monitors and stops worker processes that all serve the same addresses."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _AGAIN: Final = Backoff(initial=0.2, maximum=30.0, jitter=False)
 _STEADY: Final = 10.0
 """Seconds of serving after which a worker that exits is restarted without delay."""
 _ANSWER: Final = 1.0
-"""Seconds that a worker gets to say whether it is ready. It does not answer if its event loop is blocked."""
+"""Seconds to wait for a worker to say whether it is ready. A worker with a blocked event loop does not answer."""
 _GRACE: Final = 2.0
-"""Seconds added to a worker's own limit."""
+"""Seconds added to the worker's own time limit."""
 _AT_ONCE: Final = 3.0
-"""Seconds that a worker gets to exit after a second signal, as in `polybus.run`."""
+"""Seconds that a worker has to exit after a second signal, as in `polybus.run`."""
 _METRICS: Final = 1.5
-"""Seconds that a worker gets to send all metrics, one of which it waits for other nodes."""
+"""Seconds to wait for a worker to send all metrics. The worker itself waits for other nodes for one second."""
 _ASKED: Final = 2
-"""Number of workers to ask for metrics, one after the other, so that the page takes at most five seconds."""
+"""Number of workers to ask for metrics, one after the other. This limits the response time of the page to five seconds."""
 _READ: Final = 64 * 1024
 _LINE: Final = 16 * 1024 * 1024
-"""Maximum size of a worker's report, in bytes."""
+"""Maximum size of a report from a worker, in bytes."""
 
 
 def cluster_url(bus: Bus) -> str | None:
@@ -62,16 +62,16 @@ def supervise(
     metrics: bool = False,
     unlink: bool = True,
 ) -> int:
-    """Run workers until they have exited, and return the exit status.
+    """Run workers until all of them have exited, and return the exit status.
 
     Args:
         count: Number of workers.
         buses: The buses that each worker serves.
-        bind: Returns the listening sockets by name. Workers ask for them by these names.
-        patience: Seconds that a worker gets to exit after SIGTERM.
+        bind: Returns the listening sockets, by the names that workers use to request them.
+        patience: Seconds that a worker has to exit after SIGTERM.
         health: URL of the health pages.
-        metrics: Also serve ``/metrics`` there.
-        unlink: Remove Unix socket files at the end.
+        metrics: Also serve ``/metrics`` at `health`.
+        unlink: Remove the files of Unix sockets at the end.
 
     Raises:
         LocalProtocolError: If a bus does not have a cluster, requires stores that the engine does not have, nats-server is not
@@ -97,7 +97,7 @@ def supervise(
 
 
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
-    """Reject stores and durable handlers here, instead of in each worker with a traceback."""
+    """Reject stores and durable handlers early, so that not every worker fails with a traceback."""
     for bus in buses:
         durable = any(spec.reading is not None for spec in parts_of(bus).lookup.subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
@@ -111,7 +111,7 @@ def this_program() -> list[str]:
     """Return the command that starts this program again.
 
     Raises:
-        LocalProtocolError: If the program is not in a file, because it was typed or read from standard input.
+        LocalProtocolError: If the program is not in a file, for example because it was read from standard input.
     """
     if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
         raise LocalProtocolError(
@@ -128,7 +128,7 @@ class Slot:
         self.child: Child | None = None
         self.serves: bool = False
         self.why_not: str = ""
-        """Why the worker cannot serve, as it last reported."""
+        """Reason why the worker cannot serve, from its last report."""
         self._ready = False
         self._why_not_ready = ""
         self._reports: socket.socket | None = None
@@ -141,7 +141,7 @@ class Slot:
         return f"worker {self.number}" if self.child is None else f"worker {self.number}, pid {self.child.pid}"
 
     async def live(self, child: Child, reports: socket.socket) -> None:
-        """Read the reports of a process until it exits."""
+        """Read the reports of a worker process until the process exits."""
         self.child, self._reports, self.serves, self.why_not = child, reports, False, ""
         try:
             with reports:
@@ -346,7 +346,7 @@ class Supervisor:
                 raise
 
     def _fail(self, slot: Slot, child: Child) -> None:
-        """Stop, because a worker that exits before it has served would do so again."""
+        """Stop the supervisor. A worker that exits before it has served would fail in the same way when restarted."""
         fields = log_fields(worker=slot.number, pid=child.pid)
         if slot.why_not:
             self._say_why_not(slot, fields)
@@ -423,7 +423,7 @@ class Supervisor:
         return states
 
     async def _livez(self) -> tuple[int, str]:
-        """Fail if a worker does not answer, because its event loop is blocked."""
+        """Report a failure if a worker does not answer because its event loop is blocked."""
         states = await self._states()
         return self._page("silent" not in states.values(), states)
 
@@ -432,7 +432,7 @@ class Supervisor:
         return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
 
     async def _metrics(self) -> tuple[int, str]:
-        """Return the metrics of this process and, collected by a worker, of all nodes on this machine."""
+        """Return the metrics of this process and those of all nodes on this machine, which a worker collects."""
         states = await self._states()
         serving = [slot for slot in self._slots if states.get(slot.name) in ("ready", "not ready")]
         text = None

@@ -1,1 +1,1 @@
-"""Durable publications: stores of the engine (JetStream), their readers, and dead letters."""
+"""Durable publications: the engine's stores (JetStream), their readers, and dead letters."""

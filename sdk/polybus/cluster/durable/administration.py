@@ -1,4 +1,4 @@
-"""Manages the stores and dead letters of a cluster."""
+"""Manages a cluster's stores and dead letters."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @frozen
 class StoreState:
-    """The state of a store.
+    """A snapshot of a store.
 
     Attributes:
-        patterns: Stored subjects, without the cluster's prefix.
+        patterns: Patterns of the stored subjects, without the cluster's prefix.
         publications: Number of publications.
-        bytes: Size of the publications.
+        bytes: Total size of the publications.
         config: Configuration of the stream.
-        durables: Number of undelivered and of unacknowledged publications, by durable handler.
+        durables: Number of undelivered and number of unacknowledged publications, by durable handler.
         again: Number of unacknowledged publications that were delivered more than once, by durable handler.
     """
 
@@ -47,7 +47,7 @@ class StoreState:
 
 
 async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float) -> None:
-    """Publish to a NATS server. If a stream stores the subject, wait until the publication is stored.
+    """Publish to a NATS server. If a stream stores the subject, wait until it has stored the publication.
 
     Raises:
         BusError: As `Bus.publish`.
@@ -65,7 +65,7 @@ class Administration(Letters):
 
     @classmethod
     def of(cls, bus: Bus) -> Administration:
-        """Return the administration of an entered bus's cluster.
+        """Return an administration object for the cluster of an entered bus.
 
         Raises:
             LocalProtocolError: If the bus is not a node of a cluster.
@@ -97,7 +97,7 @@ class Administration(Letters):
         return found
 
     async def unknown(self) -> str:
-        """If the engine does not know this cluster, name those that it knows. Otherwise return an empty string."""
+        """Return the names of the clusters that the engine knows if this one is not among them, otherwise an empty string."""
         end = f"-{DEAD}"
         names = await self._jetstream.streams(f"*.{DEAD}.>")
         known = sorted(name.removesuffix(end) for name in names if name.endswith(end))
@@ -106,7 +106,7 @@ class Administration(Letters):
         return f"this NATS server has no stores of a cluster {self._cluster!r}, only of {shown(known).strip('[]')}"
 
     async def durables(self) -> set[str]:
-        """Return the names of all durable handlers, including removed handlers with dead letters."""
+        """Return the names of all durable handlers, including removed handlers that still have dead letters."""
         found = set(await self.counts())
         for stream in await self._own_streams():
             with suppress(JetStreamError):  # just removed
@@ -118,11 +118,11 @@ class Administration(Letters):
         return sorted(name for name in names if name.startswith(f"{self._cluster}-"))
 
     async def store(self, name: str) -> StoreState:
-        """Return a store with its durable handlers.
+        """Return a store's state, including its durable handlers.
 
         Raises:
             LocalProtocolError: If the store does not exist.
-            BusError: As `JetStream.ask`.
+            BusError: As for `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
         info = await self._info(name)
@@ -139,15 +139,15 @@ class Administration(Letters):
         return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables, again)
 
     async def add(self, store: Store) -> None:
-        """Create a store unless it exists. Raises as `Stores.prepare`."""
+        """Create a store if it does not exist. Raises the errors of `Stores.prepare`."""
         await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
 
     async def trim(self, name: str) -> int:
-        """Remove the publications that all durable handlers of a store have acknowledged, and return their number.
+        """Remove the publications that all of a store's durable handlers have acknowledged, and return how many there were.
 
         Raises:
-            LocalProtocolError: If the store does not exist, or has no durable handler.
-            BusError: As `JetStream.ask`.
+            LocalProtocolError: If the store does not exist or has no durable handlers.
+            BusError: As for `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
         last = int((await self._info(name)).get("state", {}).get("last_seq", 0))
@@ -161,29 +161,29 @@ class Administration(Letters):
         return int(answer.get("purged", 0))
 
     async def _acknowledged(self, stream: str, durable: str, last: int) -> int:
-        """Return the number up to which a durable handler has acknowledged everything, which is at most `last`."""
+        """Return the highest number up to which a durable handler has acknowledged everything, but at most `last`."""
         found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{durable}")
         if not found.get("num_pending") and not found.get("num_ack_pending"):
             return last  # includes subjects that it does not handle
         return int(found.get("ack_floor", {}).get("stream_seq", 0))
 
     async def remove(self, name: str) -> None:
-        """Remove a store with its publications and durable handlers.
+        """Remove a store together with its publications and durable handlers.
 
         Raises:
             LocalProtocolError: If the store does not exist.
-            BusError: As `JetStream.ask`.
+            BusError: As for `JetStream.ask`.
         """
         _ = await self._info(name)
         with self._explained(name):
             await self._jetstream.ask(f"STREAM.DELETE.{stream_name(self._cluster, name)}")
 
     async def remove_durable(self, name: str, durable: str) -> None:
-        """Remove a durable handler from a store. Its position is lost, so a new handler with its name starts from scratch.
+        """Remove a durable handler from a store. Its position is lost, so a new handler of that name starts from scratch.
 
         Raises:
             LocalProtocolError: If the store or the handler does not exist.
-            BusError: As `JetStream.ask`.
+            BusError: As for `JetStream.ask`.
         """
         store = await self.store(name)
         if durable not in store.durables:
@@ -193,7 +193,7 @@ class Administration(Letters):
             await self._jetstream.ask(f"CONSUMER.DELETE.{stream_name(self._cluster, name)}.{durable}")
 
     async def _info(self, name: str) -> dict[str, Any]:
-        """Request a store's stream, and check its subjects because another cluster may use the same name."""
+        """Request a store's stream. Checks the subjects of the stream, because another cluster may use the same name."""
         stream = stream_name(self._cluster, name)
         if not is_stream_name(stream):
             raise LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r:.60}: the name is not valid")

@@ -1,4 +1,4 @@
-"""Consumers, with which the engine keeps track of a reader's position."""
+"""Consumers, which the engine uses to keep track of a reader's position."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _MARKS: Final = 99_991
-"""Number of different marks. Two configurations have the same mark with a probability of 1 in this number."""
+"""Number of different marks. Two configurations have the same mark with a probability of 1 to this number."""
 _IDLE: Final = 60.0
-"""Seconds without a request after which the engine removes a replay's consumer."""
+"""Seconds without a request after which the engine removes the consumer of a replay."""
 
 
 @frozen
@@ -38,9 +38,9 @@ class FoundStreams:
     """The streams that store the subjects of a pattern.
 
     Attributes:
-        names: All streams that store some of the subjects.
-        whole: The stream that stores all of them, or an empty string.
-        created: When `whole` was created, which distinguishes it from an earlier stream with its name. Empty if unknown.
+        names: Every stream that stores some of the subjects.
+        whole: The stream that stores all the subjects, or an empty string if there is none.
+        created: Creation time of `whole`, useful to tell it from an earlier stream of that name. Empty if unknown.
     """
 
     names: list[str]
@@ -48,7 +48,7 @@ class FoundStreams:
     created: str = ""
 
     def is_anew(self, before: FoundStreams) -> bool:
-        """Return True if `whole` replaces a lost stream with the same name, so that its numbers start at 1 again."""
+        """Return True if `whole` replaces a lost stream of the same name. Its numbers then start at 1 again."""
         return self.whole == before.whole and before.created not in ("", self.created)
 
 
@@ -56,7 +56,7 @@ async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
     """Find the streams that store the subjects of a wire pattern.
 
     Raises:
-        BusError: As `JetStream.ask`.
+        BusError: As for `JetStream.ask`.
     """
     found = await jetstream.streams(subject)
     if len(found) == 1:
@@ -69,7 +69,7 @@ async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
 
 @define(eq=False)
 class Consumer(ABC):
-    """The consumer of a reader.
+    """The engine's consumer for one reader.
 
     Attributes:
         subject: The pattern as a wire subject.
@@ -83,13 +83,13 @@ class Consumer(ABC):
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
 
     name: str = field(default="", init=False)
-    """Name in the engine."""
+    """Name of the consumer in the engine."""
     title: str = field(default="", init=False)
     """Description for logs."""
     _wanted: str = field(default="", init=False)
-    """The user's arguments, for error texts."""
+    """Arguments from the application, for error texts."""
     ack_wait: float = field(default=math.inf, init=False)
-    """Seconds until an unacknowledged publication is redelivered."""
+    """Seconds after which an unacknowledged publication is redelivered."""
 
     @property
     def created(self) -> str:
@@ -101,11 +101,11 @@ class Consumer(ABC):
         return f"{self._jetstream.api}CONSUMER.MSG.NEXT.{self.stream}.{self.name}"
 
     async def prepare(self) -> None:
-        """Find the consumer or create it.
+        """Find the consumer, or create it if it does not exist.
 
         Raises:
-            LocalProtocolError: If no store has the pattern, or if the consumer cannot be created or has different settings.
-            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+            LocalProtocolError: If no store covers the pattern, or the consumer cannot be created or has different settings.
+            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
         """
         try:
             await self._prepare(await self._stream())
@@ -119,7 +119,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def accepts(self, to: ToReader) -> bool | None:
-        """Return whether to deliver a publication, or None if an earlier one is missing, so that reading must start again."""
+        """Return whether to deliver a publication, or None if reading must restart because an earlier one is missing."""
 
     async def remove(self) -> None:  # noqa: B027  # most consumers stay
         """Remove the consumer if no other reader uses it."""
@@ -196,21 +196,21 @@ class DurableConsumer(Consumer):
 
 
 def _mark(config: dict[str, Any]) -> int:
-    """Hash a configuration into `max_waiting`, which no server changes in an existing consumer."""
+    """Hash a configuration into `max_waiting`, a setting that servers never change in an existing consumer."""
     return 1 + zlib.crc32(json.dumps(config, sort_keys=True).encode()) % _MARKS
 
 
 @define(eq=False)
 class ReplayConsumer(Consumer):
-    """Reads stored publications in order and without acknowledging them. The engine removes the consumer when it is idle.
+    """A consumer that reads stored publications in order and does not acknowledge them. The engine removes it when it is idle.
 
-    The engine numbers what it delivers to a consumer from 1. A gap means that a publication was lost with a connection or a
-    server, so the consumer is created again.
+    The engine numbers deliveries to a consumer from 1. A gap means that a publication was lost together with a connection or a
+    server, so the consumer is recreated.
     """
 
     _spec: ReplaySpec
     _last: int = field(default=0, init=False)
-    """Highest number of a publication that was received or precedes the start."""
+    """Highest number among received publications and those before the start."""
     _place: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -257,7 +257,7 @@ _ONE_EACH: Final = (
     "workers share a name. `polybus store show` lists the names, and `polybus store remove --durable` removes an unused name"
 )
 _WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; a store with work=True requires start='all'"}
-"""Advice by error number."""
+"""Advice to the user, by error number."""
 
 
 def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
@@ -278,9 +278,9 @@ _REQUIRED: Final[dict[str, tuple[Any, ...]]] = {
     "headers_only": (False, None),
     "deliver_subject": ("", None),
 }
-"""Required values, even if polybus did not create the consumer."""
+"""Settings that a consumer must have, even if polybus did not create it."""
 _ARGUMENTS: Final = {"filter_subject": "pattern", "ack_wait": "ack_wait", "max_ack_pending": "ordered"}
-"""The argument behind each member of the configuration."""
+"""Argument that sets each member of the configuration."""
 
 
 def _readable(member: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Dead letters are stored publications for which every attempt failed, with the reason."""
+"""Stores, reads and retries dead letters, which are stored publications for which every attempt failed."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
 NAME: Final = "dead"
 """Name of the store for dead letters."""
 _AGE: Final = 30 * 86_400 * NANOSECONDS
-"""Nanoseconds after which dead letters expire."""
+"""Time after which dead letters expire, in nanoseconds."""
 _ONCE: Final = 86_400 * NANOSECONDS
-"""Nanoseconds within which a publication has only one dead letter, even if a restarted server delivers it again."""
+"""Nanoseconds during which a publication has only one dead letter, even if a restarted server redelivers it."""
 _TEXT: Final = 500
 """Maximum length of a stored error text."""
 _PATIENCE: Final = 10.0
 _SUBJECTS: Final = 4096
-"""Number of subjects above which letters are not counted by handler, because the engine's answer lists every subject."""
+"""Maximum number of subjects for counting letters by handler. The engine's answer lists every subject."""
 ID: Final = "Polybus-Id"
-"""Header with the id of the publication, which its handler gets again on a retry."""
+"""Header with the publication's id. The handler receives the same id on a retry."""
 WHOLE: Final = "Polybus-Whole"
-"""Header of an incomplete letter, with the number of the complete publication in the store of dead letters.
+"""Header of an incomplete letter: the number of the complete publication in the store of dead letters.
 
-The subject of that publication is ``<cluster>.dead.<durable>``, which no pattern for letters matches.
+That publication has the subject ``<cluster>.dead.<durable>``, which does not match any pattern for letters.
 """
 _LEFT_OUT: Final = "Polybus-Left-Out"
 _REST: Final = 30 * 86_400.0
-"""Seconds until redelivery of a publication with an incomplete letter, in a store that removes what is acknowledged."""
+"""Seconds until redelivery if the letter is incomplete and the store removes acknowledged publications."""
 _RESTS: Final = "; its letter is incomplete, so the publication stays stored until the letter is retried or dropped"
 OVER: Final = "+TERM"
-"""Acknowledgement that ends redelivery. Newer servers accept a reason after it."""
+"""Acknowledgement that ends redelivery. Newer servers also accept a reason after it."""
 _WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 @frozen
 class Death:
-    """Why a stored publication becomes a dead letter.
+    """The reason why a stored publication becomes a dead letter.
 
     Attributes:
         attempts: Number of deliveries to a handler.
-        error_id: Id of the last failure in the log, or empty if a worker never answered.
+        error_id: Id of the last failure in the log. Empty if no worker reported a failure.
         number: Sequence number in the stream.
-        id: Id that the handlers got.
-        readable: False if the headers could not be read or nothing of the publication arrived.
-        block: Unreadable headers as received. Empty if nothing arrived.
-        created: When the stream was created, which distinguishes it from a later stream with its name. Empty if unknown.
+        id: Id that the handlers received.
+        readable: False if the headers could not be decoded or no part of the publication arrived.
+        block: Undecodable headers as received. Empty if no part of the publication arrived.
+        created: Creation time of the stream, useful to tell it from a later stream of that name. Empty if unknown.
     """
 
     attempts: int
@@ -77,12 +77,12 @@ class Death:
 
     @property
     def all_came(self) -> bool:
-        """True if the whole publication arrived, readable or not."""
+        """True if the whole publication arrived, even if its headers could not be decoded."""
         return self.readable or bool(self.block)
 
 
 class Graveyard(Protocol):
-    """Stores dead letters. Implemented by `DeadLetters`, `foreign.NoLetters` and `foreign.ForeignLetters`."""
+    """Interface of classes that store dead letters: `DeadLetters`, `foreign.NoLetters` and `foreign.ForeignLetters`."""
 
     @property
     def place(self) -> tuple[str, str] | None:
@@ -90,15 +90,16 @@ class Graveyard(Protocol):
         ...
 
     async def prepare(self, stream: str) -> None:
-        """Find or create the store for a stream's dead letters."""
+        """Find or create the store for the dead letters of a stream."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Store as much of a dead letter as possible. `ordered` handlers cannot go on while a publication is unacknowledged.
+        """Store as much of a dead letter as possible. An `ordered` handler cannot continue until the publication is
+        acknowledged.
 
-        Returns a suffix for the reason in the log, and the acknowledgement that ends redelivery.
+        Returns a suffix for the reason in the log, and the acknowledgement for the engine.
 
         Raises:
-            BusError: If nothing could be stored.
+            BusError: If no letter could be stored.
         """
         ...
 
@@ -108,20 +109,21 @@ class LetterWriter:
     """Writes dead letters to ``<prefix>.<durable>.<subject>``.
 
     Attributes:
-        prefix: First tokens of the subjects.
+        prefix: First tokens of the letters' subjects.
     """
 
     prefix: str
     _publishing: StoredPublishing
 
     async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
-        """Store a dead letter, once even if called repeatedly. Returns False if the whole publication could not be stored.
+        """Store a dead letter. Returns False if the whole publication could not be stored.
 
-        If a letter exceeds the limits, it leaves out the headers, and if necessary also the body, and says so. The publication
-        is then stored separately and unchanged, and the letter refers to its number.
+        Calling this again for the same publication does not store a second letter. If the letter would exceed a limit, it is
+        stored without the headers and if necessary without the body, and records what is missing. The publication is then
+        stored separately and unchanged, and the letter contains its number.
 
         Raises:
-            BusError: As `StoredPublishing.store`.
+            BusError: As for `StoredPublishing.store`.
         """
         facts = {
             "Polybus-Durable": durable,
@@ -169,11 +171,11 @@ class DeadLetters:
         return stream_name(self._cluster, NAME), self._writer.prefix
 
     async def prepare(self, stream: str) -> None:
-        """Create the store for dead letters unless it exists, with as many replicas as `stream`.
+        """Create the store for dead letters if it does not exist, with as many replicas as `stream`.
 
         Raises:
-            LocalProtocolError: If the name is used by a store of another cluster.
-            BusError: As `Stores.make_if_absent`.
+            LocalProtocolError: If a store of another cluster already has the name.
+            BusError: As for `Stores.make_if_absent`.
         """
         wanted: dict[str, Any] = {
             "name": stream_name(self._cluster, NAME),
@@ -193,7 +195,7 @@ class DeadLetters:
             )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Implement `Graveyard.bury`, and recreate the store for dead letters if it is gone."""
+        """Implement `Graveyard.bury`. Recreates the store for dead letters if it is gone."""
         try:
             whole = await self._writer.write(message, durable, death, now)
         except LocalProtocolError:  # the store was removed, or lost with the engine's disk
@@ -219,7 +221,7 @@ async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable:
 
 
 async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> dict[str, int] | None:
-    """Count the dead letters by durable handler. Returns None if the engine would have to list too many subjects."""
+    """Count dead letters by durable handler. Returns None if there are too many subjects for the engine to list."""
     state = (await jetstream.ask(f"STREAM.INFO.{stream}")).get("state")
     if not count_of(state, "messages"):
         return {}
@@ -227,7 +229,7 @@ async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> d
 
 
 def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
-    """Return letters that contain less and less of the publication."""
+    """Return smaller versions of a letter, the largest first, each of which omits more of the publication."""
     headers, smallest = _headers(message), "headers, body"
     without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
     if not death.all_came:
@@ -242,18 +244,18 @@ def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Messag
 
 
 def _headers(message: Message) -> dict[str, str]:
-    """Return the headers without those of dead letters and of the engine, which a client may have sent."""
+    """Return the headers, except dead-letter and engine headers, which a client may have sent."""
     headers = (message.headers or {}).items()
     return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
 
 
 _GONE: Final = (10037, 10043, 10057)
-"""Error numbers when a message to remove does not exist."""
+"""Error numbers for removing a message that does not exist."""
 _LARGEST_HEADERS: Final = 64 * 1024 * 1024
-"""Bytes. No server accepts more from a publisher."""
+"""Maximum size of the headers, in bytes. No server accepts more from a publisher."""
 _NO_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 _AGAIN: Final = 30.0
-"""Seconds that storing a publication again may take."""
+"""Maximum number of seconds for storing a publication again."""
 _FACTS: Final = (
     "polybus-durable",
     "polybus-attempts",
@@ -268,7 +270,7 @@ _FACTS: Final = (
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
-    """Read the headers of a stored message. Raises BusError or ValueError, since any program may have written it."""
+    """Parse the headers of a stored message. Raises BusError or ValueError, since any program may have written them."""
     return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
 
 
@@ -283,17 +285,17 @@ class DeadLetter:
 
     Attributes:
         number: Sequence number in the store of dead letters.
-        at: Time when it was stored, as the engine formats it.
+        at: Time at which the letter was stored, in the engine's format.
         attempts: Number of deliveries to a handler.
-        death: Why there are no more attempts.
-        error_id: Id of the last failure in the log, or empty.
+        death: Reason why there were no more attempts.
+        error_id: Id of the last failure in the log, or an empty string.
         origin: Stream and number of the publication.
-        id: Id that the handler got.
-        headers: Headers of the application.
+        id: Id that the handler received.
+        headers: The application's headers.
         octets: True if the body is bytes, even if it looks like JSON.
         left_out: ``headers``, ``body`` or both, if they did not fit into the letter.
-        whole: Number of the complete publication in the store of dead letters, or 0 if it is not there.
-        fault: Why the letter cannot be read, or empty.
+        whole: Number of the complete publication in the store of dead letters, or 0 if it is not stored there.
+        fault: Reason why the letter cannot be decoded, or an empty string.
     """
 
     number: int
@@ -315,14 +317,14 @@ class DeadLetter:
 
 @frozen
 class LetterPlace:
-    """The stream of dead letters.
+    """The stream in which dead letters are stored.
 
     Attributes:
         owner: Name of the cluster or stream, for error texts.
         stream: Stream of the letters.
-        prefix: First tokens of the subjects.
+        prefix: First tokens of the letters' subjects.
         written: Converts a subject to a wire subject.
-        ours: True if the stream belongs to this cluster, so that a letter is removed together with what is stored for it.
+        ours: True if the stream belongs to this cluster. Removing a letter then also removes the publication stored for it.
     """
 
     owner: str
@@ -340,7 +342,7 @@ class Letters:
     _time: Callable[[], float]
 
     async def unknown(self) -> str:
-        """Explain why there may be no letters, or return an empty string."""
+        """Return a possible reason why there are no letters, or an empty string."""
         return ""
 
     async def counts(self, durable: str = "*") -> dict[str, int]:
@@ -350,11 +352,11 @@ class Letters:
         return set(await self.counts())
 
     async def check(self, durable: str = "") -> None:
-        """Check that there can be letters, and that the durable handler exists if a name is given.
+        """Check that letters can exist and, if you pass the name of a durable handler, that it exists.
 
         Raises:
             LocalProtocolError: If the cluster has no stores, or the handler is unknown.
-            BusError: As `JetStream.ask`.
+            BusError: As for `JetStream.ask`.
         """
         if unknown := await self.unknown():
             raise LocalProtocolError(unknown)
@@ -380,11 +382,11 @@ class Letters:
             number = letter.number + 1
 
     async def letter(self, number: int) -> DeadLetter:
-        """Return a dead letter.
+        """Return the dead letter with a number.
 
         Raises:
-            LocalProtocolError: If there is no letter with this number.
-            BusError: As `JetStream.ask`.
+            LocalProtocolError: If there is no such letter.
+            BusError: As for `JetStream.ask`.
         """
         letter = await self._letter({"seq": number})
         if letter is None:
@@ -405,7 +407,7 @@ class Letters:
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
     def _is_whole(self, message: dict[str, Any]) -> bool:
-        """Return True for a complete publication that is stored for an incomplete letter."""
+        """Return True for a complete publication that was stored separately because its letter is incomplete."""
         head, _, rest = str(message.get("subject", "")).rpartition(".")
         return head == self._place.prefix and bool(rest)
 
@@ -432,13 +434,13 @@ class Letters:
         )
 
     async def retry(self, letter: DeadLetter) -> None:
-        """Store a dead letter's publication again, for its durable handler only, and remove the letter.
+        """Store the publication again, for the letter's durable handler only, and remove the letter.
 
-        If the letter is incomplete, the rest is taken from the stored publication.
+        If the letter is incomplete, the missing parts come from the separately stored publication.
 
         Raises:
-            LocalProtocolError: If that publication is gone, the letter cannot be read, or the handler does not exist.
-            BusError: As `StoredPublishing.store`.
+            LocalProtocolError: If that publication is gone, the letter cannot be decoded, or the handler does not exist.
+            BusError: As for `StoredPublishing.store`.
         """
         if letter.fault:
             raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
@@ -479,7 +481,7 @@ class Letters:
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="", id=id)
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
-        """Find the complete publication of a letter. Returns None if it is gone, even if its number is used again."""
+        """Find the complete publication of a letter. Returns None if it is gone, even if its number has been reused."""
         if letter.whole:
             message = await self._message_at(self._place.stream, letter.whole)
             return message if self._is_whole(message) else None
@@ -500,7 +502,7 @@ class Letters:
         return {}
 
     async def _remove_original(self, letter: DeadLetter) -> None:
-        """Remove the publication that is stored for an incomplete letter, next to the letter or in a work store."""
+        """Remove the publication that was stored for an incomplete letter, either next to the letter or in a work store."""
         if not (letter.whole or self._place.ours) or await self._original(letter) is None:
             return
         if letter.whole:
@@ -516,10 +518,10 @@ class Letters:
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
-        """Remove a dead letter, if it still exists, and the publication that is stored for it.
+        """Remove a dead letter if it still exists, together with the publication that was stored for it.
 
         Raises:
-            BusError: As `JetStream.ask`.
+            BusError: As for `JetStream.ask`.
         """
         if letter.left_out:
             await self._remove_original(letter)
@@ -536,6 +538,6 @@ def _message_in(answer: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _origin(letter: DeadLetter) -> tuple[str, int]:
-    """Return the stream and number of a letter's publication. The number is 0 if the header is not valid."""
+    """Return the stream and number of a letter's publication. If the header is not valid, the number is 0."""
     stream, _, number = letter.origin.partition(" ")
     return stream, int(number) if number.isascii() and number.isdigit() else 0

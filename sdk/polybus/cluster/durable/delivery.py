@@ -1,4 +1,4 @@
-"""Stored publications that this process has received, and their acknowledgement."""
+"""Handles stored publications that this process has received, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _DONE: Final = "+ACK"
 GIVEN_BACK: Final = "-NAK"
 _AGAIN: Final = 5.0
-"""Minimum number of seconds until redelivery if a dead letter could not be stored."""
+"""Minimum number of seconds until redelivery if the dead letter could not be stored."""
 _UNKNOWN: Final = "no worker finished it or could store its dead letter"
 _REMEMBERED: Final = 1024
 """Maximum number of reasons to remember while dead letters cannot be stored."""
@@ -37,17 +37,17 @@ _REMEMBERED: Final = 1024
 
 @define(eq=False)
 class Fate:
-    """Decides on redelivery and dead letters for a durable name. `name` describes the handler in logs."""
+    """Decides on redelivery and dead letters for a durable name. `name` identifies the handler in logs."""
 
     _services: Services
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
     _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
-    """Attempts, reason and error id by number, of publications whose dead letter could not be stored."""
+    """Attempts, reason and error id of publications whose dead letter could not be stored, by number."""
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
-        """Return attempts, reason and error id if a publication must not be tried again, otherwise None."""
+        """Return attempts, reason and error id if a publication must not be retried, otherwise None."""
         to, attempts = delivery.to, self.spec.retry.attempts
         if to.fault:
             return to.attempt, f"it cannot be read: {to.fault}", ""
@@ -62,9 +62,9 @@ class Fate:
         return pause_after(self.spec.retry, delivery.to.attempt)
 
     async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
-        """Store a dead letter for a result of `hopeless`. Returns False if the publication should be tried once more.
+        """Store a dead letter for a result of `hopeless`. Returns False if the publication should be retried once more.
 
-        This happens if the engine is full: the handler may work by now, which would make room.
+        This is the case when the engine is full. The handler may succeed by now, which would free space.
         """
         if delivery.to.fault:
             await self.bury(delivery, attempts, reason, error_id)
@@ -73,7 +73,7 @@ class Fate:
         return delivery.ended
 
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
-        """Store a dead letter and end redelivery. If this fails, the publication is redelivered."""
+        """Store a dead letter and end redelivery. If the letter cannot be stored, the publication is redelivered."""
         await self._keep(delivery, attempts, reason, error_id)
         delivery.end(again(max(_AGAIN, self.pause(delivery))))  # has no effect if the letter was stored
 
@@ -108,9 +108,9 @@ class Delivery:
     Attributes:
         to: Address for the acknowledgement.
         stream: Stream of the publication.
-        created: When the stream was created.
+        created: Creation time of the stream.
         size: Size of the body, in bytes.
-        read: True once the iteration has returned the publication.
+        read: True once the application has received the publication by iterating.
         ended: True once the publication is acknowledged.
     """
 
@@ -124,7 +124,7 @@ class Delivery:
     size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
-    """The decision made by a method of the message, for error texts."""
+    """Decision that the application made with a method of the message, for error texts."""
     ended: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -139,7 +139,7 @@ class Delivery:
         self.end(_DONE)
 
     def give_back(self) -> None:
-        """Let the engine redeliver the publication to any worker at once, unless it was decided otherwise."""
+        """Let the engine redeliver the publication to any worker immediately, unless the application has already decided."""
         if not self._decided:
             self._decided = "was given back when its subscription was left"
             self.end(GIVEN_BACK)
@@ -183,7 +183,7 @@ class Delivery:
 
 
 _TEXT: Final = 200
-"""Maximum length of an error in a dead letter."""
+"""Maximum length of the error text in a dead letter."""
 
 
 @define(eq=False)
@@ -224,7 +224,7 @@ class HandlerTaker:
 
 
 def _words(error: BaseException) -> str:
-    """Return the class and shortened text of an error. The log has its traceback."""
+    """Return the class and the shortened text of an error. The traceback is in the log."""
     text = in_one_line(without_secrets(described(error))).removesuffix(": ")
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
 

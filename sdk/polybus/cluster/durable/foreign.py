@@ -1,6 +1,6 @@
-"""Uses existing streams of a NATS network like stores.
+"""Reads and publishes to existing streams of a NATS network, as if they were stores.
 
-The bus never creates or changes such a stream, but creates a consumer for each durable name unless it exists.
+The bus never creates or changes such a stream. For each durable name, it creates a consumer if none exists.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _EACH: Final = 2.0
-"""Seconds until an unconfirmed publication is sent again."""
+"""Seconds until an unconfirmed publication is resent."""
 _KNOWN: Final = 30.0
-"""Seconds during which it is sent again. Streams remember an id for two minutes, unless their owner sets less."""
+"""Seconds during which an unconfirmed publication is resent. Streams remember ids for two minutes by default."""
 _PATIENCE: Final = 5.0
 _LONGEST_REASON: Final = 200
 OF_OTHERS: Final = Advice(
@@ -53,7 +53,7 @@ OF_OTHERS: Final = Advice(
 
 @define(eq=False)
 class NoLetters:
-    """Tells the engine why a publication failed instead of storing a letter. Implements `dead_letters.Graveyard`."""
+    """Sends the reason for a failure to the engine instead of storing a dead letter. Implements `dead_letters.Graveyard`."""
 
     _jetstream: JetStream
 
@@ -63,7 +63,7 @@ class NoLetters:
         """Do nothing, because there is no store."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Return a note that says where the publication is stored, and the acknowledgement that ends redelivery."""
+        """Return a note on where the publication is stored, and the acknowledgement that ends redelivery."""
         note = (
             f"; it is not redelivered, and without dead_letters= no letter is stored: it was {death.number} of {death.stream}"
         )
@@ -84,7 +84,7 @@ class ForeignLetters:
 
         Raises:
             LocalProtocolError: If the stream does not exist.
-            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
         """
         prefix = self._writer.prefix
         self.place = await _stream_of_letters(self._jetstream, prefix), prefix
@@ -99,8 +99,8 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
     """Return the name of the external stream for dead letters.
 
     Raises:
-        LocalProtocolError: If there is no such stream.
-        BusError: As `JetStream.ask`.
+        LocalProtocolError: If the stream does not exist.
+        BusError: As for `JetStream.ask`.
     """
     pattern = f"{prefix}.>"
     try:
@@ -116,7 +116,7 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
 
 
 async def letters_of(bus: Bus) -> Letters:
-    """Return the dead letters in the external stream that ``dead_letters=`` names in the URL of the bus's only link.
+    """Return the dead letters of the bus's only link, whose URL names their external stream with ``dead_letters=``.
 
     Raises:
         LocalProtocolError: If the stream does not exist.
@@ -147,7 +147,7 @@ def _streams(services: Services, link: EngineLink, adapter: Any) -> tuple[JetStr
 
 @define(eq=False)
 class ForeignStreams:
-    """The streams behind a link. Implements `plugins.extensions.LinkReader` and `Keeper`."""
+    """The external streams that a link leads to. Implements `plugins.extensions.LinkReader` and `Keeper`."""
 
     _services: Services
     _link: Link
@@ -169,7 +169,7 @@ class ForeignStreams:
         """Convert a pattern to a wire subject.
 
         Raises:
-            LocalProtocolError, Unsupported: If the pattern is not valid, or matches its own dead letters.
+            LocalProtocolError, Unsupported: If the pattern is not valid or matches its own dead letters.
         """
         subject = local_pattern(pattern, self._services.limits.subject)
         if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):

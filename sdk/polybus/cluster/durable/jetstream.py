@@ -1,4 +1,4 @@
-"""The engine's JSON API (NATS documentation, "JetStream wire API Reference"), and publishing with confirmation."""
+"""Client for the engine's JSON API (NATS documentation, "JetStream wire API Reference"), and publishing with confirmation."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from ...nodes import Store
 
 NANOSECONDS: Final = 1_000_000_000
-"""The engine's times are in nanoseconds."""
+"""Nanoseconds per second. The engine's times are in nanoseconds."""
 _EACH: Final = 2.0
-"""Seconds until a request is repeated, because servers without a leader do not answer."""
+"""Seconds until a request is repeated. Servers do not answer while they have no leader."""
 _PAUSE: Final = 0.25
 _UNAVAILABLE: Final = 503
 _NOT_STORED: Final = 10077
-"""Error number for several causes, which the text explains, such as a limit or a stream that is being closed."""
+"""Error number with several possible causes, such as a limit or a stream that is being closed. The text explains the cause."""
 _FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
-"""Error numbers for a full store, account or server."""
+"""Error numbers for a store, account or server that is full."""
 _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
-"""Error numbers if there is no leader yet, the same id is being stored, or there are too many requests."""
+"""Error numbers for temporary failures: no leader yet, a publication with the same id in progress, or too many requests."""
 NO_STREAM: Final = 10059
-"""Error number if a stream does not exist."""
+"""Error number for a stream that does not exist."""
 _MISSING: Final = frozenset((NO_STREAM, 10014, 10037))
-"""Error numbers if a stream, consumer or message does not exist."""
+"""Error numbers for a stream, consumer or message that does not exist."""
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
 _HEARS_WHY: Final = (2, 10, 4)
-"""First release that accepts a reason after ``+TERM``."""
+"""First server release that accepts a reason after ``+TERM``."""
 _DISABLED: Final = frozenset((10035, 10039, 10076))
-"""Error numbers if JetStream is not enabled for the server, the account or the system."""
+"""Error numbers that mean that JetStream is not enabled for the server, the account or the system."""
 _MOST_PAGES: Final = 98
-"""Maximum number of pages to request. Each has 1,024 names."""
+"""Maximum number of pages to request. Each page contains up to 1,024 names."""
 
 
 class JetStreamError(LocalProtocolError):
@@ -55,7 +55,7 @@ class JetStreamError(LocalProtocolError):
         number: The engine's ``err_code``.
         full: True if the store, the account or the server is full.
         missing: True if the stream, consumer or message does not exist.
-        passes: True if a retry can succeed, because servers elect a leader or are storing the same publication.
+        passes: True if a retry can succeed, for example because servers are electing a leader.
     """
 
     def __init__(self, number: int, text: str, code: Any = None) -> None:
@@ -67,17 +67,17 @@ class JetStreamError(LocalProtocolError):
 
 
 class EngineLink(Protocol):
-    """The link to the engine, which is a `backbone.Backbone` or, for an external network, an `integrations.Link`."""
+    """A link to the engine: a `backbone.Backbone` or, for an external network, an `integrations.Link`."""
 
     @property
     def peer(self) -> Any:
-        """The engine as a `PeerParty`, or `None` before the first connection."""
+        """The engine's `PeerParty`, or `None` before the first connection."""
         ...
 
 
 @frozen
 class Advice:
-    """Advice for error texts, which depends on who owns the engine."""
+    """Advice in error texts, which depends on who operates the engine."""
 
     keeps_nothing: str
     no_store: str  # formatted with the pattern
@@ -111,7 +111,7 @@ def config_of(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_stream_name(name: Any) -> TypeGuard[str]:
-    """Return True for a valid stream name. Any other string could change the subject of a request."""
+    """Return True for a valid stream name. An invalid name could change the subject of a request."""
     return isinstance(name, str) and _STREAM.fullmatch(name) is not None
 
 
@@ -124,7 +124,7 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
     """Return the members of an answer.
 
     Raises:
-        JetStreamError: If the answer is an error, or not an object.
+        JetStreamError: If the answer is an error or not an object.
         LocalProtocolError: If JetStream is not enabled.
     """
     if not isinstance(answer, dict):
@@ -143,7 +143,7 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
 class JetStream:
     _link: EngineLink
     _patience: float = 5.0
-    """Seconds to wait for an answer, including repeated requests."""
+    """Seconds to wait for an answer, including repetitions of the request."""
     advice: Advice = OF_CLUSTER
     domain: str = ""
     """JetStream domain of the streams, or an empty string for the server's own domain."""
@@ -161,7 +161,7 @@ class JetStream:
 
     @property
     def is_old(self) -> bool:
-        """True before 2.10, when a full store may drop publications and creating a consumer changes an existing one."""
+        """True before 2.10, where full stores may drop publications and creating a consumer changes an existing one."""
         return 1 < len(self._numbers) and self._numbers < _NEW
 
     @property
@@ -189,9 +189,9 @@ class JetStream:
             raise
 
     async def create(self, word: str, members: dict[str, Any], info: str) -> tuple[dict[str, Any], bool]:
-        """Create a stream or consumer unless another node has just created it.
+        """Create a stream or consumer, unless another node has just created it.
 
-        Returns the configuration, and whether this call created it.
+        Returns the configuration, and True if this call created the stream or consumer.
         """
         try:
             return config_of(await self.ask(word, members)), True
@@ -258,9 +258,9 @@ def _question(subject: str, members: dict[str, Any] | None) -> Message:
 
 
 _CERTAIN: Final = 2
-"""Number of consecutive answers without a stream that count as final, since servers may not know all streams at first."""
+"""Number of consecutive answers without a stream that count as final. Servers may not know all streams at first."""
 _OF_ENGINE: Final = "nats-"
-"""Prefix of headers that are instructions for the engine."""
+"""Prefix of headers that contain instructions for the engine."""
 _UNKNOWN: Final = "the engine did not confirm it, but it may be stored: publish it again with the same id= to store it once"
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
 _NOT_TAKEN: Final = (
@@ -279,11 +279,11 @@ class StoredPublishing:
     _jetstream: JetStream
     _prefix: str
     _each: float = math.inf
-    """Seconds until an unconfirmed publication is sent again. Infinite if the session does this."""
+    """Seconds until an unconfirmed publication is resent. Infinite if the session resends publications."""
     _known: float = math.inf
-    """Seconds during which streams other than this bus's stores remember an id."""
+    """Seconds during which external streams remember an id."""
     _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
-    """Stores by subject, each with the number of seconds during which it remembers an id."""
+    """Name of each store of this bus and the seconds during which it remembers an id, by subject."""
 
     def add(self, store: Store) -> None:
         window = as_seconds(store.dedup, "dedup")
@@ -296,11 +296,12 @@ class StoredPublishing:
         return bool(self._kept.match(subject))
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Publish, and return when the engine has stored the publication.
+        """Publish a message, and return once the engine has stored it.
 
         Raises:
-            LocalProtocolError: If it has headers for the engine, or its id is that of a publication to another subject.
-            BusError: As `store`.
+            LocalProtocolError: If the message has headers for the engine, or the id belongs to a publication to another
+                subject.
+            BusError: As for `store`.
         """
         subject = message.subject
         for name in message.headers or ():
@@ -317,10 +318,10 @@ class StoredPublishing:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
     async def publish_kept(self, message: Message, deadline: float) -> bool:
-        """Publish only if a stream stores the subject and confirms it. Returns False if nothing was published.
+        """Publish a message only if a stream stores the subject. Returns False if nothing was published.
 
         Raises:
-            BusError: As `publish`.
+            BusError: As for `publish`.
         """
         kept = False
         with anyio.move_on_after(deadline - self._services.running.time()), suppress(BusError):
@@ -335,10 +336,10 @@ class StoredPublishing:
         return f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
 
     async def _is_kept(self, subject: str, left: float) -> bool | None:
-        """Return whether a stream stores a wire subject, or None if the engine does not answer in time.
+        """Return True if a stream stores a wire subject, or None if the engine does not answer in time.
 
         Raises:
-            LocalProtocolError: If JetStream is not enabled, which servers may also report during an election.
+            LocalProtocolError: If JetStream is not enabled. Servers may also report this during an election.
         """
         with anyio.move_on_after(left):
             try:
@@ -349,7 +350,7 @@ class StoredPublishing:
         return None
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
-        """Return the subject of the stored publication with the same id, or None if it is the same subject or unknown."""
+        """Return the subject under which the same id is already stored. Returns None if the subject is the same or unknown."""
         with suppress(BusError):
             found = await self._jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
             there = found.get("message")
@@ -368,22 +369,22 @@ class StoredPublishing:
         block: bytes = b"",
         known: float = math.inf,
     ) -> dict[str, Any]:
-        """Send a publication until the engine confirms it.
+        """Send a publication repeatedly until the engine confirms it.
 
         Returns the engine's answer: the stream, the number in the stream, and whether the publication is a duplicate.
 
         Args:
             message: The publication.
-            id: Id, which the engine stores only once.
-            deadline: Time until which to try.
-            at: Wire subject, if it is not the usual one.
-            only: Name of the only durable handler to receive it, or empty for all.
+            id: Id of the publication. The engine stores only one publication per id.
+            deadline: Time after which to give up.
+            at: Wire subject, if not the default one.
+            only: Name of the only durable handler that should receive the publication, or an empty string for all.
             block: Headers, if they are already encoded.
-            known: Seconds during which the engine remembers the id. Afterwards nothing is sent again.
+            known: Seconds during which the engine remembers the id. After that, the publication is not resent.
 
         Raises:
             QueueFull: If the store or the link's queue is full.
-            LocalProtocolError: If there is no store for the subject any more.
+            LocalProtocolError: If there is no longer a store for the subject.
             DeadlineExceeded: If the engine does not confirm in time. The publication may or may not be stored.
             Disconnected, EncodeError, TooLarge, Forbidden: As for a request.
         """
@@ -436,7 +437,7 @@ class StoredPublishing:
 
 
 def _asking_to_store(message: Message, to: ToStore) -> Message:
-    """Create a request with a publication. Each attempt requires a new request."""
+    """Create a request that contains a publication. Each attempt requires a new request."""
     asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
     asked.decoded, asked.checked = message.decoded, message.checked
     return asked

@@ -1,4 +1,4 @@
-"""Pulls stored publications, delivers them and acknowledges them, for one handler or subscription of this process."""
+"""Pulls stored publications, delivers and acknowledges them, for one handler or subscription in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EXPIRES: Final = 30.0
 HEARTBEAT: Final = 2.0
-"""Seconds between heartbeats. A missing heartbeat is the only sign that a restarted server has lost a pull request."""
+"""Seconds between heartbeats. If a restarted server has lost a pull request, a missing heartbeat is the only sign."""
 SILENCE: Final = 2 * HEARTBEAT + 1.0
 """Seconds without a heartbeat after which a pull request counts as lost."""
 _PAUSE: Final = 1.0
@@ -33,33 +33,33 @@ _PAUSE: Final = 1.0
 
 class PullState(enum.Enum):
     OFF = "off"
-    """Stopped, or without a link. Late events have no effect."""
+    """The reader has stopped or has no link, and ignores late events."""
     LOST = "lost"
-    """The consumer has to be looked up or created."""
+    """The reader must look up or create its consumer."""
     FULL = "full"
-    """No request is open because all slots are in use."""
+    """No pull request is open, because all slots are in use."""
     ASKING = "asking"
 
 
 @define(eq=False)
 class Pull:
-    """The pull requests of a reader.
+    """State of a reader's pull requests.
 
     Attributes:
-        places: Number of publications that the reader handles at once.
+        places: Maximum number of publications that the reader handles at once.
     """
 
     places: int
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
-    """Number of requested publications that have not arrived. 0 unless `ASKING`."""
+    """Number of requested publications that have not arrived yet. Always 0 unless the state is `ASKING`."""
     _began: float = field(default=0.0, init=False)
-    """Time of the oldest open request."""
+    """Start time of the oldest open request."""
     _came: bool = field(default=False, init=False)
     """True if a publication has arrived since `_began`."""
     _heard: float = field(default=0.0, init=False)
     _look_at: float = field(default=0.0, init=False)
-    """Time when a lost consumer is looked up."""
+    """Time at which to look up a lost consumer."""
 
     def up(self, now: float) -> None:
         self.state, self.asked, self._look_at = PullState.LOST, 0, now
@@ -72,7 +72,7 @@ class Pull:
             self.state = PullState.FULL
 
     def refused(self, now: float, pause: float = _PAUSE) -> None:
-        """Handle an error of the engine: look the consumer up again after a pause."""
+        """Handle an error from the engine. After a pause, the consumer is looked up again."""
         if self.state is not PullState.OFF:
             self.state, self.asked, self._look_at = PullState.LOST, 0, now + pause
 
@@ -100,10 +100,10 @@ class Pull:
         self._served(1)
 
     def expired(self, left: int | None, now: float) -> None:
-        """Handle the end of a request with `left` publications missing, or all if that is None.
+        """Handle the end of a request. `left` publications are missing, or all of them if `left` is None.
 
-        If nothing has arrived and the request ends much too early, the engine does not accept it. Requesting again at once
-        would be a busy loop.
+        If a request ends much too early and nothing has arrived, the engine does not accept it. Repeating it immediately would
+        be a busy loop.
         """
         if not self._came and now - self._began < EXPIRES / 2:
             self.refused(now)
@@ -125,7 +125,7 @@ class Pull:
 
     @property
     def due(self) -> float:
-        """Time of the next `tick` or lookup, or infinity."""
+        """Time of the next `tick` or lookup, or infinity if there is none."""
         if self.state is PullState.ASKING:
             return self._heard + SILENCE
         return self._look_at if self.state is PullState.LOST else math.inf
@@ -134,22 +134,22 @@ class Pull:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _SHARE: Final = 3
-"""Number of progress messages per `ack_wait`."""
+"""Number of progress messages sent within `ack_wait`."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
 _IN_PROGRESS: Final = "+WPI"
 _COMPLETE: Final = "Batch Completed"
-"""Status text for a request that is complete (since 2.11)."""
+"""Status text for a complete request (since 2.11)."""
 _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
 """Status text if the next publication would exceed ``max_bytes``."""
 
 
 class Taker(Protocol):
-    """Receives a reader's publications. Implemented by `delivery.HandlerTaker` and `delivery.SubscriptionTaker`."""
+    """Interface of classes that receive a reader's publications: `delivery.HandlerTaker` and `delivery.SubscriptionTaker`."""
 
     @property
     def full(self) -> bool:
-        """True if there is no room for another publication, even if slots are free."""
+        """True if another publication would not fit, even if slots are free."""
         ...
 
     @property
@@ -160,7 +160,7 @@ class Taker(Protocol):
     def take(self, delivery: Delivery) -> None: ...
 
     def stop(self) -> None:
-        """Called when no more publications follow."""
+        """Called when no more publications will follow."""
 
 
 @define(eq=False)
@@ -172,11 +172,11 @@ class StoreReader:
     _pull: Pull
     _peer: PeerParty | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications that wait for a slot or for room, in order of arrival."""
+    """Publications that are waiting for a slot or for space, in order of arrival."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications in progress. As in `_waiting`, the value is the time of the next progress message to the engine."""
+    """Publications in progress, with the time of the next progress message to the engine, as in `_waiting`."""
     _bytes: int = field(default=0, init=False)
-    """Total size of the bodies in progress."""
+    """Total size in bytes of the bodies in progress."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
@@ -184,7 +184,7 @@ class StoreReader:
     _found: bool = field(default=False, init=False)
     """True if the consumer has been found on this connection."""
     _forbidden: bool = field(default=False, init=False)
-    """True if the engine rejects the acknowledgements or requests on this connection."""
+    """True if the engine rejects acknowledgements or requests on this connection."""
 
     @property
     def busy(self) -> bool:
@@ -252,14 +252,14 @@ class StoreReader:
             self._pull.found()
 
     def down(self) -> None:
-        """Pause while the link is down. The engine redelivers publications that have not been started."""
+        """Pause while the link is down. The engine redelivers publications that the reader has not started."""
         self._found = False
         self._pull.stop()
         if self._taker.fate is not None:  # without acknowledgements, the engine does not redeliver them
             self._waiting.clear()
 
     def withdraw(self) -> None:
-        """Stop pulling. What has arrived is still handled, because giving it back would count as an attempt."""
+        """Stop pulling. Publications that have arrived are still handled, because giving them back counts as an attempt."""
         self._stopping = True
         self._pull.stop()
         self._changed.set()
@@ -304,7 +304,7 @@ class StoreReader:
             peer.link.answer(asked, peer)
 
     def _most_bytes(self, peer: PeerParty) -> int:
-        """Return the number of bytes to request at once, because an engine disconnects slow clients."""
+        """Return the number of bytes to request at once. The limit is needed because an engine disconnects slow clients."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
         return max(self.services.limits.queue_bytes, 2 * largest)
@@ -361,7 +361,7 @@ class StoreReader:
             self._changed.set()
 
     def forbidden(self, to: ToReader) -> None:
-        """Stop on this connection if the engine rejects this consumer's acknowledgements or requests."""
+        """Stop on this connection, because the engine rejects this consumer's acknowledgements or requests."""
         consumer = self._consumer
         name = f"{consumer.stream}.{consumer.name}"
         if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:
@@ -394,7 +394,7 @@ class StoreReader:
         self._taker.take(delivery)
 
     def _work_on(self, now: float) -> None:
-        """Tell the engine which publications are still in progress, so that it does not redeliver them."""
+        """Tell the engine which publications are in progress, so that it does not redeliver them."""
         for deliveries in (self._running, self._waiting):
             for delivery, when in deliveries.items():
                 if when <= now:
@@ -402,7 +402,7 @@ class StoreReader:
                     deliveries[delivery] = now + self._consumer.ack_wait / _SHARE
 
     def ended(self, delivery: Delivery, word: str) -> None:
-        """Acknowledge a publication with `word`, and start the next."""
+        """Send the acknowledgement `word` for a publication, and start the next publication."""
         if self._taker.fate is not None:
             say(self._peer, delivery.to, word)
         if self._running.pop(delivery, None) is not None:

@@ -1,4 +1,4 @@
-"""All readers of an engine in this process, and the progress of their durable handlers."""
+"""Manages all readers of an engine in this process, and tracks the progress of their durable handlers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PACE: Final = 10.0
-"""Seconds between requests for the progress of durable handlers."""
+"""Seconds between requests for the durable handlers' progress."""
 
 
 def check_names(specs: Iterable[SubscriberSpec]) -> None:
-    """Check that no two handlers have the same durable name, before anything is created.
+    """Check that no two handlers have the same durable name. Call this before creating anything.
 
     Raises:
         LocalProtocolError: If two handlers share a name.
@@ -72,14 +72,14 @@ class StoreReaders:
     """State of this bus's durable handlers, as last reported."""
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
-    """Set to stop the task that requests progress. `None` if there is no such task."""
+    """Event that stops the task that requests progress. `None` if there is no such task."""
 
     @property
     def busy(self) -> bool:
         return any(reader.busy for reader in self._readers.values())
 
     async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
-        """Create the consumers of durable handlers unless they exist.
+        """Create the durable handlers' consumers that do not exist yet.
 
         Raises:
             BusError: If a consumer or the store for dead letters cannot be created.
@@ -95,10 +95,10 @@ class StoreReaders:
                 self._handlers.append(reader)
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
-        """Deliver stored publications to a subscription until `unsubscribe`.
+        """Deliver stored publications to a subscription until `unsubscribe` is called.
 
         Raises:
-            BusError: As `Consumer.prepare`.
+            BusError: As for `Consumer.prepare`.
         """
         fate = None
         if isinstance(spec, DurableSpec):
@@ -144,7 +144,7 @@ class StoreReaders:
             self._services.running.spawn(self._look, self._watched)
 
     async def _look(self, ended: anyio.Event) -> None:
-        """Request the progress of durable handlers regularly, so that statistics never wait for the engine."""
+        """Request the durable handlers' progress regularly, so that statistics never have to wait for the engine."""
         while not ended.is_set():
             with anyio.move_on_after(PACE):
                 await ended.wait()
@@ -201,13 +201,13 @@ class StoreReaders:
             reader.withdraw()
 
     def give_back(self) -> None:
-        """Stop pulling, and let the engine redeliver unacknowledged publications to other workers at once."""
+        """Stop pulling, and let the engine redeliver unacknowledged publications to other workers immediately."""
         for reader in self._readers.values():
             reader.withdraw()
             reader.give_back()
 
     def receive(self, message: Message, to: ToReader) -> None:
-        """Pass a stored publication to its reader, or give it back if the reader has closed."""
+        """Pass a stored publication to its reader, or give it back to the engine if the reader has closed."""
         reader = self._readers.get(to.reader)
         if to.status and to.ack:
             for one in self._readers.values():

@@ -1,4 +1,4 @@
-"""Checks the arguments of ``durable=`` and ``start=``, and chooses the engine: the cluster's, or one behind a link."""
+"""Checks the ``durable=`` and ``start=`` arguments, and chooses the cluster's engine or an engine behind a link."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ACK_WAIT: Final = 30.0
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
-"""Bounds of `ack_wait`, in seconds."""
+"""Minimum and maximum of `ack_wait`, in seconds."""
 MOST: Final = 20_000
-"""Maximum number of unacknowledged publications of a durable handler, for all of its workers together."""
+"""Maximum number of unacknowledged publications of a durable handler, counting all its workers."""
 _YEARS: Final = 290
-"""Maximum length of the engine's times, which have 64 bits of nanoseconds."""
+"""Maximum time span that the engine can represent in its 64 bits of nanoseconds."""
 _LARGEST: Final = (1 << 63) - 1
-"""Largest sequence number of a publication."""
+"""Largest possible sequence number of a publication."""
 _USUAL: Final = Retry()
 
 
 @frozen
 class DurableSpec:
-    """A durable handler or subscription. Implements `plugins.extensions.Reading`.
+    """The arguments of a durable handler or subscription. Implements `plugins.extensions.Reading`.
 
     Attributes:
-        name: Name of the position in the engine. Workers with the same name share the publications.
+        name: Name under which the engine stores the position. Workers with the same name share the publications.
         retry: Number of attempts and the pauses between them.
-        ack_wait: Seconds after which a publication is redelivered if its worker is silent.
+        ack_wait: Seconds after which a publication is redelivered if its worker does not respond.
         start: Where a new handler starts.
-        ordered: Whether the cluster handles one publication at a time.
+        ordered: True if the whole cluster handles one publication at a time.
     """
 
     unread: ClassVar[int] = 1
@@ -64,7 +64,7 @@ class DurableSpec:
 
 @frozen
 class ReplaySpec:
-    """A subscription to stored publications whose position is not stored. Implements `plugins.extensions.Reading`."""
+    """The arguments of a subscription to a store that does not keep its position. Implements `plugins.extensions.Reading`."""
 
     name: ClassVar[str] = ""
     unread: ClassVar[int] = 64
@@ -82,13 +82,13 @@ def reading_of(
     concurrency: int,
     of_handler: tuple[int | None, str] | None,
 ) -> DurableSpec | ReplaySpec | None:
-    """Check the arguments of `on` or `subscribe`. Returns None if they do not ask for stored publications.
+    """Check the arguments of `on` or `subscribe`. Returns None if they are for live publications only.
 
     Args:
         of_handler: The `queue` and `when_full` of a handler, or None for a subscription.
 
     Raises:
-        TypeError, ValueError: If an argument is wrong, requires `durable=`, or contradicts it.
+        TypeError, ValueError: If an argument is invalid, requires `durable=`, or cannot be combined with it.
     """
     if durable is None:
         replays = of_handler is None and start is not None
@@ -186,20 +186,20 @@ class StoredReading(Extension):
     """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`.
 
     Attributes:
-        engines: All engines, the cluster's first.
-        expected: True once a link is being opened that may have streams.
+        engines: All engines. The cluster's engine comes first.
+        expected: True once the bus opens a link that may lead to streams.
     """
 
     _parts: BusParts
     engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     cluster: StoreReaders | None = field(default=None, init=False)
-    """The cluster's engine. `None` while the bus is not in the cluster."""
+    """Readers of the cluster's engine. `None` while the bus is not in the cluster."""
     stores: StoredPublishing | None = field(default=None, init=False)
-    """Publishes to the cluster's stores. `None` if it has none."""
+    """Publisher to the cluster's stores. `None` if the cluster has no stores."""
     _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[Handler, Link] = field(factory=dict, init=False)
-    """The link that reads for each durable handler."""
+    """Link that each durable handler reads from."""
     _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
 
     @property
@@ -240,7 +240,7 @@ class StoredReading(Extension):
             streams.readers.down()
 
     def _behind(self, link: Link) -> ForeignStreams:
-        """Return the streams behind a link.
+        """Return the streams that a link leads to.
 
         Raises:
             Unsupported: If the link's protocol does not support streams.
@@ -259,10 +259,10 @@ class StoredReading(Extension):
         return streams
 
     def _chosen(self, subject: str | int) -> Link | None:
-        """Choose the link to a NATS network for a subject, in the same way as for requests.
+        """Choose the link to a NATS network for a subject, with the same rules as for requests.
 
         Raises:
-            AmbiguousRoute: If several links are possible.
+            AmbiguousRoute: If more than one link is possible.
         """
         links: list[Link] = [link for link in self._parts.links.opened if has_streams(link)]
         if len(links) < 2:
@@ -274,10 +274,10 @@ class StoredReading(Extension):
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
     async def attach(self, link: Link) -> None:
-        """Read from a new link for the durable handlers, or those that its ``serves=`` matches, if the bus has no cluster.
+        """Start reading from a new link, for all durable handlers or those that its ``serves=`` matches.
 
         Raises:
-            BusError: As `StoreReaders.prepare`.
+            BusError: As for `StoreReaders.prepare`.
         """
         if self._parts.links.mesh is not None:
             return
@@ -306,7 +306,7 @@ class StoredReading(Extension):
         """Check that every durable handler has an engine.
 
         Raises:
-            LocalProtocolError: If a handler has no engine, and no link is expected that may have one.
+            LocalProtocolError: If a handler has no engine and no expected link may lead to one.
         """
         if self._parts.links.mesh is None and not self.expected:
             for spec in self._waiting:
@@ -314,7 +314,7 @@ class StoredReading(Extension):
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
-        """Stop reading from a link that has closed. If there is an `error`, the subscriptions raise it."""
+        """Stop reading from a closed link. If you pass an `error`, the subscriptions raise it."""
         streams = self._streams.pop(link, None)
         if streams is None:
             return
@@ -331,7 +331,7 @@ class StoredReading(Extension):
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
     async def leave(self, link: Link, patience: float) -> None:
-        """Stop pulling from a link that is being closed. Handlers get `patience` seconds to finish; the rest is given back."""
+        """Stop pulling from a link that is closing. After `patience` seconds, give back what handlers have not finished."""
         if (streams := self._streams.get(link)) is not None:
             engine = streams.readers
             engine.withdraw()
@@ -340,12 +340,12 @@ class StoredReading(Extension):
             engine.give_back()
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
-        """Deliver stored publications to a subscription until `unsubscribe`.
+        """Deliver stored publications to a subscription until `unsubscribe` is called.
 
         Raises:
-            LocalProtocolError: If this bus does not have an engine.
+            LocalProtocolError: If this bus has no engine.
             Unsupported, AmbiguousRoute: If the peer's link does not support streams, or several links are possible.
-            BusError: As `StoreReaders.subscribe`.
+            BusError: As for `StoreReaders.subscribe`.
         """
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
@@ -366,11 +366,11 @@ class StoredReading(Extension):
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Return the store for a publication, and its peer.
+        """Return the store for a publication, and the peer that leads to it.
 
         Raises:
             LocalProtocolError: If there is no store for the publication, or `to=` names several peers.
-            Unsupported, AmbiguousRoute: As `subscribe`.
+            Unsupported, AmbiguousRoute: As for `subscribe`.
         """
         mesh = self._parts.links.mesh
         if kept and peers is None and self.stores is not None and mesh is not None:

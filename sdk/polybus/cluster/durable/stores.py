@@ -1,4 +1,4 @@
-"""Stores are streams of the engine, which are created once and never changed."""
+"""Creates stores, which are streams of the engine. A store is created once and never changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stream_name(cluster: str, store: str) -> str:
 
 
 def stream_members(store: Store, cluster: str, published: Callable[[str | int], str]) -> dict[str, Any]:
-    """Return the configuration of a store's stream. `published` converts a pattern to a wire subject."""
+    """Return the configuration of the stream for a store. `published` converts a pattern to a wire subject."""
     age = 0.0 if store.max_age is None else as_seconds(store.max_age, "max_age")
     window = as_seconds(store.dedup, "dedup")
     return {
@@ -52,9 +52,9 @@ def _copied(stream: str, number: int) -> str:
 
 
 _CHECKS, _PAUSE = 50, 0.1
-"""Number of checks whether a copy is complete, and seconds between them."""
+"""Number of times to check whether a copy is complete, and seconds between the checks."""
 _COPIES: Final = "JS_SRC_"
-"""Prefix of the consumers with which a server copies from a stream. Releases before 2.10 do not list them."""
+"""Prefix of the consumers that a server uses to copy from a stream. Releases before 2.10 do not list these consumers."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -63,7 +63,7 @@ _ARGUMENTS: Final = {
     "num_replicas": "replicas",
     "duplicate_window": "dedup",
 }
-"""The argument of `Store` behind each member of the configuration."""
+"""`Store` argument that sets each member of the configuration."""
 
 
 @define(eq=False)
@@ -71,11 +71,12 @@ class Stores:
     _jetstream: JetStream
 
     async def prepare(self, store: Store, members: dict[str, Any]) -> None:
-        """Create the stream of a store unless it exists.
+        """Create the stream of a store if it does not exist.
 
         Raises:
-            LocalProtocolError: If the stream cannot be created, or exists with different settings. The text names the argument.
-            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+            LocalProtocolError: If the stream cannot be created, or exists with different settings. The error text names the
+                argument.
+            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
         """
         if store.max_bytes is not None and self._jetstream.is_old:
             raise LocalProtocolError(
@@ -100,21 +101,21 @@ class Stores:
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def config(self, stream: str) -> dict[str, Any]:
-        """Return a stream's configuration, or {} if there is no such stream.
+        """Return a stream's configuration, or {} if the stream does not exist.
 
         Raises:
-            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
         """
         with suppress(JetStreamError):
             return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
         return {}
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Create a stream unless it exists, and return its configuration.
+        """Create a stream if it does not exist, and return its configuration.
 
         Raises:
             LocalProtocolError: If the stream cannot be created.
-            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
         """
         name = members["name"]
         try:
@@ -129,10 +130,10 @@ class Stores:
         return made
 
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
-        """Let the engine copy a publication, which may be too large for this bus, to a new stream.
+        """Let the engine copy a publication to a new stream. The publication may be too large for this bus.
 
-        Several workers may do so at once, without knowing about each other, and share the copy. It has as many replicas as the
-        original stream.
+        Several workers may call this at the same time without knowing about each other, and then share the copy. The new stream
+        has as many replicas as the original one.
 
         Returns:
             True if the copy is complete. Otherwise the reason is logged, and an incomplete copy is removed.
@@ -173,16 +174,16 @@ class Stores:
         return max(count_of(await self.config(stream), "num_replicas"), 1)
 
     async def remove_copy(self, stream: str, number: int) -> None:
-        """Remove the copy of a publication if possible, but not an external stream with the same name."""
+        """Try to remove the copy of a publication. An external stream of the same name is not removed."""
         name = copy_of(stream, number)
         with suppress(BusError):
             if (await self.config(name)).get("description") == _copied(stream, number):
                 await self._jetstream.ask(f"STREAM.DELETE.{name}")
 
     async def _wait_for_end_of_copying(self, stream: str) -> None:
-        """Wait for a bounded time until the engine has removed the consumer that it copied with.
+        """Wait for a limited time until the engine has removed the consumer that it used for copying.
 
-        Newer servers never remove publications from a work store that were acknowledged while it exists.
+        While that consumer exists, newer servers never remove publications from a work store when they are acknowledged.
         """
         for _ in range(_CHECKS):
             if not any(name.startswith(_COPIES) for name in await self._jetstream.consumers(stream)):
@@ -203,7 +204,7 @@ _REQUIRED: Final[dict[str, tuple[Any, ...]]] = {
     "no_ack": (False, None),
     "sealed": (False, None),
 }
-"""Values without which an existing stream may lose publications."""
+"""Settings without which an existing stream may lose publications."""
 
 
 def check_same(
@@ -215,10 +216,11 @@ def check_same(
     arguments: Mapping[str, str],
     readable: Callable[[str, Any], str],
 ) -> None:
-    """Compare an existing stream or consumer with the wanted settings. `what` is its name for users, `place` for the engine.
+    """Compare the settings of an existing stream or consumer with the wanted ones.
 
-    `required` lists safe values of members that do not have an argument. `arguments` maps the other members to the names of
-    their arguments, and `readable` formats their values.
+    For error texts, `what` is the name that users know, and `place` is the name in the engine. `required` lists safe values of
+    members without an argument. `arguments` maps the other members to the names of their arguments, and `readable` formats
+    their values.
 
     Raises:
         LocalProtocolError: If the settings differ.
