@@ -1,1 +1,1 @@
-"""The core: what every bus is made of, one room for each task. Floors: pyproject.toml."""
+"""The core that every bus uses, with one subpackage for each task. The layers are listed in pyproject.toml."""

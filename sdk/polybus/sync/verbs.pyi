@@ -319,16 +319,16 @@ class BlockingRemotePeer(Twin):
         """
     @property
     def id(self) -> str:
-        """The `Peer.id` of the client on its node."""
+        """The client's `Peer.id` on its node."""
     @property
     def node(self) -> str:
-        """The `Node.id` of its node."""
+        """The `Node.id` of the client's node."""
     @property
     def identity_key(self) -> str | None:
-        """Key of its identity, or `None`."""
+        """Key of the client's identity, or `None`."""
     @property
     def protocol(self) -> str:
-        """Name of its protocol."""
+        """Name of the client's protocol."""
     @overload
     def request(
         self,
@@ -400,14 +400,14 @@ class BlockingRemotePeer(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or to all connections of this user, regardless of subscriptions.
+        """Publish only to this client, or to all connections of this user, even if they have no matching subscription.
 
         See `BlockingBus.publish`. Publishing to a user who is not connected is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
             QueueFull: If an outbox is full, for example the one to the engine.
-            Disconnected: If this bus has left the cluster of the client.
+            Disconnected: If this bus has left the client's cluster.
         """
     @overload
     def stream(
@@ -541,14 +541,14 @@ class BlockingUser(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or to all connections of this user, regardless of subscriptions.
+        """Publish only to this client, or to all connections of this user, even if they have no matching subscription.
 
         See `BlockingBus.publish`. Publishing to a user who is not connected is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
             QueueFull: If an outbox is full, for example the one to the engine.
-            Disconnected: If this bus has left the cluster of the client.
+            Disconnected: If this bus has left the client's cluster.
         """
     @overload
     def stream(
@@ -589,17 +589,17 @@ class BlockingUser(Twin):
             BusError: On entry or while iterating, as for `BlockingBus.channel`.
         """
     def online(self) -> bool:
-        """Check whether the user is connected to this bus or another node. The check takes a round trip; nothing is cached.
+        """Return True if the user is connected to any node of the cluster. This takes a round trip, because nothing is cached.
 
-        If the user is connected to this bus, all other nodes can reach the user too by the time this returns, unless the engine
-        is down or does not confirm within 2 s.
+        If the user is connected to this bus, the other nodes can also reach the user once this returns, unless the engine is
+        down or does not confirm within 2 s.
 
         Raises:
             Disconnected: If the user is not connected to this bus, and the engine of the cluster is down.
             DeadlineExceeded: If the user's node does not answer within 2 s.
         """
     def peers(self) -> Survey[Any]:
-        """Find all connections of the user: each is a `BlockingPeer` of this bus or a `BlockingRemotePeer`.
+        """Find all connections of the user. Each result is either a `BlockingPeer` of this bus or a `BlockingRemotePeer`.
 
         Raises:
             Disconnected: If the engine of the cluster is down.
@@ -626,7 +626,7 @@ class BlockingCaller(Twin):
         """
     @property
     def identity(self) -> Any:
-        """Identity of the user, as `authenticate` would return it."""
+        """Identity of the user, in the form in which `authenticate` would return it."""
     @overload
     def request(
         self,
@@ -740,10 +740,10 @@ class BlockingListener(Twin):
     def __init__(self, original: Listener, run: Run) -> None: ...
     @property
     def url(self) -> str:
-        """URL for clients, with its options and the actual port."""
+        """URL for clients, including the options and the actual port."""
     @property
     def peers(self) -> list[BlockingPeer]:
-        """Peers that are connected through this listener."""
+        """Peers that connected through this listener."""
 
 class BlockingBus(Twin):
     """A `Bus` that blocks the calling thread. Several threads can use it at once.
@@ -1121,8 +1121,8 @@ class BlockingBus(Twin):
     ) -> BlockingBlock[BlockingPeer]:
         """Connect this bus to a server.
 
-        Use the result as a context manager, which yields the `BlockingPeer` at the other end. The arguments are those of
-        `polybus.connect`.
+        Use the result as a context manager that yields the `BlockingPeer` at the other end. See `polybus.connect` for the
+        arguments.
 
         Raises:
             ValueError: If the URL or an option is invalid.
@@ -1141,20 +1141,19 @@ class BlockingBus(Twin):
         insecure: bool = False,
         retry: Backoff | None = None,
     ) -> BlockingBlock[BlockingListener]:
-        """Accept connections at an address.
+        """Start accepting connections at an address.
 
-        Use the result as a context manager, which yields a `BlockingListener`.
+        Use the result as a context manager that yields a `BlockingListener`.
 
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
             protocol: Protocol of a transport object, by name or as an adapter.
-            origins: Web origins of pages that may connect, in addition to the same host and port.
+            origins: Web origins whose pages may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
             tls: Server-side context for ``tls`` and ``wss``.
-            when_full: Policy for publications when the outbox of a peer is full: ``drop_oldest``, ``drop_newest`` or
-                ``disconnect``.
+            when_full: Policy for publications when a peer's outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
             insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
-            retry: Pauses before polybus clients reconnect. `initial` and `maximum` override their own settings.
+            retry: Pauses before polybus clients reconnect. Its `initial` and `maximum` override the clients' settings.
 
         Raises:
             ValueError: If the URL or an option is invalid.
@@ -1171,21 +1170,21 @@ class BlockingBus(Twin):
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
     ) -> BlockingBlock[Recording]:
-        """Record every frame of every link in both directions.
+        """Record every frame on every link, in both directions.
 
         Use the result as a context manager: ``with bus.record("captures/"): ...`` The bus never waits for the
-        disk: if the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
+        disk. If the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
         'polybus[capture]'``.
 
         Args:
             path: Folder to write to, which is created if necessary. Several recordings may share it.
             max_bytes: Maximum size of the folder in bytes. The oldest segments are removed to stay below it.
             max_age: Maximum age of segments, in seconds or as a `timedelta`.
-            bodies: Record bodies as well as the kind and subject of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write. The default masks tokens, cookies and members with
-                names of secrets. `None` writes everything unchanged.
-            decode: Decode each segment when it is sealed, after 64 MiB or a minute, in a process with the lowest priority.
-                Otherwise each reader decodes it.
+            bodies: Record the body of each message in addition to its kind and subject.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default masks tokens, cookies and members that
+                are named like secrets. With `None`, everything is written unchanged.
+            decode: Decode each segment in a process with the lowest priority once it is complete, after 64 MiB or a minute.
+                Otherwise, each reader has to decode it.
 
         Raises:
             ImportError: If pyarrow is not installed.
@@ -1193,14 +1192,14 @@ class BlockingBus(Twin):
             CaptureError: On entry, if the folder cannot be created or written to.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """Return a connector for a connection that runs inside a link of this bus.
+        """Return a connector for a connection through one of this bus's links.
 
-        Pass it to `connect`, as in ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``. The tunnel leads to the peer that
-        would
-        receive requests to `name`, and reconnects together with the outer link.
+        Pass the connector to `connect`, as in ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``. The tunnel leads to the
+        peer
+        that would receive requests to `name`, and it reconnects whenever the outer link does.
 
         Args:
-            name: Name that the other side passed to `handle_tunnels`.
+            name: Name that matches the pattern that the other side passed to `handle_tunnels`.
             params: Strings for `Handshake.params` on the other side.
 
         Raises:
@@ -1209,11 +1208,11 @@ class BlockingBus(Twin):
         """
     @property
     def peers(self) -> list[BlockingPeer]:
-        """The peers on all links."""
+        """Peers on all links."""
     def peers_of(self, key: str) -> list[BlockingPeer]:
         """Return the connected peers with this `Identity.key`, for example for ``publish(..., to=...)``."""
     def user(self, key: str) -> BlockingUser:
-        """Return a handle to a user, who may be connected to any node of the cluster.
+        """Return a handle to a user. The user may be connected to any node of the cluster.
 
         Args:
             key: The `Identity.key` of the user.
@@ -1222,15 +1221,15 @@ class BlockingBus(Twin):
             TypeError: If `key` is not a string.
         """
     def nodes(self) -> Survey[Node]:
-        """Ask all nodes of the cluster, including this one, to report within 2 s.
+        """Query all nodes of the cluster, including this one, with a timeout of 2 s.
 
         Raises:
             LocalProtocolError: If the bus is not entered, or this thread runs its event loop.
         """
     def present(self, pattern: str | int) -> Survey[BlockingPeer | BlockingRemotePeer]:
-        """Find the clients on all nodes that have subscribed to exactly this pattern, within 2 s.
+        """Find the clients on all nodes that have subscribed to exactly this pattern, with a timeout of 2 s.
 
-        Nothing is cached, so clients of a killed node are not included.
+        Results are never cached, so that clients of a killed node are not included.
 
         Raises:
             LocalProtocolError, ReservedSubject: If the pattern is invalid, or the bus is not entered.
@@ -1246,19 +1245,20 @@ class BlockingBus(Twin):
     def drain(self, timeout: float = DRAIN) -> None:
         """Drain the bus: stop accepting requests, finish running handlers, notify the peers and close the links.
 
-        Streams and channels end with `Unavailable` after a quarter of the time. Called from a handler, a middleware or the
-        lifespan of this bus, `drain` returns at once, because the drain waits for them. Cancelling the call cancels the running
-        handlers, but the peers are still notified.
+        Streams and channels end with `Unavailable` after a quarter of the time. If you call this from a handler, a middleware
+        or the lifespan of this bus, it returns immediately, because the drain itself waits for them. Cancelling the call
+        cancels running handlers, but peers are still notified.
 
         Args:
-            timeout: Seconds until everything that still runs is cancelled. After that, the lifespan has the same time to exit.
+            timeout: Seconds after which everything that is still running is cancelled. The lifespan then has the same time to
+                exit.
 
         Raises:
             TypeError, ValueError: If `timeout` is not a number of seconds.
             LocalProtocolError: If the bus does not run, or this thread runs its event loop.
         """
     def wait_closed(self) -> None:
-        """Wait until the bus has been left.
+        """Wait until the bus has stopped.
 
         Raises:
             LocalProtocolError: If the bus is not entered, or this thread runs its event loop.

@@ -1,1 +1,1 @@
-"""The bus: facade, lifecycle, links, dialling and accepting."""
+"""The bus itself: its public class, lifecycle and links, and how it connects and accepts."""

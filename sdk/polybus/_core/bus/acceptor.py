@@ -1,4 +1,4 @@
-"""Accepting links: `BusGate`, which transports call, and the public `Listener`."""
+"""Accepts links: `BusGate`, which transports call, and the public `Listener`."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 
 _IDLE: Final = 10.0
-"""Seconds after which an idle peer without a connection (HTTP) may be dropped to make room for a new one."""
+"""Seconds after which an idle peer without a connection (HTTP) may be disconnected to make room for a new one."""
 _LEAVING: Final = "this server accepts no clients: it is shutting down or has not started yet"
 
 
 @define(eq=False, repr=False)
 class BusGate:
-    """Admits connections: checks the limits first, then calls `authenticate`. Implements `plugins.Gate`."""
+    """Accepts or rejects connections: checks the limits first, then calls `authenticate`. Implements `plugins.Gate`."""
 
     _services: Services
     _owner: LinkOwner
@@ -63,7 +63,7 @@ class BusGate:
     _admissions: Admissions = field(init=False)
     links: dict[Link, str] = field(factory=dict, init=False)
     _waiting: dict[anyio.CancelScope, Callable[[Admission | BusError], None]] = field(factory=dict, init=False)
-    """Connections that `authenticate` is deciding about."""
+    """Connections that are waiting for the result of `authenticate`."""
     open: bool = field(default=True, init=False)
     _looks_again: float = field(default=-math.inf, init=False)
 
@@ -83,10 +83,10 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Disconnect the longest idle HTTP peers of a network address, by default the address with the most, and return how
-        many.
+        """Disconnect the HTTP peers of a network address that have been idle longest, and return how many there were.
 
-        At most a hundredth of all peers is disconnected. If none is idle, the next search is at least a second later.
+        The default is the address with the most idle peers. At most a hundredth of all peers is disconnected. If no peer is
+        idle, the next search is at least a second later.
         """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
@@ -137,7 +137,7 @@ class BusGate:
                 decided(outcome)
 
     def refuse_waiting(self) -> None:
-        """Refuse the connections that `authenticate` is deciding about."""
+        """Reject the connections that are waiting for the result of `authenticate`."""
         waiting, self._waiting = self._waiting, {}
         for scope, decided in waiting.items():
             scope.cancel()
@@ -167,7 +167,7 @@ class Listener:
     """An address at which a bus accepts links.
 
     Attributes:
-        url: URL for clients, with its options and the actual port.
+        url: URL for clients, including the options and the actual port.
     """
 
     def __init__(self, gate: BusGate) -> None:
@@ -176,7 +176,7 @@ class Listener:
 
     @property
     def peers(self) -> list[Peer]:
-        """Peers that are connected through this listener."""
+        """Peers that connected through this listener."""
         return [peer.public for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class Listener:
 
 @entered_first("async with bus.serve(url) as listener:")
 class Serving:
-    """Async context manager behind `Bus.serve`."""
+    """The async context manager that `Bus.serve` returns."""
 
     def __init__(
         self,
@@ -235,10 +235,10 @@ class Serving:
         self._runtime: Runtime | None = None
 
     async def bind(self) -> list[socket.socket]:
-        """Bind sockets for this process or others.
+        """Bind sockets that this process or other processes will serve.
 
         Raises:
-            Unsupported: If processes cannot share the transport.
+            Unsupported: If several processes cannot share this transport.
             OSError: If the address cannot be bound.
         """
         bind = EndpointFeatures.of(self._transport).bind
@@ -253,7 +253,7 @@ class Serving:
         self._sockets = tuple(sockets)
 
     async def release(self) -> None:
-        """Close the address if other processes can serve it. Existing connections stay open."""
+        """Stop listening if other processes can serve the address. Existing connections stay open."""
         features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
         if listening is not None and features.bind is not None and not features.keeps_sessions:
             self._gate.refuse_waiting()

@@ -1,6 +1,6 @@
-"""Bridges pass requests, publications and streams from one bus to another, under another name or protocol.
+"""Bridges, which forward requests, publications and streams from one bus to another, under another name or protocol.
 
-A route acts like a handler or subscription: it calls the other bus as a program there would, and translates the answers.
+A route acts like a handler or subscription. It calls the other bus as a program there would, and translates the answers.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Bridge:
 
 
 def _check(party: RouteParty) -> None:
-    """Raise `Unsupported` if a bus has links, and none of them can carry the route."""
+    """Raise `Unsupported` if a bus has links but none of them supports the route."""
     route = party.route
     for end, subject, which in ((party.here, route.source, "source"), (party.there, route.target, "target")):
         adapters = [*end.links.adapters()]
@@ -125,24 +125,24 @@ def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
 
 
 def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
-    """Connect two buses, so that messages of one reach the other.
+    """Connect two buses so that messages from one reach the other.
 
     Use the result as an async context manager, which enters both buses: ``async with bridge(left, right,
     routes=[Route("door.>", "vehicle.door.{rest}")]): ...``
 
-    The target bus treats a message as if a program there had sent it, so it goes to its own handler, over another bridge, or
-    over the link that it opened. Deadlines shrink by the time spent, cancellations are forwarded, and errors are returned
-    unchanged. Only ``traceparent`` and the headers named by the route cross. Each publication crosses each bridge once, even in
-    a ring.
+    The target bus treats a message as if a local program had sent it: the message goes to a local handler, over another bridge,
+    or over a link that the target bus opened. Deadlines are reduced by the elapsed time, cancellations are forwarded, and
+    errors are returned unchanged. Only ``traceparent`` and the headers that the route lists are forwarded. Each publication
+    crosses each bridge only once, even if bridges form a ring.
 
     Args:
         left: One bus.
         right: The other bus.
-        routes: Messages that cross. A request takes the first matching route, a publication all of them.
+        routes: Messages to forward. A request uses the first matching route, and a publication uses all matching routes.
 
     Raises:
         TypeError, ValueError: If the routes are invalid, or `left` and `right` are the same bus.
-        LocalProtocolError: On entry, if the bridge is already entered.
-        Unsupported: On entry, if a bus has links and none of them can carry a route.
+        LocalProtocolError: On entry, if the bridge has already been entered.
+        Unsupported: On entry, if a bus has links but none of them supports a route.
     """
     return Bridge(left, right, routes)

@@ -1,4 +1,4 @@
-"""Messages that cross a bridge, with translated bodies and errors."""
+"""Forwards messages across a bridge, and translates bodies and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 LEAVING: Final = "the bridge is leaving: try again later"
 USUAL: Final = 30.0
-"""Seconds for messages without a deadline."""
+"""Timeout in seconds for messages without a deadline."""
 _REMEMBERED: Final = 1024
 """Number of target subjects that a route caches."""
 _SET_OUT: Final = (Kind.REQUEST, Kind.NOTIFY, Kind.PUBLISH)
@@ -64,7 +64,7 @@ _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
-    """Return the attributes that cross: a new message keeps its id and priority."""
+    """Return the attributes to forward. The id and priority of requests, notifications and publications are preserved."""
     if kind not in _SET_OUT:
         return None
     known = message.attributes
@@ -82,7 +82,7 @@ async def applied(convert: Callable[..., Any] | None, body: Any, message: Messag
 
 
 def translated(error: BaseException) -> RequestError:
-    """Return the client's error for a failure behind the bridge."""
+    """Return the error to send to the client for a failure on the other side of the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
     if isinstance(error, DeadlineExceeded) and error.text:
@@ -108,11 +108,11 @@ def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class RouteParty:
-    """An open route of a bridge. It takes messages on its source bus and sends them on its target bus."""
+    """An open route of a bridge. Receives messages on the source bus and sends them on the target bus."""
 
     style: Final = "route"
     inward: bool = False
-    """True if it leads to the other nodes of the cluster, where it is not announced."""
+    """True if the route leads to the other nodes of the cluster, where it is not announced."""
 
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
@@ -125,7 +125,7 @@ class RouteParty:
         self.requests: RouteHandler = RouteHandler(route.source, "async", self._invoke)
         self._publications: PublicationForwarder | None = None
         self.tunnels: dict[FrameChannel, None] = {}
-        """Near ends of tunnels that cross."""
+        """Channels on this side of the tunnels that cross the bridge."""
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class RouteParty:
                 logger.info(text, source, self.route.target, error)
 
     def close(self) -> None:
-        """Stop accepting messages. Queued publications still cross."""
+        """Stop accepting messages. Publications that are already queued are still forwarded."""
         self.is_open = False
         lookup, here = self.here.lookup, self.here.pubsub
         if self in lookup.routes:
@@ -159,7 +159,7 @@ class RouteParty:
             here.remove_handler_queue(self._publications)
 
     def idle(self, *, lasting: bool) -> bool:
-        """Check that nothing is in flight; `lasting` includes streams and channels, which may never end."""
+        """Return True if no message is in flight. Streams and channels, which may never end, only count with `lasting`."""
         if self._publications is not None and self._publications.busy:
             return False
         return not any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
@@ -212,7 +212,7 @@ class RouteParty:
     # -- requests and notifications --------------------------------------------------------------------------------------
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Send a request on the other bus. Raises `RequestError`, translated for the client."""
+        """Forward a request to the other bus. Raises `RequestError` with the error for the client."""
         try:
             on = await self._onward(Kind.REQUEST, message)
             until = self.there.services.running.time() + USUAL if deadline == math.inf else deadline
@@ -226,7 +226,7 @@ class RouteParty:
         return answer
 
     async def forward_notification(self, message: Message) -> None:
-        """Send a notification on the other bus. A failure is only counted, since no caller waits."""
+        """Forward a notification to the other bus. Failures are only counted, because no caller is waiting."""
         try:
             on = await self._onward(Kind.NOTIFY, message)
             await self._find(on.subject, "request").forward_notification(on)
@@ -241,8 +241,7 @@ class RouteParty:
         return await self.converted(self.route.request, message, kind, target, headers)
 
     def _via(self, message: Message) -> ViaHeader:
-        """Return the header of a request. Raises `RequestError` if it has passed one of the buses, or exceeds the limit of
-        hops."""
+        """Return a request's header. Raises `RequestError` if it has already passed one of the buses or has too many hops."""
         via = ViaHeader.of(message)
         if not {self.here.services.id, self.there.services.id}.isdisjoint(via.buses):
             text = f"no handler for {message.subject!r}: the bridges lead back to a bus that it has passed"
@@ -317,7 +316,7 @@ class RouteParty:
         far.attach(FrameRelay(near))
 
     def _way(self, name: str | int, hops: int) -> tuple[list[RouteParty], PeerParty, str | int, int]:
-        """Find the routes of this process for a tunnel, the peer behind them, and the name and hops of the tunnel there."""
+        """Find the routes in this process that a tunnel takes, the peer behind them, and the tunnel's name and hops there."""
         routes: list[RouteParty] = []
         party: Any = self
         while isinstance(party, RouteParty):
@@ -332,7 +331,7 @@ class RouteParty:
     # -- what crosses ----------------------------------------------------------------------------------------------------
 
     def target(self, subject: str | int) -> str | int:
-        """Return the subject on the target bus. Raises `LocalProtocolError` or `ReservedSubject` if it is invalid there."""
+        """Return the subject on the target bus. Raises `LocalProtocolError` or `ReservedSubject` if it is not valid there."""
         found = self._known.get(subject)
         if found is None:
             found = self.route.rewritten(subject)
@@ -373,7 +372,7 @@ class RouteParty:
     # -- losses ----------------------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """Count a message that could not cross. Log lines are rate-limited, since peers must not fill the log."""
+        """Count a message that could not be forwarded, and log it with a rate limit so that peers cannot fill the log."""
         here, route = self.here, self.route
         here.services.counters.dropped += 1
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
@@ -403,7 +402,7 @@ class PeerTarget(Struct, frozen=True):
 
 
 class InnerRoute(RouteParty):
-    """A route within a cluster. Unlike a bridge, it passes names and all headers unchanged."""
+    """A route within a cluster. Unlike a bridge, it leaves names and all headers unchanged."""
 
     def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
         kinds = frozenset(("request", "stream", "channel", "tunnel"))
@@ -436,7 +435,7 @@ class InnerRoute(RouteParty):
 
 
 class BridgedCall(Call, eq=False, kw_only=True):
-    """A request until the other bus answers it, or a notification until it is sent."""
+    """A request that is waiting for the other bus to answer, or a notification that has not been sent yet."""
 
     forwards: ClassVar[bool] = True
     _route: RouteParty
@@ -460,12 +459,12 @@ class BridgedCall(Call, eq=False, kw_only=True):
 
 @frozen(eq=False)
 class RouteHandler:
-    """The function of a route in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
+    """The function of a route, used like a handler. Implements `_core.rpc.call.LocalHandler`."""
 
     subject: str | int
     style: str
     function: Callable[..., Any]
-    """Called with the message, the deadline, and the channel if there is one."""
+    """Function that is called with the message, the deadline and, if there is one, the channel."""
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
     places: None = field(default=None, init=False)
 
@@ -474,7 +473,7 @@ class RouteHandler:
         return self.function.__qualname__
 
     def checked(self, value: Any) -> Any:
-        """Return the value unchanged, because the other bus has checked it."""
+        """Return the value unchanged, because the other bus has already checked it."""
         return value
 
     def invoke(self, services: Any, message: Message, deadline: float | None, *channel: Channel[Any, Any]) -> Any:
@@ -483,7 +482,7 @@ class RouteHandler:
 
 @define(eq=False, repr=False)
 class FrameRelay:
-    """Passes frames between the halves of a tunnel. Implements `plugins.Receiver`."""
+    """Forwards frames from one half of a tunnel to the other. Implements `plugins.Receiver`."""
 
     _other: FrameChannel
     _over: Callable[[], object] | None = None
@@ -501,7 +500,7 @@ class FrameRelay:
         self._other.close(why if why.code != 1006 else Closed(1011, why.reason))
 
     def pause_writing(self) -> None:
-        """Stop reading the other half while this one is full."""
+        """Stop reading from the other half while this half is full."""
         self._other.listen(on=False)
 
     def resume_writing(self) -> None:
@@ -509,7 +508,7 @@ class FrameRelay:
 
 
 class PublicationForwarder(HandlerSubscription):
-    """The queue of an open route's publications, which are published on the target bus."""
+    """A queue of publications for an open route, which publishes them on the target bus."""
 
     __slots__ = ("_route",)
     leads_on = True

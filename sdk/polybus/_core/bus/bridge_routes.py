@@ -1,4 +1,4 @@
-"""Routes of bridges: which messages cross, and their subjects on the other side."""
+"""Routes of bridges: which messages they forward, and under which subjects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USES: Final = {
     "reply": {"request", "stream", "channel"},
     "headers": {"request", "publish"},
 }
-"""Kinds of a route that can use each argument."""
+"""Kinds that allow each argument of a route."""
 _NAME: Final = re.compile(r"\{(\w*)\}")
 _BRACE: Final = re.compile(r"[{}]")
 
@@ -45,20 +45,22 @@ def _check_target(target: object) -> None:
 
 @frozen
 class Route:
-    """Messages that cross a bridge in one direction.
+    """A set of messages to forward over a bridge in one direction.
 
     Args:
-        source: Subject or pattern on the `left` bus, or on the `right` one with `reverse`.
-        target: Subject on the other bus. ``{1}``, ``{2}`` and so on are the tokens that each ``*`` of the source matched,
-            ``{rest}`` the tokens of ``>`` (or of the only wildcard), and ``{name}`` the token of ``{name}``.
+        source: Subject or pattern on the `left` bus, or on the `right` bus with `reverse`.
+        target: Subject on the other bus. ``{1}``, ``{2}`` and so on stand for the tokens that each ``*`` in the source matched.
+            ``{rest}`` stands for the tokens that ``>`` or the only wildcard matched, and ``{name}`` for the token of
+            ``{name}``.
         kinds: Any of ``request`` (which includes notifications), ``publish``, ``stream``, ``channel`` and ``tunnel``.
-        reverse: Cross from `right` to `left`.
-        request: ``request(body, message) -> body``, plain or async, converts bodies on the way. By default they are unchanged.
-        reply: ``reply(body, message) -> body``, plain or async, converts answers and items on the way back.
-        headers: Names of headers that cross in addition to ``traceparent``.
+        reverse: Forward from `right` to `left`.
+        request: Plain or async function ``request(body, message) -> body`` that converts bodies on the way to the other bus. By
+            default, bodies are unchanged.
+        reply: Plain or async function ``reply(body, message) -> body`` that converts answers and items on the way back.
+        headers: Names of headers to forward in addition to ``traceparent``.
 
     Raises:
-        ValueError: If a kind is unknown, or `target` uses a name that `source` does not have.
+        ValueError: If a kind is unknown, or `target` uses a name that is not in `source`.
         LocalProtocolError, ReservedSubject: If a subject or header is invalid.
         TypeError: If a converter does not accept a body and a message, or an argument has the wrong type.
     """
@@ -94,7 +96,7 @@ class Route:
         """Return the subject on the other bus.
 
         Raises:
-            LocalProtocolError: If the subject is an address that `target` cannot lead to.
+            LocalProtocolError: If the subject is an address that does not fit `target`.
         """
         if isinstance(self.target, int) or "{" not in self.target:
             return self.target

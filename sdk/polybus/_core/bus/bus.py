@@ -1,4 +1,4 @@
-"""The bus, one symmetric class for clients, servers and gateways."""
+"""The bus: a single class for clients, servers and gateways."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """Recording of all links of a bus, used as an async context manager.
+    """An async context manager that records all links of a bus.
 
     Attributes:
         recorder: The recorder that writes the frames.
@@ -95,7 +95,7 @@ class Recording:
         await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
-        """Change all links between two turns of the event loop, while no link is handling a frame."""
+        """Change all links between two event-loop iterations, when no link is handling a frame."""
         runtime = self._services.runtime
         if runtime is None:
             return
@@ -117,29 +117,31 @@ class Recording:
 class Bus(BusVerbs):
     """A message bus with handlers, subscriptions and any number of links.
 
-    A client is a bus with one link and a server is a bus with many. The bus runs inside ``async with bus:`` blocks, and
-    `connect`, `serve` and `testing.pair` enter it for you. Leaving the last block drains it. You can enter it again later, even
-    in another event loop, and its handlers are still registered.
+    A client is a bus with one link and a server is a bus with many. The bus runs inside ``async with bus:`` blocks, which
+    `connect`, `serve` and `testing.pair` enter for you. Leaving the last block drains the bus. You can re-enter it later, even
+    in another event loop. Its handlers stay registered.
 
     Args:
         limits: Sizes and times; see `Limits`.
         authenticate: ``authenticate(handshake)`` returns the identity of a new connection. `True` accepts the connection
-            without an identity; `None` or another empty value rejects it. By default every connection is accepted.
-        authorize: ``authorize(peer, verb, subject)`` returns whether the peer may do this. By default everything is allowed. If
-            the function has a ``message`` parameter, it also receives the message, for example to check a uProtocol token.
+            without an identity. `None` or another empty value rejects the connection. By default, every connection is accepted.
+        authorize: ``authorize(peer, verb, subject)`` returns True if the peer may do this. By default, everything is allowed.
+            If the function has a ``message`` parameter, it also receives the message, for example to check a uProtocol token.
         lifespan: ``lifespan(bus)`` returns an async context manager that runs around the handlers and yields ``ctx.state``. It
-            has its own task, so it may contain a task group. Entering the bus waits for it to yield, or raises its error. It
-            exits after the handlers have finished, does not see the exception of the block, and is cancelled after the drain
-            timeout (20 s by default). An error on exit is raised by the block, or logged if the block itself failed. An earlier
-            error closes the bus.
+            runs in its own task and can contain a task group. Entering the bus waits until it yields, or raises its error. It
+            exits after the handlers have finished and is cancelled after the drain timeout, which is 20 s by default. It does
+            not see exceptions from the block. If it fails on exit, the block raises the error, unless the block itself has
+            failed: then the error is logged. If it fails earlier, the bus closes.
         debug: Send the text of unexpected exceptions to clients. Do not use this in production.
         check_answers: Validate what handlers return against their annotations and drop undeclared fields, so that ``-> User``
-            sends a ``User`` even for a larger object. The types of a `Subject` or contract and publications to a `Subject` are
-            checked as well. A mismatch is answered with INTERNAL and logged; an annotation that cannot be checked raises
-            `TypeError` at registration. ``"validate"`` checks values but sends them unchanged. `None` means `False`, or
-            ``"validate"`` in `polybus.testing.pair`.
+            sends only a ``User`` even if the handler returns an object with more fields. This also applies to the types of a
+            `Subject` or contract, and to publications to a `Subject`. If a value does not match, the client receives an
+            INTERNAL error, and the mismatch is logged. Registering a handler raises `TypeError` if its annotation cannot be
+            checked. With ``"validate"``, values are checked but sent unchanged. The default is `False`, or ``"validate"`` in
+            `polybus.testing.pair`.
         cluster: Make this bus a node of a cluster, where many processes act as one bus. Pass the URL of a NATS server, a
-            `Cluster`, or ``auto`` to read ``POLYBUS_CLUSTER``. With ``auto`` and no such variable, the bus has no cluster.
+            `Cluster`, or ``auto`` to read ``POLYBUS_CLUSTER``. If you pass ``auto`` and the variable is not set, the bus has no
+            cluster.
 
     Raises:
         TypeError: If `limits` or `cluster` has the wrong type, or a hook cannot be called.
@@ -188,7 +190,7 @@ class Bus(BusVerbs):
 
     @property
     def limits(self) -> Limits:
-        """Sizes and times."""
+        """Limits on sizes and times."""
         return self._services.limits
 
     # -- links -----------------------------------------------------------------------------------------------------------
@@ -208,8 +210,8 @@ class Bus(BusVerbs):
     ) -> AbstractAsyncContextManager[Peer]:
         """Connect this bus to a server.
 
-        Use the result as an async context manager, which yields the `Peer` at the other end. The arguments are those of
-        `polybus.connect`.
+        Use the result as an async context manager that yields the `Peer` at the other end. See `polybus.connect` for the
+        arguments.
 
         Raises:
             ValueError: If the URL or an option is invalid.
@@ -231,20 +233,19 @@ class Bus(BusVerbs):
         insecure: bool = False,
         retry: Backoff | None = None,
     ) -> AbstractAsyncContextManager[Listener]:
-        """Accept connections at an address.
+        """Start accepting connections at an address.
 
-        Use the result as an async context manager, which yields a `Listener`.
+        Use the result as an async context manager that yields a `Listener`.
 
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
             protocol: Protocol of a transport object, by name or as an adapter.
-            origins: Web origins of pages that may connect, in addition to the same host and port.
+            origins: Web origins whose pages may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
             tls: Server-side context for ``tls`` and ``wss``.
-            when_full: Policy for publications when the outbox of a peer is full: ``drop_oldest``, ``drop_newest`` or
-                ``disconnect``.
+            when_full: Policy for publications when a peer's outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
             insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
-            retry: Pauses before polybus clients reconnect. `initial` and `maximum` override their own settings.
+            retry: Pauses before polybus clients reconnect. Its `initial` and `maximum` override the clients' settings.
 
         Raises:
             ValueError: If the URL or an option is invalid.
@@ -255,7 +256,7 @@ class Bus(BusVerbs):
 
     @property
     def peers(self) -> list[Peer]:
-        """The peers on all links."""
+        """Peers on all links."""
         return [peer.public for peer in self._links.peers]
 
     def peers_of(self, key: str) -> list[Peer]:
@@ -263,13 +264,13 @@ class Bus(BusVerbs):
         return [peer.public for peer in self._links.peers_of(key)]
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
-        """Return a connector for a connection that runs inside a link of this bus.
+        """Return a connector for a connection through one of this bus's links.
 
-        Pass it to `connect`, as in ``connect(bus.tunnel("plant.7"), protocol="csb")``. The tunnel leads to the peer that would
-        receive requests to `name`, and reconnects together with the outer link.
+        Pass the connector to `connect`, as in ``connect(bus.tunnel("plant.7"), protocol="csb")``. The tunnel leads to the peer
+        that would receive requests to `name`, and it reconnects whenever the outer link does.
 
         Args:
-            name: Name that the other side passed to `handle_tunnels`.
+            name: Name that matches the pattern that the other side passed to `handle_tunnels`.
             params: Strings for `Handshake.params` on the other side.
 
         Raises:
@@ -283,14 +284,14 @@ class Bus(BusVerbs):
     ) -> None:
         """Connect tunnels to another bus, as if the peers that open them had connected to it directly.
 
-        The first tunnel enters the inner bus unless it is already running, and leaving this bus leaves it again. This bus calls
-        its ``authorize(peer, "tunnel", name)`` first. Then the inner bus calls its ``authenticate``, which finds the outer peer
-        in `Handshake.outer`. Without an inner ``authenticate``, the peer keeps its outer identity, and open tunnels follow when
-        that identity is renewed.
+        If the inner bus is not running, the first tunnel enters it, and it is left together with this bus. For each tunnel,
+        this bus first calls its ``authorize(peer, "tunnel", name)``. The inner bus then calls its ``authenticate``, which can
+        read the outer peer from `Handshake.outer`. If the inner bus has no ``authenticate``, the peer keeps its outer identity,
+        including when that identity is renewed.
 
         Args:
-            pattern: Pattern of the names, such as ``plant.{id}``. `Handshake.params` contains the values.
-            inner: Bus to connect to, which may be this one.
+            pattern: Pattern for tunnel names, such as ``plant.{id}``. `Handshake.params` contains the matched values.
+            inner: Bus that the tunnels connect to. It may be this bus.
             protocol: Protocol inside the tunnels, by name or as an adapter.
             when_full: As for `serve`.
 
@@ -322,15 +323,15 @@ class Bus(BusVerbs):
 
     @property
     def ready(self) -> bool:
-        """True while the bus accepts new requests, from the yield of the lifespan until a drain begins."""
+        """True while the bus accepts new requests, from the lifespan's yield until the bus starts to drain."""
         return self._services.ready
 
     @property
     def why_not_ready(self) -> str:
-        """Reason why a load balancer should not send requests now, or an empty string.
+        """Reason why a load balancer should not send requests now. The string is empty if it can.
 
-        ``/readyz`` returns this text. The bus is not ready if it has not started, is ending or has failed, or if the engine of
-        its cluster has been down for longer than `Cluster.outage`. In the last case it still accepts requests.
+        ``/readyz`` returns this text. The bus is not ready before it has started, while it shuts down, and after a failure. It
+        is also not ready, but still accepts requests, if its cluster's engine has been down for longer than `Cluster.outage`.
         """
         if not self._services.ready:
             failed = self._services.failed
@@ -339,7 +340,7 @@ class Bus(BusVerbs):
 
     @property
     def leaving(self) -> bool:
-        """True from the start of a drain until the bus has ended."""
+        """True from the start of a drain until the bus has stopped."""
         return self._services.leaving
 
     @property
@@ -350,12 +351,13 @@ class Bus(BusVerbs):
     async def drain(self, timeout: float = DRAIN) -> None:
         """Drain the bus: stop accepting requests, finish running handlers, notify the peers and close the links.
 
-        Streams and channels end with `Unavailable` after a quarter of the time. Called from a handler, a middleware or the
-        lifespan of this bus, `drain` returns at once, because the drain waits for them. Cancelling the call cancels the running
-        handlers, but the peers are still notified.
+        Streams and channels end with `Unavailable` after a quarter of the time. If you call this from a handler, a middleware
+        or the lifespan of this bus, it returns immediately, because the drain itself waits for them. Cancelling the call
+        cancels running handlers, but peers are still notified.
 
         Args:
-            timeout: Seconds until everything that still runs is cancelled. After that, the lifespan has the same time to exit.
+            timeout: Seconds after which everything that is still running is cancelled. The lifespan then has the same time to
+                exit.
 
         Raises:
             TypeError, ValueError: If `timeout` is not a number of seconds.
@@ -364,10 +366,10 @@ class Bus(BusVerbs):
         await self._life.drain(timeout)
 
     async def aclose(self) -> None:
-        """Close the bus at once, cancelling handlers and closing links, even inside blocks that entered it.
+        """Close the bus immediately. Handlers are cancelled and links closed, even if ``async with bus`` blocks are still open.
 
-        You can call this at any time. Called from a handler, a middleware or the lifespan of this bus, it returns without
-        waiting, and the caller is cancelled at its next await.
+        You can call this at any time. If you call it from a handler, a middleware or the lifespan of this bus, it returns
+        without waiting, and the caller is cancelled at its next await.
 
         Raises:
             LocalProtocolError: If the bus runs in another event loop.
@@ -376,7 +378,7 @@ class Bus(BusVerbs):
         await self._life.aclose()
 
     async def wait_closed(self) -> None:
-        """Wait until the bus has been left.
+        """Wait until the bus has stopped.
 
         Raises:
             LocalProtocolError: If the bus is not entered, or runs in another event loop.
@@ -395,21 +397,21 @@ class Bus(BusVerbs):
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
     ) -> AbstractAsyncContextManager[Recording]:
-        """Record every frame of every link in both directions.
+        """Record every frame on every link, in both directions.
 
         Use the result as an async context manager: ``async with bus.record("captures/"): ...`` The bus never waits for the
-        disk: if the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
+        disk. If the disk is too slow, frames are dropped and counted, and the capture shows the gap. Requires ``pip install
         'polybus[capture]'``.
 
         Args:
             path: Folder to write to, which is created if necessary. Several recordings may share it.
             max_bytes: Maximum size of the folder in bytes. The oldest segments are removed to stay below it.
             max_age: Maximum age of segments, in seconds or as a `timedelta`.
-            bodies: Record bodies as well as the kind and subject of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write. The default masks tokens, cookies and members with
-                names of secrets. `None` writes everything unchanged.
-            decode: Decode each segment when it is sealed, after 64 MiB or a minute, in a process with the lowest priority.
-                Otherwise each reader decodes it.
+            bodies: Record the body of each message in addition to its kind and subject.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default masks tokens, cookies and members that
+                are named like secrets. With `None`, everything is written unchanged.
+            decode: Decode each segment in a process with the lowest priority once it is complete, after 64 MiB or a minute.
+                Otherwise, each reader has to decode it.
 
         Raises:
             ImportError: If pyarrow is not installed.
@@ -423,11 +425,11 @@ class Bus(BusVerbs):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The `cluster` argument, as a `Cluster`, or `None`."""
+        """The `cluster` argument as a `Cluster`, or `None` if there is no cluster."""
         return self._cluster
 
     def user(self, key: str) -> User:
-        """Return a handle to a user, who may be connected to any node of the cluster.
+        """Return a handle to a user. The user may be connected to any node of the cluster.
 
         Args:
             key: The `Identity.key` of the user.
@@ -439,7 +441,9 @@ class Bus(BusVerbs):
         return User(self._links, key)
 
     def forward(self, pattern: str | int) -> None:
-        """Forward clients' requests that this bus has no handler for to the cluster, after `authorize`. Off by default.
+        """Forward clients' requests to the cluster if this bus has no handler for them. Off by default.
+
+        The bus calls `authorize` before it forwards a request.
 
         Raises:
             LocalProtocolError, ReservedSubject: If the pattern is invalid, or the bus has no cluster.
@@ -452,7 +456,7 @@ class Bus(BusVerbs):
         self._links.mesh.forward(pattern)
 
     async def nodes(self) -> Survey[Node]:
-        """Ask all nodes of the cluster, including this one, to report within 2 s.
+        """Query all nodes of the cluster, including this one, with a timeout of 2 s.
 
         Raises:
             LocalProtocolError: If the bus is not entered, or runs in another event loop.
@@ -463,9 +467,9 @@ class Bus(BusVerbs):
         return await self._links.mesh.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
-        """Find the clients on all nodes that have subscribed to exactly this pattern, within 2 s.
+        """Find the clients on all nodes that have subscribed to exactly this pattern, with a timeout of 2 s.
 
-        Nothing is cached, so clients of a killed node are not included.
+        Results are never cached, so that clients of a killed node are not included.
 
         Raises:
             LocalProtocolError, ReservedSubject: If the pattern is invalid, or the bus is not entered.
@@ -483,15 +487,16 @@ class Bus(BusVerbs):
     @overload
     def use(self, middleware: OutgoingHook, *, outgoing: Literal[True]) -> OutgoingHook: ...
     def use(self, middleware: Any, *, outgoing: bool = False) -> Any:
-        """Add a middleware around all handlers. Also works as a decorator.
+        """Add a middleware around all handlers. You can also use this as a decorator.
 
-        A middleware is ``async def middleware(message, ctx, call_next): return await call_next(message)``. The first one added
-        is the outermost.
+        A middleware is ``async def middleware(message, ctx, call_next): return await call_next(message)``. The first middleware
+        that you add is the outermost.
 
         Args:
-            middleware: A middleware or, with `outgoing`, an `OutgoingHook`, which is a plain function.
-            outgoing: Call the hook before the application sends a request, publication, notification, stream or channel. It may
-                add to ``message.headers`` for peers that read headers, and may return a function that receives the `Outcome`.
+            middleware: A middleware or, with `outgoing`, a plain function that is an `OutgoingHook`.
+            outgoing: Call the hook before the application sends a request, publication, notification, stream or channel. The
+                hook can add to ``message.headers`` if the peer reads headers, and can return a function to receive the
+                `Outcome`.
 
         Raises:
             TypeError: If the middleware is a class, cannot be called with these arguments, or is an outgoing coroutine
@@ -513,7 +518,7 @@ class Bus(BusVerbs):
 
     @property
     def dependencies(self) -> Dependencies:
-        """The dependencies of handlers, so that tests can replace them with `Dependencies.override`."""
+        """The dependencies of handlers, which tests can replace with `Dependencies.override`."""
         return Dependencies(self._services.overrides)
 
     @property
@@ -527,7 +532,7 @@ class Bus(BusVerbs):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """Validation of answers and of publications to a `Subject`; see `Bus`."""
+        """Validation of handler results and of publications to a `Subject`. See `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter

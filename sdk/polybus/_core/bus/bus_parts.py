@@ -1,4 +1,4 @@
-"""The parts of a bus, and the methods through which wings use them."""
+"""The parts of a bus, and the methods that optional packages such as `cluster` use to access them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from ..runtime.services import Services
 
 _LONGEST = 30.0
-"""Seconds that a publication to one peer waits for space."""
+"""Maximum seconds that a publication to a single peer waits for space."""
 
 
 class ToldReply(InternalReply, eq=False, kw_only=True):
-    """A reply with a callback, which runs in the same turn as the end of the request."""
+    """A reply with a callback that runs in the same event-loop iteration in which the request ends."""
 
     ended: Callable[[], None] | None = None
 
@@ -57,16 +57,16 @@ class ToldReply(InternalReply, eq=False, kw_only=True):
 
 
 class BusParts:
-    """The connected parts of a bus.
+    """The parts of a bus, connected to each other.
 
     Attributes:
         services: Limits, counters, events, access control, and the runtime while entered.
         lookup: Handlers, routes of bridges and tunnel listeners, by subject.
         pubsub: Publications and subscriptions.
-        loopback: Requests and channels of the bus to itself.
+        loopback: Requests and channels that the bus sends to itself.
         links: Links and their peers.
-        directory: Finds the party for a message.
-        life: Entering, draining, leaving.
+        directory: Finds the receiver of a message.
+        life: Enters, drains and leaves the bus.
         deliver_to_all: Delivers a publication from the mesh to the subscriptions of this bus and its clients, and returns the
             queues.
     """
@@ -99,14 +99,14 @@ class BusParts:
 
     @property
     def clients(self) -> list[PeerParty]:
-        """Connected peers that opened their links themselves."""
+        """Connected peers that opened their link to this bus."""
         return [peer for peer in self.links.peers if not peer.link.upstream and peer.connected]
 
     def clients_of(self, key: str) -> list[PeerParty]:
         return [peer for peer in self.links.peers_of(key) if peer.connected]
 
     async def gone(self, peer: Any) -> BusError:
-        """Wait until a `Peer` is gone for good, and return the reason."""
+        """Wait until a `Peer` has left for good, and return the reason."""
         party: PeerParty = party_of(peer)
         await self.services.running.notifier.until(lambda: party.gone)
         try:
@@ -129,13 +129,13 @@ class BusParts:
         """Open the link to the other buses of a mesh.
 
         Args:
-            connector: The address.
-            adapter: The protocol.
+            connector: Connector for the address.
+            adapter: Adapter for the protocol.
             reader: Receives messages for this bus or one of its clients.
             tls: Client-side TLS context.
             backoff: Pauses between attempts.
             wait: Seconds to keep retrying the first attempt.
-            beyond: Name of the other end for error texts.
+            beyond: Name of the other end, for error texts.
         """
         return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)
 
@@ -155,7 +155,7 @@ class BusParts:
         peer.link.answer(response_to(message, value, peer.link), peer)
 
     def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = Kind.ERROR) -> None:
-        """Answer such a request with an error of this kind.
+        """Answer a request from another bus of the mesh with an error of this kind.
 
         Raises:
             BusError: If the answer cannot be written.
@@ -168,11 +168,11 @@ class BusParts:
         """Send a request to another bus of the mesh.
 
         Args:
-            to: Address as in `plugins.mesh`.
+            to: Address, as in `plugins.mesh`.
             subject: The subject.
-            body: Value, written as JSON.
+            body: Value, which is encoded as JSON.
             timeout: Seconds to wait for the answer.
-            ended: Called when the answer arrives, in order with other messages, or when the request has failed.
+            ended: Called when the request has failed or its answer arrives. Answers are processed in order with other messages.
 
         Raises:
             BusError: When called or awaited, as for `Peer.request`.
@@ -189,7 +189,7 @@ class BusParts:
         """Send a notification in JSON to another bus of the mesh.
 
         Raises:
-            BusError: If it cannot be written.
+            BusError: If the notification cannot be written.
         """
         peer = self._inside
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
@@ -207,7 +207,7 @@ class BusParts:
         peer.inbound.start(call)
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
-        """Forward clients' requests without a handler here, each to the peer that `choose` returns."""
+        """Forward clients' requests that have no handler here. `choose` returns the peer for each of them."""
         from .bridge_forwarding import InnerRoute
 
         self.lookup.routes.append(InnerRoute(pattern, self, choose, inward=True))
@@ -225,7 +225,7 @@ class BusParts:
         return make_publication(self.pubsub.publisher.route(subject), subject, body, None, None)
 
     def send(self, message: Message, peer: PeerParty, how: str = "published") -> None:
-        """Send a publication to one peer. A failure is counted, and logged as "not `how`"."""
+        """Send a publication to one peer. Failures are counted, and logged as "not `how`"."""
         try:
             self.pubsub.publisher.send_nowait(message, peer, self.services.running.time() + _LONGEST)
         except BusError as error:
@@ -238,13 +238,13 @@ class BusParts:
         self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
 
     def is_of_this_bus(self, message: Message) -> bool:
-        """Return True if a publication starts here: not from the mesh, and not from a client for itself."""
+        """Return True if a publication comes from this bus itself or from a client whose publications it relays."""
         if message.peer is None or (peer := party_of(message.peer)).host is not self.links:
             return True
         return peer is not self.links.inner_peer and self.pubsub.relay.takes(message)
 
     def keep(self, keeps: Callable[[str | int], bool] | None) -> None:
-        """Store the publications that `keeps` accepts, or none if it is None."""
+        """Store the publications for which `keeps` returns True. `None` stops storing."""
         self.pubsub.publisher.keeps = keeps
         self.pubsub.publisher.routes.clear()
 
@@ -252,7 +252,7 @@ class BusParts:
         """Announce the interests of this bus and its clients to the mesh.
 
         Args:
-            peer: All other buses together.
+            peer: Peer that stands for all other buses.
             in_net: Called when this bus's publications may come back over a peer.
         """
         self.pubsub.announcer.inner, self.pubsub.publisher.net_joined = peer, in_net
@@ -262,18 +262,18 @@ class BusParts:
 
     @property
     def in_net(self) -> bool:
-        """True if this bus's publications may come back over a peer."""
+        """True if publications of this bus may come back over a peer."""
         return self.pubsub.publisher.in_net
 
     def join_net(self) -> None:
-        """Expect this bus's publications to come back over another bus of the mesh."""
+        """Expect that publications of this bus may come back over another bus of the mesh."""
         self.pubsub.publisher.join_net()
 
     async def announce_handlers(self) -> None:
         await self.pubsub.announcer.begin()
 
     def add_interest(self, interest: Any) -> None:
-        """Announce a pattern or a `plugins.ToUser`."""
+        """Announce a pattern or a `plugins.ToUser` to the mesh."""
         self.pubsub.announcer.add_behind(interest)
 
     def remove_interest(self, interest: Any) -> None:
@@ -283,8 +283,10 @@ class BusParts:
         await self.pubsub.announcer.known_inside()
 
     def withhold(self, peer: PeerParty) -> bool:
-        """Stop sending to a client whose protocol has no subscriptions. Returns False if it does not get every publication
-        anyway."""
+        """Stop sending to a client that receives every publication because its protocol has no subscriptions.
+
+        Returns False if the client is not such a client.
+        """
         recipients = self.pubsub.recipients
         if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out:
             return False
@@ -292,11 +294,11 @@ class BusParts:
         return True
 
     def send_all(self, peer: PeerParty) -> None:
-        """Send every publication, until the client proves to be polybus."""
+        """Send every publication to a client until it turns out to run polybus."""
         self.pubsub.recipients.send_all(peer)
 
     def queue_for(self, peer: PeerParty, queue: PublicationQueue | None) -> None:
-        """Offer publications for the client to a queue instead, also for its future subscriptions. `None` ends that."""
+        """Put the client's publications into a queue instead, including for future subscriptions. `None` stops this."""
         if queue is None:
             peer.subscriptions.release()
             return
@@ -304,7 +306,7 @@ class BusParts:
         self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
     def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
-        """Offer the client's publications to a queue that outlives it. Returns the patterns and the unsent messages."""
+        """Put the client's publications into a queue that outlives the client. Returns the patterns and the unsent messages."""
         patterns = tuple(peer.patterns)
         for pattern in patterns:  # before the client loses them: other nodes see no change
             self.add_interest(pattern)
@@ -313,7 +315,7 @@ class BusParts:
         return patterns, () if peer.undelivered is None else peer.undelivered.take()
 
     def weigh(self, message: Message) -> int:
-        """Return the bytes that a waiting message costs, and free spare memory of its encoder."""
+        """Return the number of bytes to charge for a waiting message, after freeing spare memory of its encoder."""
         trim(message)
         return cost(message)
 

@@ -1,4 +1,4 @@
-"""Opening links: first connects, reconnects, and their log lines."""
+"""Opens links: connects for the first time, reconnects, and logs both."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from .bus_parts import BusParts
 
 _ABSENT: Final = ("no server listens there", "no such file", "no server has this name in this event loop")
-"""Reasons that end like this mean that there is no server."""
+"""Endings of reasons that mean that there is no server."""
 _STARTING: Final = "it may still be starting, or speak another protocol"
-"""Reasons that end like this mean that the server accepted the connection but has not answered yet."""
+"""Ending of reasons that mean that the server accepted the connection but has not answered yet."""
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
@@ -66,11 +66,11 @@ def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _PATIENCE = 4
-"""Attempt at a first connect that logs a warning, because a server should be there by then."""
+"""Number of failed attempts at a first connect before a warning is logged. By then, a server should be there."""
 
 
 class LinkLog:
-    """The log of one link. It logs attempts 1, 2, 4, 8 and so on, so that an hour's outage takes only a few lines."""
+    """Logs the events of one link. Logs only attempts 1, 2, 4, 8 and so on, so that an hour's outage takes a few lines."""
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self.url: str = in_one_line(without_secrets(url))
@@ -78,7 +78,7 @@ class LinkLog:
         self._clock = clock
         self._since = 0.0
         self._quiet = False
-        """True if the current outage was not logged."""
+        """True if the current outage has not been logged."""
 
     def waiting(self, reason: str, attempt: int, delay: float) -> None:
         if not _is_told(attempt):
@@ -90,7 +90,7 @@ class LinkLog:
             logger.warning(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
 
     def lost(self, reason: str, attempt: int, delay: float) -> None:
-        """Log a lost link. From the second attempt on, it was lost right after a reconnect."""
+        """Log that a link was lost. If `attempt` is above 1, it was lost right after a reconnect."""
         if attempt == 1:
             self._since = self._clock()
         self._quiet = not _is_told(attempt)
@@ -144,23 +144,23 @@ def _is_told(attempt: int) -> bool:
 
 
 _SPREADS = 0.5
-"""Seconds for an announcement to spread over a server's network."""
+"""Seconds that an announcement may take to spread over a server's network."""
 _GRACE = 0.01
 _LONGEST_GRACE = 0.2
-"""Bounds in seconds of the wait for a refusal on connections without a welcome (plain TCP), which is twice the connect time."""
+"""Bounds in seconds of the wait for a rejection if connections have no welcome (plain TCP): twice the connect time."""
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
-"""Headers for the handshake, or a plain or async function that returns them and is called before every attempt."""
+"""Headers for the handshake, or a plain or async function that returns them. It is called before every attempt."""
 
 _TRY_AGAIN_LATER: Final = 1013
-"""Close code of a server that refuses connections, or this peer, for now."""
+"""Close code of a server that temporarily rejects all connections or this peer."""
 _AFTER_REFUSAL: Final = 10.0
-"""Minimum number of seconds between attempts after a refusal that is retried."""
+"""Minimum number of seconds between attempts after a rejection, if it is retried."""
 
 
 @entered_first("async with connect(url) as bus:")
 class Connecting:
-    """Async context manager behind `connect` and `Bus.connect`. Implements `_core.link.ports.LinkDialer`."""
+    """The async context manager that `connect` and `Bus.connect` return. Implements `_core.link.ports.LinkDialer`."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Connecting:
         self._siblings: list[Connecting] = [
             Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
         ]
-        """Further connections, for a protocol that needs several."""
+        """Additional connections, for a protocol that needs several."""
         features = ProtocolFeatures.of(self._adapter)
         self._files, self._with_files = features.files, features.with_files
         self._others = AsyncExitStack()
@@ -211,13 +211,14 @@ class Connecting:
         self._gives_bus = gives_bus
         self._inner, self._beyond = inner, beyond
         self.insists: bool = inner is not None
-        """True to retry refusals slowly once the link was up. Otherwise the process would look healthy and be useless."""
+        """True to retry rejections slowly once the link has been up. Otherwise the process would look healthy but be useless.
+        """
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
         self._lost: Closed | None = None
         self._stands = False
         self._leaving = False
-        """True while the link's server is about to end and there are others."""
+        """True while the link's server is about to stop and there are other servers."""
         self._moves = False
         self._failures = 0
         self._up_since = 0.0
@@ -406,7 +407,7 @@ class Connecting:
             raise ConnectFailed(link.url, str(error)) from None
 
     async def _current_headers(self, link: Link) -> Mapping[str, str]:
-        """Call the application's function. Raises `ConnectFailed`, or the function's own `Unauthorized` or `Forbidden`."""
+        """Call the application's function. Raises `ConnectFailed`, or the function's `Unauthorized` or `Forbidden`."""
         headers: Any = self._headers
         patience = self._services.limits.connect_timeout
         try:
@@ -429,7 +430,7 @@ class Connecting:
         return check_handshake_headers(headers)
 
     async def renewal(self) -> dict[str, Any] | None:
-        """Return the members of a hello with a new bearer token, empty if `headers` failed; None if there is no such token."""
+        """Return the members of a hello with a new bearer token: {} if `headers` failed, None if there is no such token."""
         link = self._link
         assert link is not None
         if not callable(self._headers):
@@ -445,7 +446,7 @@ class Connecting:
         return {"token": token} if kind.lower() == "bearer" else None
 
     def told_retry(self, retry: Any) -> None:
-        """Use the server's pauses between attempts, since it knows the number of its clients, or our own if it sets none."""
+        """Use the server's pauses between attempts, because it knows how many clients it has. Our own are the default."""
         self._backoff = backoff_told(self._own, retry)
         if self._link is not None and self._backoff is not self._own:
             self._link.greets = True  # another server may answer at that address
@@ -457,7 +458,7 @@ class Connecting:
             self._decided.set()
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Pass other servers to the connector, and move there if the current one is about to end."""
+        """Pass other servers to the connector. If the current server is about to stop, move to another."""
         EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
         self._leaving = leaving and len(addresses) > 0
         if self._leaving and not self._moves and self._link is not None:
@@ -465,7 +466,7 @@ class Connecting:
             self._link.runtime.spawn(self._move_on, self._link)
 
     async def _move_on(self, link: Link) -> None:
-        """Move to another server before this one ends. If that does not succeed, stay until then."""
+        """Move to another server before the current one stops. If that fails, keep the link until then."""
         try:
             attempt = 0
             while self._leaving and link.state is State.UP:
@@ -488,7 +489,7 @@ class Connecting:
             self._moves = False
 
     async def _beside(self, link: Link) -> Moving | None:
-        """Open a second connection to move to. Returns None if the link has ended."""
+        """Open a second connection to move the link to. Returns None if the link has ended."""
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
         transport = await self._connector.connect(await self._dial_options(link))
@@ -509,7 +510,7 @@ class Connecting:
         return connection.moving
 
     async def _leave_one(self, link: Link, moving: Moving) -> None:
-        """Leave the old connection once its server has announced the subscriptions of the new one."""
+        """Close the old connection once its server has announced the new connection's subscriptions."""
         with suppress(BusError):
             await link.confirmed()
         await anyio.sleep(_SPREADS / 2)

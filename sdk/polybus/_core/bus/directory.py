@@ -1,4 +1,4 @@
-"""Finds the party that handles a message."""
+"""Finds the receiver of a message."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Directory(Struct, eq=False):
-    """The parties of a bus: its handlers, the routes of bridges, its peers, and clients of other nodes.
+    """Finds receivers among the handlers of a bus, its bridge routes, its peers, and clients of other nodes.
 
-    Messages from peers never leave over another link, so `HandlerLookup.find_for` looks only for handlers and routes.
+    Messages from peers never leave over another link, so `HandlerLookup.find_for` only considers handlers and routes.
     """
 
     _lookup: HandlerLookup
@@ -37,11 +37,11 @@ class Directory(Struct, eq=False):
         return self._links.services
 
     def find(self, subject: str | int, to: Any = None) -> Party:
-        """Find the party for a message from this program: the peer in `to`, a handler of this bus, or the peer behind a link.
+        """Find the receiver of the application's message: the peer in `to`, a handler of this bus, or the peer behind a link.
 
         Raises:
-            NoHandler, AmbiguousRoute: If no opened link leads there, or several do.
-            BusError: If the only link has ended; the error is the reason.
+            NoHandler, AmbiguousRoute: If none or several of the opened links lead to the subject.
+            BusError: If the only link has closed. The error is the reason.
             TypeError, ValueError: If `to` is not a peer, or is a peer of another bus.
         """
         if to is not None:
@@ -54,7 +54,7 @@ class Directory(Struct, eq=False):
         return self._links.choose(subject) if only is None else only
 
     def find_behind(self, subject: str | int, address: str) -> PeerParty:
-        """Find the peer that leads to an address. A bus without opened links uses its only peer with addresses."""
+        """Find the peer that leads to an address. A bus without opened links uses its only peer that supports addresses."""
         behind = [] if self._links.opened else [peer for peer in self._links.peers if peer.link.destinations]
         if len(behind) > 1:
             text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
@@ -62,7 +62,7 @@ class Directory(Struct, eq=False):
         return behind[0] if behind else self._links.choose(subject)
 
     def find_own(self, subject: str | int, facts: dict[str, Any]) -> HandlerParty:
-        """Find the handler of this bus for `Bus.as_`.
+        """Find the handler of this bus for a subject, as `Bus.as_` requires.
 
         Raises:
             NoHandler: If the subject has no handler.
@@ -73,7 +73,7 @@ class Directory(Struct, eq=False):
         return HandlerParty(self._loopback, own, facts)
 
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> Any:
-        """Find the party for a message from a bridge: as `find`, or the route of another bridge that does not lead back.
+        """Find the receiver of a message from a bridge, like `find`, including routes of other bridges that do not lead back.
 
         Returns:
             A `HandlerParty`, `RouteParty` or `PeerParty`. For ``tunnel``, a listener instead of a handler.
@@ -85,11 +85,11 @@ class Directory(Struct, eq=False):
         return route if route is not None else self._links.choose(subject)
 
     def named(self, to: Any) -> Party:
-        """Return the party of a peer in ``to=``.
+        """Return the internal party of a peer that was passed as ``to=``.
 
         Raises:
-            TypeError: If it is not a peer.
-            ValueError: If it is a peer of another bus.
+            TypeError: If `to` is not a peer.
+            ValueError: If `to` is a peer of another bus.
         """
         if not isinstance(to, (Peer, RemotePeer)):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
@@ -100,7 +100,7 @@ class Directory(Struct, eq=False):
         return found
 
     def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
-        """Split ``to=`` into present peers, one that has left, and clients of other nodes, without duplicates."""
+        """Split ``to=`` into connected peers, the first peer that has left, and clients of other nodes. Removes duplicates."""
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
             self.named(peer)

@@ -1,4 +1,4 @@
-"""The life of a bus: entered, running, draining, left. Entries are counted, and the lifespan runs in its own task."""
+"""Enters, runs, drains and leaves a bus. Entries are counted, and the lifespan runs in its own task."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_lifespan(function: Any) -> None:
 
 
 def within(runtime: Runtime | None) -> bool:
-    """Check whether the caller is the lifespan of a running bus, or one of its tasks."""
+    """Return True if the caller is the lifespan of a running bus or one of its tasks."""
     return runtime in _within.get()
 
 
@@ -65,7 +65,7 @@ class LifespanTask:
     _runtime: Runtime
     _function: Callable[[Any], AbstractAsyncContextManager[Any]]
     _failed: Callable[[], Awaitable[None]]
-    """Called when the lifespan fails before its end was requested."""
+    """Called if the lifespan fails before it is asked to exit."""
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stop: anyio.Event = field(factory=anyio.Event, init=False)
@@ -75,7 +75,7 @@ class LifespanTask:
     error: BaseException | None = field(default=None, init=False)
 
     async def start(self) -> Any:
-        """Run the lifespan until it yields, and return the value. Raises `LocalProtocolError` if the bus was closed first."""
+        """Run the lifespan until it yields, and return the value. Raises `LocalProtocolError` if the bus is closed first."""
         self._runtime.spawn(self._run)
         try:
             await self._changed.wait()
@@ -91,7 +91,7 @@ class LifespanTask:
         return self._state
 
     async def stop(self, patience: float) -> None:
-        """Let the lifespan end, cancel it after `patience` seconds, and raise its error if it failed."""
+        """Let the lifespan exit, and cancel it after `patience` seconds. Raises its error if it failed."""
         self._stop.set()
         with anyio.move_on_after(patience):
             await self._over.wait()
@@ -130,13 +130,13 @@ class LifespanTask:
 
 
 Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
-"""``lifespan(bus)`` returns an async context manager, which yields `Bus.state`."""
+"""Function ``lifespan(bus)`` that returns an async context manager, which yields `Bus.state`."""
 
 
 DRAIN: Final = 20.0
-"""Default time for a drain in seconds."""
+"""Default timeout of a drain, in seconds."""
 STREAMS_SHARE: Final = 0.25
-"""Share of the drain that streams and channels have. Most of them never end on their own."""
+"""Fraction of the drain timeout that streams and channels get. Most of them never end on their own."""
 _TOO_LATE: Final = "%s: register durable=%r before you enter the bus, which then looks for its store"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
@@ -147,7 +147,7 @@ class Phase(enum.Enum):
     RUNNING = "running"
     DRAINING = "draining"
     DRAINED = "drained"
-    """The bus accepts nothing more, but has not been left."""
+    """The bus no longer accepts anything, but has not been left yet."""
     CLOSING = "closing"
 
 
@@ -163,18 +163,18 @@ class Lifecycle:
     _phase: Phase = field(default=Phase.LEFT, init=False)
     _changing: anyio.Event | None = field(default=None, init=False)
     _entered: int = field(default=0, init=False)
-    """Number of entered blocks, links and bridges, without those of the lifespan, which must not keep its own bus alive."""
+    """Number of open blocks, links and bridges, except those of the lifespan, which must not keep its own bus alive."""
     _holders: deque[Runtime] = field(factory=deque, init=False)
-    """Runtimes of entered ``async with bus`` blocks, the oldest first."""
+    """Runtimes of open ``async with bus`` blocks, the oldest first."""
     _lifespan_task: LifespanTask | None = field(default=None, init=False)
     _cut: anyio.CancelScope | None = field(default=None, init=False)
-    """The current drain, so that `aclose` can cut it short."""
+    """Cancel scope of the current drain, which lets `aclose` stop it."""
     _patience: float = field(default=DRAIN, init=False)
-    """Seconds for the end of the lifespan, the same as for the last drain."""
+    """Timeout in seconds for the exit of the lifespan, taken from the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
-    """Buses behind tunnels, which are left together with this one."""
+    """Buses behind tunnels that are left together with this bus."""
 
     def __attrs_post_init__(self) -> None:
         self._lookup.handler_check = self._check_handler
@@ -200,7 +200,7 @@ class Lifecycle:
         return self._services.running
 
     async def _settled(self) -> None:
-        """Wait until a change of phase in progress is complete, unless that change waits for the caller."""
+        """Wait until a phase change in progress is complete, unless the change itself waits for the caller."""
         while (runtime := self._services.runtime) is not None:
             if runtime.loop.is_over():
                 self._services.runtime = None  # its event loop has ended: nothing can be saved
@@ -256,9 +256,9 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Leave the bus. The last exit drains it, or closes it after an error.
+        """Leave the bus. The last exit drains the bus, or closes it after an error.
 
-        `runtime` is the result of `enter`: an entry from before an `aclose` does not undo a later entry.
+        `runtime` is the result of `enter`. It ensures that an entry from before an `aclose` does not undo a later entry.
         """
         if runtime is None or within(runtime):
             return
@@ -282,11 +282,11 @@ class Lifecycle:
             _raise_failure(runtime)
 
     def is_last(self, holders: int = 1) -> bool:
-        """Check whether only the caller has entered the bus, `holders` times."""
+        """Return True if only the caller has entered the bus, `holders` times."""
         return self._entered == holders and not within(self._services.runtime)
 
     async def _finish(self, runtime: Runtime, drain: bool) -> None:
-        """End the bus. A handler of the bus that calls this does not wait here, and is cancelled at its next wait."""
+        """Stop the bus. Returns immediately in a handler of the bus, which is then cancelled at its next await."""
 
         async def end() -> None:
             if drain:
@@ -332,7 +332,7 @@ class Lifecycle:
                     self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
-        """Let all work end within `timeout` seconds, then notify the peers. The lifespan keeps its links until its end."""
+        """Let all work finish within `timeout` seconds, then notify the peers. The lifespan's links stay open for now."""
         until = runtime.notifier.until
         reason = _UNFINISHED
         extensions = self._links.extensions
@@ -394,13 +394,13 @@ class Lifecycle:
         _raise_failure(runtime)
 
     def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:
-        """Remember an event reader of the lifespan, because it must end first."""
+        """Remember an event reader if it belongs to the lifespan, because it must stop first."""
         if within(self._services.runtime):
             self._events_of_lifespan.add(events)
         return events
 
     async def _end_with(self, runtime: Runtime) -> None:
-        """Close the bus after one of its tasks failed. Leaving or closing the bus then raises the error."""
+        """Close the bus after one of its tasks has failed. Leaving or closing the bus then raises the error."""
         if self._cut is not None:
             self._cut.cancel()
         self._services.failed = "one of its tasks failed"
@@ -429,8 +429,7 @@ class Lifecycle:
                     runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
-        """End the handlers before the lifespan that they use, and the lifespan before its links. Raises the error of the
-        lifespan."""
+        """Stop handlers, then the lifespan that they use, then the lifespan's links. Raises the lifespan's error."""
         try:
             for listening in list(self._links.gates.values()):
                 await listening.aclose()
@@ -491,7 +490,7 @@ class Lifecycle:
             changing.set()
 
     def is_inside(self) -> bool:
-        """Check whether the caller is a task of the bus, which cannot wait until the bus has drained or ended."""
+        """Return True if the caller is a task of the bus. It cannot wait until the bus has drained or stopped."""
         return self._services.runtime in inside.get()
 
     # -- handlers registered at run time ---------------------------------------------------------------------------------

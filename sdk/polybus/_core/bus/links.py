@@ -1,4 +1,4 @@
-"""The links of a bus and their peers."""
+"""Manages the links of a bus and their peers."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class LinkRegistry:
-    """Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
+    """The links and peers of a bus. Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
 
     Attributes:
-        opened: Dialled links that have been up, until they are given up.
+        opened: Dialled links that have been up and not been given up.
         gates: Gates for incoming connections, with their listeners.
-        of_lifespan: Links that the lifespan dialled and that end after it.
-        extensions: Parts that wings have added to the bus.
+        of_lifespan: Links that the lifespan dialled. They are closed after it has exited.
+        extensions: Parts that optional packages have added to the bus.
     """
 
     def __init__(self, services: Services, lookup: HandlerLookup, pubsub: PubSub, make_storage: Callable[[], Any]) -> None:
@@ -54,7 +54,7 @@ class LinkRegistry:
         self.extensions: list[Extension] = []
         self.mesh: Mesh | None = None
         self.resumption: Resumption | None = None
-        """Set if sessions can be resumed at another bus."""
+        """Set if clients can resume their sessions at another bus."""
         self._storage: Storage | None = None
 
     @property
@@ -63,7 +63,7 @@ class LinkRegistry:
 
     @property
     def storage(self) -> Storage:
-        """The extension for stored publications, created on first use."""
+        """Extension for stored publications, created on first use."""
         storage = self._storage
         if storage is None:
             made: Any = self._make_storage()
@@ -93,8 +93,8 @@ class LinkRegistry:
         """Choose the peer for requests to a subject.
 
         Raises:
-            NoHandler, AmbiguousRoute: If no dialled link leads there, or several do.
-            BusError: If the only link is gone for good; the error is the reason.
+            NoHandler, AmbiguousRoute: If none or several of the dialled links lead to the subject.
+            BusError: If the only link is gone for good. The error is the reason.
         """
         only: PeerParty | None = self.opened[0].peer if len(self.opened) == 1 else None
         if only is not None:
@@ -116,7 +116,7 @@ class LinkRegistry:
         return chosen
 
     def check_gone(self) -> None:
-        """Raise the reason if the last dialled link is gone for good and there is no listener, or if the bus is not entered."""
+        """Raise an error if the bus is not entered, or if it has no listener and its last dialled link is gone for good."""
         gone = self._services.running.gone
         if gone is not None and not self.opened and not self.gates:
             raise another(gone)
@@ -145,7 +145,7 @@ class LinkRegistry:
     # -- adding links ----------------------------------------------------------------------------------------------------
 
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str, retry: Backoff | None = None) -> BusGate:
-        """Create a gate. It accepts connections once it is in `gates`."""
+        """Create a gate. The gate accepts connections once it is in `gates`."""
         return BusGate(self._services, self, adapter, url, when_full, retry)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:
@@ -153,7 +153,7 @@ class LinkRegistry:
         self.pubsub.forget_routes()
 
     def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-        """Return the other names of a publication by protocol, for protocols with both names and addresses."""
+        """Return a publication's other names, by protocol. Only protocols with both names and addresses have them."""
         found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
         return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
 
@@ -194,7 +194,7 @@ class LinkRegistry:
                 extension.client_up(link.peer)
 
     def link_moved(self, link: Link) -> None:
-        """Announce everything to the new server of a link, which does not know this bus."""
+        """Announce everything to the new server of a link, because it does not know this bus yet."""
         for extension in self.extensions:
             extension.link_moved(link)
         for peer in link.peers:
@@ -237,7 +237,7 @@ class LinkRegistry:
         self.of_lifespan.discard(link)
 
     def lost(self, peer: PeerParty, gone: BusError | None) -> None:
-        """Forget the subscriptions of a disconnected peer; `gone` is the reason of a permanent loss."""
+        """Forget a disconnected peer's subscriptions. If the peer will not return, `gone` is the reason."""
         self.pubsub.recipients.remove(peer)
         link = peer.link
         for extension in self.extensions:
@@ -252,7 +252,7 @@ class LinkRegistry:
     # -- closing ---------------------------------------------------------------------------------------------------------
 
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        """Close one link; `drain` writes its outbox first."""
+        """Close one link. With `drain`, its outbox is written first."""
         until, limits = link.runtime.notifier.until, link.runtime.limits
         for extension in self.extensions:
             await extension.leave(link, limits.close_timeout if drain else 0)
@@ -265,7 +265,10 @@ class LinkRegistry:
         link.abort(Closed(code, "leaving"))
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
-        """Say goodbye on all links (those of the lifespan only with `of_lifespan`), and wait a bounded time for their end."""
+        """Say goodbye on all links, and wait for a limited time until they close.
+
+        The lifespan's links are included only if `of_lifespan` is set.
+        """
         links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
         for link in links:
             link.close(1000 if link.opened else 1001, reason)

@@ -1,4 +1,4 @@
-"""Parties that this bus has no link to: its own handlers, clients of other nodes, and users."""
+"""Receivers that this bus has no link to: its own handlers, clients of other nodes, and users."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Caller(PartyVerbs):
-    """Calls the handlers of a bus on behalf of a user in the same process; returned by `Bus.as_`.
+    """Calls handlers of a bus on behalf of a user in the same process. Returned by `Bus.as_`.
 
-    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is `None`,
-    and `authorize` is not called, so access control is up to the caller.
+    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is `None`.
+    Access control is up to you, because `authorize` is not called.
 
     Attributes:
-        identity: Identity of the user, as `authenticate` would return it.
+        identity: Identity of the user, in the form in which `authenticate` would return it.
     """
 
     __slots__ = ("_party", "identity")
@@ -73,9 +73,9 @@ class OwnHandlers(Struct, frozen=True):
 In = TypeVar("In")
 
 _ONLINE = "_polybus.online"
-"""Subject of the request to the node that a user is connected to."""
+"""Subject of requests to the node that a user is connected to."""
 _PATIENCE = 2.0
-"""Seconds to wait for that node, or for the engine to process announcements."""
+"""Seconds to wait for the user's node, or for the engine to process announcements."""
 
 
 class RemoteParty(Struct, frozen=True, eq=False):
@@ -134,7 +134,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
 
 
 class UserParty(RemoteParty, frozen=True, eq=False):
-    """Sends to the newest connection of the user on this bus, or otherwise through the cluster."""
+    """Sends to the user's newest connection to this bus, or through the cluster if there is none."""
 
     to: ToUser
 
@@ -173,26 +173,26 @@ class ClusterVerbs(PartyVerbs):
     @overload
     async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish only to this client, or to all connections of this user, regardless of subscriptions.
+        """Publish only to this client, or to all connections of this user, even if they have no matching subscription.
 
         See `Bus.publish`. Publishing to a user who is not connected is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.publish`.
             QueueFull: If an outbox is full, for example the one to the engine.
-            Disconnected: If this bus has left the cluster of the client.
+            Disconnected: If this bus has left the client's cluster.
         """
         await self._party.publish(subject, body, headers)
 
 
 class RemotePeer(ClusterVerbs):
-    """A client of another node of the cluster, with the verbs of a `Peer`.
+    """A client that is connected to another node of the cluster. Has the verbs of a `Peer`.
 
     Attributes:
-        id: The `Peer.id` of the client on its node.
-        node: The `Node.id` of its node.
-        identity_key: Key of its identity, or `None`.
-        protocol: Name of its protocol.
+        id: The client's `Peer.id` on its node.
+        node: The `Node.id` of the client's node.
+        identity_key: Key of the client's identity, or `None`.
+        protocol: Name of the client's protocol.
     """
 
     __slots__ = ("_party", "id", "identity_key", "node", "protocol")
@@ -209,7 +209,7 @@ class RemotePeer(ClusterVerbs):
 
 
 class User(ClusterVerbs):
-    """A user with any number of connections; returned by `Bus.user`.
+    """A user with any number of connections. Returned by `Bus.user`.
 
     Requests go to one connection, preferably on this bus. Publications go to all connections.
 
@@ -227,10 +227,10 @@ class User(ClusterVerbs):
         return f"<User {self.key!r}>"
 
     async def online(self) -> bool:
-        """Check whether the user is connected to this bus or another node. The check takes a round trip; nothing is cached.
+        """Return True if the user is connected to any node of the cluster. This takes a round trip, because nothing is cached.
 
-        If the user is connected to this bus, all other nodes can reach the user too by the time this returns, unless the engine
-        is down or does not confirm within 2 s.
+        If the user is connected to this bus, the other nodes can also reach the user once this returns, unless the engine is
+        down or does not confirm within 2 s.
 
         Raises:
             Disconnected: If the user is not connected to this bus, and the engine of the cluster is down.
@@ -252,7 +252,7 @@ class User(ClusterVerbs):
             return False
 
     async def peers(self) -> Survey[Any]:
-        """Find all connections of the user: each is a `Peer` of this bus or a `RemotePeer`.
+        """Find all connections of the user. Each result is either a `Peer` of this bus or a `RemotePeer`.
 
         Raises:
             Disconnected: If the engine of the cluster is down.
