@@ -1,4 +1,4 @@
-"""Records every frame of every link, in both directions, and reads recordings. Needs ``pip install 'polybus[capture]'``."""
+"""Records every frame of every link in both directions, and reads recordings. Requires ``pip install 'polybus[capture]'``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Decodes frames to events, from Arrow batches to Arrow batches, with or without Spark.
+"""Decodes frames to events, both as Arrow batches, with or without Spark.
 
-It uses the codecs of the bus. These have no role and no state, so they can read the frames of both directions one by one, from
-any point of a connection.
+It uses the bus's codecs. These have neither role nor state, so they can read the frames of both directions one by one, starting
+at any point of a connection.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAM
 from .store.compute import dates_of, pc
 
 ROWS_AT_ONCE: Final = 4096
-"""Number of rows that are decoded together, plus one batch. Eight times as many would take 15 % longer, because their results
-do not fit into the processor's caches. An eighth would take 25 % longer.
+"""Number of rows that are decoded together, plus one batch. Eight times as many would take 15 % longer because their results do
+not fit into the CPU caches. An eighth of the number would take 25 % longer.
 """
 BYTES_AT_ONCE: Final = 16 << 20
 LIMITS: Final = Limits(message=1 << 30)
-"""Recorded frames were within the limits of their link, so only the limit on depth is needed to protect the decoder."""
+"""Limits for the codecs. Recorded frames were within the limits of their link, so only the depth limit is needed to protect the
+decoder.
+"""
 MARK: Final = "link"
-"""Member in the options of a row that has no frame but marks the beginning or end of a connection."""
+"""Member in the options of a row that has no frame and marks the beginning or end of a connection."""
 
 
 class Decoded(NamedTuple):
@@ -48,9 +50,9 @@ class Decoded(NamedTuple):
     events: pa.RecordBatch
     """The events, with the columns of `schema.EVENTS`, ordered by (seq, sub)."""
     quarantine: pa.RecordBatch
-    """The unreadable frames, with the columns of `schema.QUARANTINE`. A column that the batch lacks is null."""
+    """The unreadable frames, with the columns of `schema.QUARANTINE`. If the batch lacks a column, it is null."""
     empty: int
-    """Number of frames that contain no message according to the rules of their protocol."""
+    """Number of frames that contain no message according to their protocol."""
     frames: int
     refused: int
     """Number of unreadable messages in frames that also contain readable ones."""
@@ -65,7 +67,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
         columns: Columns of the events to create, at least one. By default all are created.
 
     Raises:
-        KeyError: A column is missing or unknown.
+        KeyError: If a column is missing or unknown.
     """
     work = _BatchDecoder(batch)
     gaps = 0
@@ -87,7 +89,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
 
 
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
-    """Join batches of frames into larger ones and decode them, with some or all columns of the events."""
+    """Join batches of frames into larger batches and decode them to all or some event columns."""
     for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
         # Decoding creates no cycles, but hundreds of thousands of objects that the collector would search.
         enabled = gc.isenabled()
@@ -101,7 +103,7 @@ def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = N
 
 
 def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Join batches up to a number of rows or bytes, plus one batch; none of them is empty."""
+    """Join batches up to a number of rows or bytes, plus one batch. Empty batches are left out."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -129,7 +131,9 @@ class FrameDecoder:
 
 @lru_cache(maxsize=256)
 def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
-    """Return the decoder for a protocol with a row's options. Without options, return the one that reads the most."""
+    """Return the decoder for a protocol with a row's options. Without options, return the decoder that accepts the most
+    frames.
+    """
     names: dict[int, str] = {}
     try:
         given = json.loads(options) if options else None
@@ -240,7 +244,7 @@ class _BatchDecoder:
 
 
 def _whole_text(text: str) -> str:
-    """Return a text of JSON without halves of surrogate pairs, which no column can hold."""
+    """Return a JSON string without unpaired surrogates, which cannot be stored in a column."""
     return text.encode(errors="replace").decode()
 
 
@@ -248,7 +252,7 @@ def _whole_text(text: str) -> str:
 
 
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
-    """Return the keyword for an error. The row's `flags` show whether the recorder has cut or blanked the frame."""
+    """Return the keyword for an error. The row's `flags` show whether the recorder has truncated or blanked the frame."""
     if flags & FLAG_TRUNCATED:
         return "truncated"
     if flags & FLAG_REDACTED:
@@ -279,21 +283,23 @@ _FROM: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("time", "time_ns", "expires_at", "date"), ("ts_ns",)),
     "deadline_ns": ("deadlines_ns",),
 }
-"""Columns of frames for a column of events, in addition to the message and columns of the same name."""
+"""Frame columns needed for an event column, in addition to the message and to columns of the same name."""
 _STAMP: Final = pa.timestamp("us", tz="UTC")
 _LAST_US: Final = 253_402_300_799_999_999
-"""Microseconds of the end of the year 9999, the last time stamp that all readers support."""
+"""Microseconds of the end of the year 9999, which is the last timestamp that all readers support."""
 
 
 def frame_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns of frames that are needed for these columns of events, in the order of `schema.FRAMES`."""
+    """Return the frame columns that are needed for these event columns, in the order of `schema.FRAMES`."""
     needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
     return [name for name in FRAMES.names if name in needed]
 
 
 class EventColumns:
-    """Creates the columns of `schema.EVENTS` from messages, their rows, and their numbers within the rows. `fields` has the
-    `EventFields` of all messages in sequence, which can be split ten times faster than a list of lists.
+    """Creates the columns of `schema.EVENTS` from messages, their rows, and their numbers within the rows.
+
+    `fields` contains the `EventFields` of all messages as one flat sequence, which can be split ten times faster than a list of
+    lists.
     """
 
     def __init__(self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: list[Any]) -> None:
@@ -325,7 +331,7 @@ class EventColumns:
         return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
 
     def column(self, name: str) -> pa.Array:
-        """Return one column of the events, or one that only frames have."""
+        """Return an event column, or a column that exists only in frames."""
         if name not in self._made:
             if name in _FIELDS:
                 self._made[name] = self._field(name)

@@ -6,4 +6,4 @@ from ..errors import BusError
 
 
 class CaptureError(BusError, ValueError):
-    """Raised if a folder is not a capture, or a capture cannot be read or written. The error text says what to do next."""
+    """Raised if a folder is not a capture, or a capture cannot be read or written. The message says what to do next."""

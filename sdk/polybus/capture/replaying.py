@@ -1,10 +1,10 @@
-"""Sends recorded messages again, to another server and at any speed.
+"""Replays recorded messages to another server, at any speed.
 
-The messages of the clients in a recording are sent over new connections. Handshakes, ids and deadlines are therefore new, and
-the new server sends the answers. Subscriptions are made first.
+The messages of recorded clients are sent over new connections. This means that handshakes, ids and deadlines are new, and that
+the new server sends the answers. Subscriptions are sent first.
 
 Messages keep their order. A folder may contain several recordings, made one after the other or at the same time, each with its
-own monotonic clock. They are merged: each recording begins at its wall-clock time and continues by its own clock.
+own monotonic clock. When merged, each recording begins at its wall-clock time and continues by its own clock.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _PATIENCE: Final = 30.0
 _HASTY: Final = 1000
 """Maximum number of concurrent requests at full speed. An outbox accepts four times as many."""
 _PACED: Final = 50_000
-"""Maximum number of concurrent requests at recorded speed, which should not be delayed."""
+"""Maximum number of concurrent requests at recorded speed. It is high so that requests are not delayed."""
 _REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
 _OWN: Final = "_polybus."
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-"""Each with its time, ns."""
+"""Rows with their time in ns."""
 
 
 @define
 class Replayed:
     connections: int = 0
     said: Counter[str] = field(factory=Counter)
-    """Number of messages by kind."""
+    """Number of messages sent, by kind."""
     answered: int = 0
     failed: int = 0
-    """Number of requests that the new server has refused, or has not answered in time."""
+    """Number of requests that the new server has rejected or has not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
-    """Number of messages that were not replayed, by kind or reason. ``damaged`` counts the frames known to be lost."""
+    """Number of messages that were not replayed, by kind or reason. ``damaged`` is the number of frames known to be lost."""
     seconds: float = 0.0
-    """Length of the replayed recording in seconds."""
+    """Duration of the replayed recording in seconds."""
 
 
 @frozen
@@ -70,8 +70,8 @@ class Selection:
     """The part of a recording to replay. By default all of it is replayed.
 
     Attributes:
-        start, end: Seconds after the first frame, or points in time (aware datetimes).
-        subjects: Patterns of the subjects to replay, such as ``orders.>``. Subscriptions are always made.
+        start, end: Seconds after the first frame, or aware datetimes.
+        subjects: Patterns of the subjects to replay, such as ``orders.>``. Subscriptions are always replayed.
         connections: Ids of the connections to replay.
     """
 
@@ -91,7 +91,7 @@ class Selection:
         return point(self.start, -math.inf), point(self.end, math.inf)
 
     def wants(self, subject: str | int) -> bool:
-        """Return True for a selected subject."""
+        """Return True if a subject is selected."""
         name = f"0x{subject:08X}" if isinstance(subject, int) else subject
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
@@ -106,21 +106,21 @@ async def replay(
     dry_run: bool = False,
     **options: Any,
 ) -> Replayed:
-    """Send the recorded messages of all clients to a server. For each recorded connection, a new connection is opened.
+    """Send the recorded messages of all clients to a server, using a new connection for each recorded connection.
 
     Args:
         capture: The recording.
         url: URL of the server. Its protocol may differ from the recorded one.
-        speed: Speed relative to the recording: 2 is twice as fast, and `math.inf` waits only for answers.
+        speed: Speed relative to the recording. 2 is twice as fast, and `math.inf` waits only for answers.
         selection: The part of the recording to replay.
-        record: Folder in which to record the replay. The new capture names its source.
-        dry_run: Only count the messages, without opening a connection.
+        record: Folder in which to record the replay. The new capture contains the name of its source.
+        dry_run: Count the messages without opening a connection.
         options: Options for `polybus.connect`.
 
     Raises:
-        ValueError: `speed` is not positive.
-        CaptureError: A segment is missing, or `record` cannot be written to or is the folder of `capture`.
-        ConnectFailed, Unauthorized, Forbidden: The server cannot be reached, or refuses the first connection. If it refuses a
+        ValueError: If `speed` is not positive.
+        CaptureError: If a segment is missing, or `record` cannot be written to or is the folder of `capture`.
+        ConnectFailed, Unauthorized, Forbidden: If the server cannot be reached or rejects the first connection. If it rejects a
             later connection, the messages of that connection are counted in `skipped`.
     """
     if not speed > 0:
@@ -144,7 +144,10 @@ async def replay(
 
 
 def _another(capture: Capture, record: str) -> str:
-    """Return the source's name for the capture of a replay. In one folder, retention would remove the original for the copy."""
+    """Return the source's name for the capture of a replay.
+
+    If both used the same folder, retention would remove the original to make space for the copy.
+    """
     if "://" in capture.path:
         return capture.path
     if os.path.realpath(record) == os.path.realpath(capture.path):
@@ -211,12 +214,12 @@ class _Player:
         self._options = options
         self._open: dict[_Client, None] = {}
         self._clients: dict[str, dict[str, _Client | None]] = {}
-        """By connection and client behind it; None if the server has refused it."""
+        """Maps a connection and the client behind it to a new client, or to `None` if the server has rejected it."""
         self._leaving: list[_Client] = []
-        """Their connection has ended; answers are still awaited."""
+        """Clients whose recorded connection has ended, but which still wait for answers."""
         self._asked = 0
         self._first: float | None = None
-        """Time of the first message, ns since 1970; `_began` is the time of its replay, on the event loop's clock."""
+        """Time of the first message in ns since 1970. `_began` is the time of its replay on the event loop's clock."""
         self._began = 0.0
         self.recorder: Any = None
 
@@ -256,7 +259,9 @@ class _Player:
         await stack.__aexit__(*error)
 
     async def _client(self, conn: tuple[str, str]) -> _Client | None:
-        """Return the client of a connection, None if the server refuses it; for the first one, raise the error."""
+        """Return the client of a connection, or `None` if the server rejects it. If the first client is rejected, raise the
+        error.
+        """
         there = self._clients.setdefault(conn[0], {})
         if conn[1] in there:
             return there[conn[1]]
@@ -355,18 +360,18 @@ class _Player:
 
 @define
 class RecordedMessage:
-    """One message of a client; None if its connection has ended."""
+    """A recorded message of a client. `message` is `None` if the connection has ended."""
 
     at: float
-    """Time in ns since 1970 UTC."""
+    """Time in ns since 1970 (UTC)."""
     conn: tuple[str, str]
-    """Connection, and the client behind it; the latter is empty except behind a broker."""
+    """The connection and the client behind it, which is empty unless the connection goes through a broker."""
     protocol: str
     options: str
     message: Message | None
 
     def subject_for(self, subject: str | int, protocol: str) -> str | int:
-        """Return the subject for a new connection: a number if only the recording knows its name."""
+        """Return the subject for a new connection. If only the recording knows the subject's name, return its number."""
         if protocol != self.protocol or '"actions"' not in self.options:
             return subject
         number: str | int = json.loads(self.options)["actions"].get(subject, subject)
@@ -374,9 +379,9 @@ class RecordedMessage:
 
 
 def client_messages(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[RecordedMessage]:
-    """Yield all messages to send, in order, reading one batch of each recording at a time.
+    """Yield all messages to send, in order. One batch of each recording is read at a time.
 
-    Sends subscriptions from before the window at its beginning. `skipped` counts the rest, by kind or reason.
+    Subscriptions from before the window are yielded at its beginning. `skipped` counts all other messages, by kind or reason.
     """
     window: tuple[float, float] | None = None
     subscriptions: _OpenSubscriptions | None = _OpenSubscriptions()
@@ -400,7 +405,7 @@ def client_messages(capture: Capture, selection: Selection, skipped: Counter[str
 def _of_row(
     row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]
 ) -> Iterator[RecordedMessage]:
-    """Yield the messages of a row; before the window only subscriptions and ends of connections."""
+    """Yield the messages in a row. Before the window, yield only subscriptions and ends of connections."""
     frame, options = row["frame"], row["options"] or ""
     if frame is None:
         if _is_end(options):
@@ -424,11 +429,13 @@ def _of_row(
 
 
 class _OpenSubscriptions:
-    """The subscriptions open at the beginning of the window; closed connections and ended ones are left out."""
+    """The subscriptions that are open at the beginning of the window. Closed connections and cancelled subscriptions are left
+    out.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, dict[tuple[str, str | int], RecordedMessage]] = {}
-        """By connection; by the client behind it and the subject."""
+        """Subscriptions by connection, then by the client behind it and the subject."""
 
     def take(self, recorded: RecordedMessage) -> None:
         conn_id, client = recorded.conn
@@ -452,12 +459,14 @@ class _Recording:
     segments: list[Segment] = field(factory=list)
 
     def begin(self) -> tuple[int, int] | None:
-        """Return the time of its first frame, ns on the wall and the monotonic clock; None without frames."""
+        """Return the time of the first frame in ns, on the wall clock and the monotonic clock, or `None` if there are no
+        frames.
+        """
         row = next(self._read(Counter(), ["ts_ns", "mono_ns", "flags"]), None)
         return None if row is None else (row["ts_ns"], row["mono_ns"])
 
     def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
-        """Yield rows with their time, the monotonic clock plus `ahead` ns; `skipped` counts unreadable ones."""
+        """Yield rows with their time, which is the monotonic clock plus `ahead` ns. `skipped` counts unreadable rows."""
         return ((row["mono_ns"] + ahead, row) for row in self._read(skipped))
 
     def _read(self, skipped: Counter[str], columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -501,7 +510,7 @@ def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
 
 
 def _from_client(row: dict[str, Any], options: str) -> bool:
-    """True for a frame from a client: the end that dialled, or one behind a broker."""
+    """Return True for a frame from a client, which is the end that dialled or a client behind a broker."""
     if '"broker-server"' in options:
         return bool(row["direction"] == DIRECTION_IN)
     return bool(row["direction"] == (DIRECTION_OUT if row["role"] == 0 else DIRECTION_IN))

@@ -1,4 +1,4 @@
-"""Rows of a capture before they become columns: the common part of a connection's rows, and rows about gaps."""
+"""Capture rows before they become columns: the header shared by a connection's rows, and rows about gaps."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ DIRECTION_OUT: Final = 0
 DIRECTION_IN: Final = 1
 
 FLAG_TRUNCATED: Final = 1
-"""The frame was longer than the recorder keeps, and was cut."""
+"""The frame exceeded the recorder's size limit and was truncated."""
 FLAG_REDACTED: Final = 2
-"""A secret was blanked, or the body was left out."""
+"""A secret was blanked, or the body was omitted."""
 FLAG_GAP_BEFORE: Final = 4
-"""Frames are missing before this row; the `options` of a row without a frame have their number."""
+"""Frames are missing before this row. If the row has no frame, its `options` contain the number of missing frames."""
 
 RETENTION: Final = "retention"
-"""Frames were removed by age or total size."""
+"""Frames were removed because of the age limit or total size limit."""
 
 Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
 RecordedFrame: TypeAlias = "tuple[RowHeader, int, bytes | None, Ttl]"
 """A recorded frame: its header, monotonic time, bytes, and the timeouts of its requests in seconds."""
 FIELDS: Final = 4
-"""Entries per row. Rows wait as one flat list: a million tuples would keep the garbage collector busy."""
+"""Number of fields per row. Queued rows are a flat list, because a million tuples would keep the garbage collector busy."""
 MOST: Final = 16_384 * FIELDS
 SMALL: Final = 4096
-"""Bytes; smaller frames are only bounded by their number."""
+"""Size in bytes below which frames are limited only by their number."""
 
 
 @define(eq=False)
 class RowHeader:
-    """Common part of all rows of one direction of a connection, or of a row about it."""
+    """Header shared by all rows of one direction of a connection, or of a row about the connection."""
 
     direction: int
     conn_id: str = ""
@@ -46,7 +46,9 @@ class RowHeader:
 
 
 class Gap(RowHeader):
-    """Header of a row about missing frames: the reason (one word), their number (0 if unknown), further JSON members."""
+    """Header of a row about missing frames: the reason (one word), the number of frames (0 if unknown), and further JSON
+    members.
+    """
 
     __slots__ = ("frames", "what")
 
@@ -59,10 +61,10 @@ class Gap(RowHeader):
 @frozen
 class Missing:
     what: str
-    """The reason, one word; "unknown" if unreadable."""
+    """The reason as a single word, or "unknown" if it is unreadable."""
     frames: int
     segments: tuple[int, ...] = ()
-    """Numbers of their first and last segment, if given."""
+    """Numbers of the first and last segment of the missing frames, if given."""
 
     @classmethod
     def of(cls, options: str | None) -> Missing:

@@ -1,7 +1,7 @@
-"""Schemas of a capture and of its tables, for the recorder, the decoder, Spark and the docs.
+"""Schemas of captures and their tables, for the recorder, the decoder, Spark and the documentation.
 
-Times that end in ``_ns`` are nanoseconds: of the wall clock since 1970 UTC (``ts_ns``, ``time_ns``), or of a monotonic clock
-with an arbitrary start (``mono_ns``, ``latency_ns``). Field metadata ``doc`` explains each column.
+Times whose name ends in ``_ns`` are nanoseconds, either on the wall clock since 1970 UTC (``ts_ns``, ``time_ns``) or on a
+monotonic clock with an arbitrary start (``mono_ns``, ``latency_ns``). The ``doc`` metadata of each field explains the column.
 """
 
 from __future__ import annotations
@@ -71,13 +71,15 @@ FRAMES: Final = pa.schema(
     ],
     metadata={"polybus.capture": SCHEMA_VERSION},
 )
-"""One row per frame, as the recorder writes it."""
+"""Schema with one row per frame, as the recorder writes it."""
 
 KINDS: Final = (
     *("request", "response", "cancel", "stream", "item", "end", "publish", "notify", "subscribe", "unsubscribe"),
     *("open", "close", "control", "heartbeat"),
 )
-"""``open`` and ``close`` are events of a connection, or of a client behind it; a stream or channel begins with ``stream``."""
+"""Kinds of events. ``open`` and ``close`` belong to a connection, or to a client behind it. A stream or channel begins with
+``stream``.
+"""
 
 EVENTS: Final = pa.schema(
     [
@@ -119,7 +121,7 @@ EVENTS: Final = pa.schema(
     ],
     metadata={"polybus.events": SCHEMA_VERSION},
 )
-"""One row per message; its key is (capture_id, seq, sub)."""
+"""Schema with one row per message. Its key is (capture_id, seq, sub)."""
 
 QUARANTINE_REASONS: Final = tuple(
     "short_frame bad_length bad_kind bad_encoding bad_code bad_text bad_json bad_protobuf not_array missing_field bad_field "
@@ -141,7 +143,7 @@ QUARANTINE: Final = pa.schema(
     ],
     metadata={"polybus.quarantine": SCHEMA_VERSION},
 )
-"""One row per frame without a readable message."""
+"""Schema with one row per frame that contains no readable message."""
 
 OUTCOMES: Final = ("ok", "error", "late", "timeout", "cancelled", "lost", "unanswered", "unseen", "open-at-end")
 MATCH_QUALITIES: Final = ("unique", "reused_id", "ambiguous")
@@ -176,7 +178,7 @@ EXCHANGES: Final = pa.schema(
     ],
     metadata={"polybus.exchanges": SCHEMA_VERSION},
 )
-"""One row per request or stream."""
+"""Schema with one row per request or stream."""
 
 ORPHANS: Final = EVENTS.with_metadata({"polybus.orphans": SCHEMA_VERSION})
-"""Responses without a recorded request."""
+"""Schema with one row per response without a recorded request."""

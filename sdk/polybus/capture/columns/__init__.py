@@ -1,1 +1,1 @@
-"""Events as Parquet beside the segments: decoded once, and read instead of decoding again."""
+"""Stores decoded events as Parquet files next to the segments, so that readers don't have to decode them again."""

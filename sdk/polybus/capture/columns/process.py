@@ -1,4 +1,7 @@
-"""Decoding beside a recording: one process at a time, at lowest priority, for segments sealed before it began."""
+"""Decodes segments while a recording is running: one process at a time, at lowest priority.
+
+A process decodes the segments that were sealed before it started.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ _PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from
 
 
 def possible() -> bool:
-    """True if this platform and program can start a process: a frozen program has no interpreter."""
+    """Return True if this platform and program can start a process. A frozen program cannot, because it has no interpreter."""
     return os.name == "posix" and sys.platform != "emscripten" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class DecodingProcess:
-    """Decodes the sealed segments of a folder in another process. Readers decode those that it does not reach."""
+    """Decodes the sealed segments of a folder in another process. Readers decode the remaining segments themselves."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -45,7 +48,7 @@ class DecodingProcess:
         self._due = True
 
     def turn(self) -> None:
-        """Start a process if requested and the previous one has ended."""
+        """Start a process if one was requested and the previous one has exited."""
         if self._process is not None and self._process.poll() is not None:
             self._reap(self._process)
         if self._due and self._process is None:
@@ -82,7 +85,9 @@ class DecodingProcess:
 
 
 def _begin_interpreter(folder: str) -> subprocess.Popen[bytes]:
-    """Start a process with the same modules, outside the terminal's group; `sys.argv` has this process's id and the folder."""
+    """Start a process with the same modules, outside the terminal's process group. `sys.argv` contains this process's id and
+    the folder.
+    """
     arguments = json.dumps([str(one) for one in sys.path]), str(os.getpid()), folder
     command = [sys.executable, "-I", "-c", _PROGRAM.format(__name__), *arguments]
     # Without standard error, the first file opened there would take its place.
@@ -114,7 +119,7 @@ def main() -> None:
 
 
 def _leave_with(owner: int) -> None:
-    """End this process with its parent, even while it waits for a disk."""
+    """Exit this process when its parent exits, even while it waits for a disk."""
     while os.getppid() == owner:
         time.sleep(_LOOK)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -123,7 +128,7 @@ def _leave_with(owner: int) -> None:
 
 
 def _step_back() -> None:
-    """Use only idle resources, and one processor at most."""
+    """Use only idle resources, and at most one CPU."""
     import pyarrow as pa
 
     pa.set_cpu_count(1)

@@ -1,4 +1,4 @@
-"""Reads the columns of segments, all or some, and some of their rows."""
+"""Reads the columns of segments: all or some columns, and all or some rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SegmentColumns:
 
     @classmethod
     def of(cls, capture: Capture, segment: Segment) -> Self | None:
-        """Return the columns of a segment; None if they do not exist, or decoding would give others now."""
+        """Return the columns of a segment. Returns `None` if they do not exist or are out of date."""
         if not segment.sealed:
             return None
         files = capture.filesystem
@@ -42,7 +42,7 @@ class SegmentColumns:
             return None
 
     def within(self, first: int, stop: int | None) -> list[BatchGroup]:
-        """Return the groups with all batches from `first` up to, but not including, `stop`."""
+        """Return the groups whose batches are all in the range from `first` up to, but not including, `stop`."""
         return [group for group in self.groups if group.first >= first and (stop is None or group.after <= stop)]
 
     def following(self, group: BatchGroup) -> BatchGroup | None:
@@ -52,7 +52,10 @@ class SegmentColumns:
     def read(
         self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield columns of a table's rows that match an Arrow expression; CaptureError if they unpack to too much."""
+        """Yield columns of a table for the rows that match an Arrow expression.
+
+        Raises `CaptureError` if the columns are too large when unpacked.
+        """
         wanted = set(map(id, groups))
         numbers = [
             events if table == "events" else quarantined

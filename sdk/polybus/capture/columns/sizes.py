@@ -1,7 +1,8 @@
-"""The unpacked size of Parquet files, checked before memory is reserved: a file of kilobytes may claim or hold gigabytes.
+"""Checks the unpacked size of Parquet files before memory is allocated, because a file of a few kilobytes may claim or contain
+gigabytes.
 
-A file states the sizes of its columns at its end, and again in front of each page. Even if they agree, a page may contain one
-value once that every row uses.
+A file states the sizes of its columns at its end, and again before each page. Even if the two agree, a page may store a single
+value that every row uses.
 
 Sources: parquet.thrift, `PageHeader`; the compact protocol of Thrift.
 """
@@ -20,13 +21,15 @@ from ..store.compute import pc
 from ..store.segments import MOST_BYTES
 
 MOST_OF_GROUP: Final = 2 * MOST_BYTES
-"""Unpacked bytes of a row group: 64 MiB of frames plus one batch, and their decoding."""
+"""Maximum unpacked bytes of a row group: 64 MiB of frames, one more batch, and their decoded columns."""
 _ROWS: Final = 131_072
 _DICTIONARY_PAGE: Final = 2
 
 
 def check_file(files: pafs.FileSystem, path: str) -> None:
-    """Raise CaptureError if a file is damaged, or its rows unpack to too much. Of remote files, checks only the metadata."""
+    """Raise `CaptureError` if a file is corrupt or its rows are too large when unpacked. For remote files, only the metadata is
+    checked.
+    """
     try:
         metadata = pq.read_metadata(path, filesystem=files)
         for group in range(metadata.num_row_groups):
@@ -41,9 +44,9 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
 def check_groups(
     files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
 ) -> list[str]:
-    """Raise CaptureError if row groups unpack to more than the limit, or than the file states.
+    """Raise `CaptureError` if row groups unpack to more than the limit, or to more than the file states.
 
-    Returns the columns that need another check, because each row may use a large value that is stored once.
+    Returns the columns that need another check because every row may use a large value that is stored only once.
     """
     pages = memoryview(pa.memory_map(path).read_buffer()).cast("B") if isinstance(files, pafs.LocalFileSystem) else None
     size, many = 0, dict[str, None]()
@@ -101,7 +104,7 @@ def _pages(data: memoryview, chunk: Any) -> Iterator[tuple[int, int]]:
 
 
 def _struct(data: memoryview, at: int, numbers: dict[int, int] | None = None) -> int:
-    """Read the numbers of a Thrift struct by field; returns its end."""
+    """Read the numbers in a Thrift struct by field, and return the struct's end position."""
     field = 0
     while head := data[at]:
         at += 1
@@ -118,7 +121,7 @@ def _struct(data: memoryview, at: int, numbers: dict[int, int] | None = None) ->
 
 
 def _behind(data: memoryview, at: int, kind: int) -> int:
-    """Return the end of a Thrift value of the kinds in page headers; ValueError for another kind."""
+    """Return the end position of a Thrift value. Raises `ValueError` for a type that does not occur in page headers."""
     if kind in (1, 2):  # true and false
         return at
     if kind == 3:

@@ -1,7 +1,7 @@
-"""Paths of a capture's columns, one file per table and segment, and their stamp.
+"""Paths and stamps of a capture's column files. There is one file per table and segment.
 
-The stamp names the segment, the versions of the decoders, and the batches of each row group. Columns of another decoder version
-are not read.
+The stamp names the segment, the versions of the decoders, and the batches of each row group. Columns written by another decoder
+version are not read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from ..schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
 from ..store.compute import pc
 
 TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
-"""Columns by table, in the order in which a segment's files appear: the last file shows that the others exist."""
+"""Column files by table, in the order in which a segment's files are created. The last file shows that the others exist."""
 FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
 _ENDS: Final = 4096
-"""Bytes: the first ones contain the recording's name, the last ones the checksum of the last batch."""
+"""Number of bytes at each end of a segment that identify it. The beginning contains the recording's name, and the end contains
+the last batch's checksum.
+"""
 _OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 5, "uprotocol": 4})
-"""Increase a number when the same frames give other events; `test_columns.py` compares some."""
+"""Versions of polybus's own decoders. Increase a number if the same frames produce different events. `test_columns.py` compares
+some of them.
+"""
 
 
 def columns_path(folder: str, table: str, segment: int) -> str:
@@ -41,7 +45,7 @@ class SegmentIdentity:
 
     @classmethod
     def of(cls, filesystem: pafs.FileSystem, path: str) -> Self:
-        """Read little of a file. May raise `OSError`."""
+        """Read the identity from the beginning and end of a file. May raise `OSError`."""
         with filesystem.open_input_file(path) as file:
             size: int = file.size()
             count = min(size, _ENDS)
@@ -50,25 +54,25 @@ class SegmentIdentity:
 
 @frozen
 class BatchGroup:
-    """Consecutive batches of a segment, with counts that are not in their rows."""
+    """Consecutive batches of a segment, with counts that cannot be derived from their rows."""
 
     first: int
     after: int
     offset: int
-    """Byte of the segment at which the first batch begins."""
+    """Position in the segment, in bytes, where the first batch begins."""
     events: int
-    """Rows: a row group, unless 0."""
+    """Number of event rows, which form a row group unless there are none."""
     quarantined: int
-    """The same in the quarantine."""
+    """Number of quarantine rows, which form a row group unless there are none."""
     frames: int
     empty: int
     refused: int
     gaps: int
-    """Rows about missing frames."""
+    """Number of rows about missing frames."""
     gap_rows: Sequence[Mapping[str, Any]] = ()
-    """The first gap rows."""
+    """The first rows about missing frames."""
     ended: str | None = None
-    """Name of the recording if the last batch ends it."""
+    """Name of the recording that ends with the last batch, if any."""
     rows: Sequence[Any] = ()
     """Recording, number of the first row, number after the last; empty without rows."""
 
@@ -78,12 +82,12 @@ class ColumnStamp:
     segment: SegmentIdentity
     decoders: Mapping[str, str | None]
     token: str
-    """The same in all files that were written together."""
+    """Random token, which is the same in all files that were written together."""
     groups: Sequence[BatchGroup]
     format: int = FORMAT
 
     def is_fresh(self, segment: SegmentIdentity) -> bool:
-        """True if they belong to this segment, and the current decoders would give the same."""
+        """True if the columns belong to this segment and the current decoders would produce the same columns."""
         return self.segment == segment and _is_current(self.decoders)
 
     def to_json(self) -> bytes:
@@ -91,7 +95,7 @@ class ColumnStamp:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self | None:
-        """Parse a stamp; None for another format or other text."""
+        """Parse a stamp. Returns `None` for another format or other text."""
         try:
             given = json.loads(text)
             if given["format"] != FORMAT:
@@ -102,7 +106,9 @@ class ColumnStamp:
             return None
 
     def row_groups(self) -> Iterator[tuple[BatchGroup, int | None, int | None]]:
-        """Yield the groups, with their row group in the events and in the quarantine; None without rows."""
+        """Yield the groups with their row-group numbers in the events and the quarantine. A number is `None` if there are no
+        rows.
+        """
         events = quarantined = 0
         for group in self.groups:
             yield group, events if group.events else None, quarantined if group.quarantined else None
@@ -129,7 +135,9 @@ def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]
 
 
 def decoder_version(protocol: str) -> str | None:
-    """Return the version of a protocol's decoder here, of a plugin its distribution's version; None without a decoder."""
+    """Return the version of a protocol's decoder, or `None` if there is no decoder. For a plugin, return its distribution's
+    version.
+    """
     if protocol in _OURS:
         return str(_OURS[protocol])
     try:
@@ -143,5 +151,5 @@ def decoder_version(protocol: str) -> str | None:
 
 
 def _is_current(versions: Mapping[str, str | None]) -> bool:
-    """Return True if each decoder has this version here, or is not installed."""
+    """Return True if every decoder has the same version here or is not installed."""
     return all(decoder_version(protocol) in (None, version) for protocol, version in versions.items())

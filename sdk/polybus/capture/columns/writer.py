@@ -1,7 +1,7 @@
 """Writes the columns of segments, decoded once for all readers.
 
-The two files of a segment appear one after the other, each complete or not at all. A killed process leaves hidden files, which
-the next one removes.
+A segment's two files are created one after the other. Each file appears only when it is complete. If a process is killed, it
+leaves hidden files, which the next process removes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .reader import SegmentColumns
 from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path, decoder_version, gap_rows, rows_of
 
 _ROWS_OF_GROUP: Final = 65_536
-"""Twice as many need 60 MB more memory while writing, and more disk."""
+"""Maximum rows of a row group. Twice as many would need 60 MB more memory while writing, and more disk space."""
 _BYTES_OF_GROUP: Final = 64 << 20
-"""Bytes of frames in a row group, plus one batch: a frame may have megabytes."""
+"""Maximum bytes of frames in a row group, plus one batch. A single frame may have megabytes."""
 _SAMPLES: Final = 100
-"""Gap rows listed per group; all are counted."""
+"""Maximum gap rows listed per group. All gap rows are counted."""
 _COMPRESSION: Final[Any] = {
     table: {name: "zstd" if name in ("data", "raw") else "lz4" for name in schema.names} for table, schema in TABLES.items()
 }
-"""By column: bodies shrink most, and are read least."""
+"""Compression by column. Bodies shrink most and are read least often."""
 _ASCENDING: Final = ("seq", "time", "time_ns", "ts_ns", "mono_ns", "expires_at", "deadline_ns")
-"""Written as differences, which makes files two fifths smaller and slows nothing, neither here nor in Spark."""
+"""Columns written as differences, which makes files two fifths smaller and slows down neither polybus nor Spark."""
 
 
 @define
@@ -45,13 +45,13 @@ class DecodedCapture:
     """Result of `write_columns`.
 
     Attributes:
-        segments: Number of segments decoded now.
-        fresh: Number of segments that were decoded already.
-        damaged: Numbers of damaged segments, which get no columns, so that their readers count the missing frames.
-        busy: Segments that another process is decoding.
-        open: Segments with a writer, or left by a killed recorder.
-        frames, events: Of the segments decoded now.
-        bytes: Of their columns.
+        segments: Number of segments decoded by this call.
+        fresh: Number of segments that had already been decoded.
+        damaged: Numbers of corrupt segments. They get no columns, so that their readers count the missing frames.
+        busy: Number of segments that another process is decoding.
+        open: Number of segments that have a writer or were left by a killed recorder.
+        frames, events: Number of frames and events in the segments decoded by this call.
+        bytes: Size of their column files.
     """
 
     segments: int = 0
@@ -65,18 +65,18 @@ class DecodedCapture:
 
 
 def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) -> DecodedCapture:
-    """Decode the sealed segments of a capture that are not decoded yet, and write the events beside them.
+    """Decode the sealed segments of a capture that are not decoded yet, and write the events next to them.
 
-    A recorder may write to the folder at the same time, others may read, and several may decode: each segment is decoded by one
-    of them. Begins with the newest, because retention removes the oldest first.
+    Other processes may record to the folder, read it or decode it at the same time, because each segment is decoded by only one
+    process. The newest segments are decoded first, because retention removes the oldest first.
 
     Args:
-        path: The capture, in a folder on this machine.
-        progress: Called with the number of frames from time to time.
+        path: The capture, which must be a folder on this machine.
+        progress: Called occasionally with the number of frames decoded.
 
     Raises:
-        CaptureError: Not a capture, or on another machine, or a segment of an unknown version.
-        OSError: The columns cannot be written.
+        CaptureError: If `path` is not a capture, is on another machine, or has a segment of an unknown version.
+        OSError: If the columns cannot be written.
     """
     if "://" in os.fspath(path):
         raise CaptureError(f"{os.fspath(path)}: columns are written into a folder on this machine only; copy them from here")
@@ -114,7 +114,10 @@ def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCaptu
 
 @contextmanager
 def _claimed(segment: Segment) -> Iterator[bool]:
-    """Claim a segment; False if another process decodes it. Without locks the last one's files are complete, or not read."""
+    """Claim a segment. Yields False if another process is decoding it.
+
+    If locks are not available, several processes may write the files. The last complete files are used, or none.
+    """
     try:
         file = os.open(segment.path, os.O_RDWR | getattr(os, "O_BINARY", 0))  # network file systems need write access for locks
     except OSError:

@@ -1,4 +1,4 @@
-"""The frames of each protocol for recording and decoding: one module each."""
+"""Protocol-specific parts of recording and decoding, with one module per protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import csb, jrep, nats, ubre, up, uprotocol
 from .shared import plain_event
 
 EventMapper: TypeAlias = Callable[[Message], list[Any]]
-"""Returns the fields of an event for a message."""
+"""A function that returns the event fields for a message."""
 
 _WITHOUT_BODY: Final[Mapping[str, Callable[[bytes, Mapping[str, Any], bool], bytes]]] = {
     "ubre": ubre.without_body,
@@ -24,9 +24,9 @@ _WITHOUT_BODY: Final[Mapping[str, Callable[[bytes, Mapping[str, Any], bool], byt
     "uprotocol": uprotocol.without_body,
 }
 BLANK: Final[Mapping[str, Callable[[bytes], bytes]]] = {"csb": csb.blank, "nats": nats.blank, "up": up.blank}
-"""Functions that blank a protocol's secrets without secret names."""
+"""Functions that blank a protocol's secrets that have no secret names."""
 SUSPECT: Final[Mapping[str, str]] = {"nats": nats.SUSPECT, "up": up.SUSPECT}
-"""Expressions for suspicious frames, in addition to names."""
+"""Expressions that find suspicious frames, in addition to secret names."""
 _EVENTS: Final[Mapping[str, EventMapper]] = {
     "jrep": jrep.event,
     "nats": nats.event,
@@ -36,12 +36,15 @@ _EVENTS: Final[Mapping[str, EventMapper]] = {
 
 
 def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
-    """Return the mapper of a protocol, with the names of CSB's actions; a default for UBRE and plugins."""
+    """Return a protocol's mapper, which uses the names of CSB's actions. For UBRE and plugins, return the default mapper."""
     return partial(csb.event, names) if protocol == "csb" else _EVENTS.get(protocol, plain_event)
 
 
 def headers_only(protocol: str, options: str, frame: bytes, *, cut: bool = False) -> bytes:
-    """Return the frame without bodies; empty if it cannot be read (also if it was `cut` before the body), or for a plugin."""
+    """Return the frame without bodies.
+
+    Returns empty bytes for a plugin, or if the frame cannot be read, for example because it was `cut` before the body.
+    """
     strip = _WITHOUT_BODY.get(protocol)
     if strip is None:
         return b""

@@ -1,4 +1,4 @@
-"""Frames of CSB."""
+"""Recording and decoding of CSB frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shared import FIELDS, plain_event
 
 _SUBJECT, _CORRELATION, _CLIENT = map(FIELDS.index, ("subject", "correlation_id", "client"))
 _HIDING: Final = (wire.URLENCODED, wire.BASE64)
-"""Encodings that are searched from the beginning of a payload: behind a header, or behind a client number of four bytes."""
+"""Encodings whose payload is searched from its beginning, after a header or after a client number of four bytes."""
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
 
 
@@ -34,7 +34,7 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def blank(frame: bytes) -> bytes:
-    """Return the frame with secrets of a form or base64 payload blanked; the same object if nothing changes."""
+    """Blank secrets in a form or base64 payload. If nothing changes, the same object is returned."""
     for start in (8, 12):
         if len(frame) > start and frame[start - 8] >> 4 in (1, 2) and frame[start - 8] & 15 in _HIDING:
             frame = frame[:start] + blank_all(frame[start:])
@@ -42,7 +42,7 @@ def blank(frame: bytes) -> bytes:
 
 
 def hiding(frames: pa.Array) -> list[int]:
-    """Return the rows with a form or base64 payload, by their first bytes."""
+    """Return the rows that have a form or base64 payload, as their first bytes show."""
     ends, data = bytes_of(frames)
     octets = np.frombuffer(data, np.uint8)
     hiding = np.zeros(len(frames), bool)
@@ -53,7 +53,7 @@ def hiding(frames: pa.Array) -> list[int]:
 
 
 def event(names: Mapping[int, str], message: Message) -> list[Any]:
-    """Return the fields of an event for a message, with the names of actions."""
+    """Return the event fields for a message, using the names of actions."""
     row = plain_event(message)
     row[_CORRELATION] = None
     if message.peer is not None:

@@ -1,4 +1,4 @@
-"""Frames of J.REP."""
+"""Recording and decoding of J.REP frames."""
 
 from __future__ import annotations
 

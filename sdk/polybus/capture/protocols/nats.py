@@ -1,7 +1,7 @@
-"""Stored publications and messages of nodes on a wire of NATS, in addition to the fields that every protocol has.
+"""Recording and decoding of NATS frames, including stored publications and messages between cluster nodes.
 
-A stored publication makes exchanges of three kinds: the publication, confirmed by a stream; each delivery, acknowledged by its
-reader; and the dead letter after the last failure. Sources: NATS documentation, "NATS JetStream wire API Reference"
+A stored publication produces three kinds of exchange: the publication, which a stream confirms, each delivery, which a reader
+acknowledges, and the dead letter after the last failure. Sources: NATS documentation, "NATS JetStream wire API Reference"
 (acknowledgements, ``pub_ack_response``); for nodes of a cluster `polybus.protocols.nats.cluster.subjects`.
 """
 
@@ -31,9 +31,9 @@ _SETTLED: Final[Mapping[bytes, tuple[Code, str]]] = {
 }
 """Acknowledgements that do not report success."""
 _FULL: Final = "maximum "
-"""First word of a full stream's answer."""
+"""First word of the answer from a full stream."""
 _READER: Final = re.compile(r"_INBOX\.\w{20}\.j\.\d{1,20}", re.ASCII)
-"""Subjects for the answers to a client's requests for publications of an external stream."""
+"""Subjects for answers to a client that requests publications from an external stream."""
 _WORDS_OF_NODES: Final = ("c", "h", "j", "p", "t")
 _DEAD: Final = ".dead."
 _MOST: Final = 2**63 - 1
@@ -44,7 +44,7 @@ _ACKS, _INBOX = ACKS.encode(), INBOX.encode()
 _SETTLING: Final = (b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI")
 _TEXTS: Final = (b"nats-service-error", b"polybus-text")
 SUSPECT: Final = r"|^connect[ \t]"
-"""Expression for suspicious frames in addition to names: every CONNECT."""
+"""Expression that finds suspicious frames, in addition to names. It matches every CONNECT."""
 _CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
 _MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)
 _WITH_HEADERS: Final = re.compile(rb"\s*h(?:pub|msg)\s[^\r\n]*?(\d{1,9})\s+\d+\r\n", re.I)
@@ -52,7 +52,7 @@ _HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
 
 
 class _Facts(NamedTuple):
-    """Fields of an event that differ from the common ones."""
+    """Event fields that differ from the common fields."""
 
     kind: str
     subject: str | None
@@ -79,7 +79,9 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def _said_to_engine(subject: bytes, payload: bytes) -> bytes:
-    """Return an acknowledgement of a delivery, or a stream's answer to a publication; empty for other payloads."""
+    """Return an acknowledgement of a delivery, or a stream's answer to a publication. Returns an empty result for other
+    payloads.
+    """
     if subject.startswith(_ACKS):
         return payload.partition(b" ")[0] if payload.startswith(_SETTLING) else b""
     is_answer = subject.startswith(_INBOX) or node_word(subject.decode("utf-8", "replace")) == "a"
@@ -92,7 +94,10 @@ def _told_by_nats(block: bytes) -> bytes:
 
 
 def blank(frame: bytes) -> bytes:
-    """Blank secrets of CONNECT and of headers, and cut frames that take too long to search; the same object if unchanged."""
+    """Blank secrets in CONNECT and headers. Frames that take too long to search are truncated.
+
+    If nothing changes, the same object is returned.
+    """
     if _CONNECT.match(frame):
         frame = frame[:MOST]
         return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))
@@ -208,7 +213,7 @@ _LONGEST: Final = 2000
 
 
 def engine_says(payload: bytes) -> dict[str, Any] | None:
-    """Parse a stream's answer to a publication, or an error of the engine; None for other answers."""
+    """Parse a stream's answer to a publication, or an error of the engine. Returns `None` for other answers."""
     if not payload.startswith(b"{") or len(payload) > _LONGEST:
         return None
     said = read_stored(payload)
@@ -223,5 +228,5 @@ def _number(most: int, text: str) -> int | None:
 
 
 def _up_to(most: int, number: Any) -> int | None:
-    """Return a number that fits its column; any program may have written it."""
+    """Return a number limited to its column's range, because any program may have written it."""
     return number if type(number) is int and 0 <= number <= most else None

@@ -1,4 +1,4 @@
-"""Common parts of several protocols: the fields of an event, members of JSON, fields of protocol buffers."""
+"""Code shared by several protocols: event fields, JSON members and protobuf fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _value: Final = json.JSONDecoder(strict=False).raw_decode
 BEGINNING: Final = 256
-"""Characters of a cut body that show whether it is an error's; a multiple of four for base64."""
+"""Number of characters at the start of a truncated body that show whether the body is an error. A multiple of four, for
+base64.
+"""
 _KINDS: Final[Mapping[str, str]] = {
     **{kind.value: kind.value for kind in Kind},
     Kind.ERROR.value: "response",
@@ -31,7 +33,7 @@ _TRACE: Final = "traceparent"
 
 
 class StoredFacts(NamedTuple):
-    """The columns of an event about stored publications, named as in `schema.EVENTS`."""
+    """The event columns about stored publications, named as in `schema.EVENTS`."""
 
     stored: str
     store: str | None = None
@@ -42,7 +44,7 @@ class StoredFacts(NamedTuple):
 
 
 class EventFields(NamedTuple):
-    """The columns of an event that depend on its message, named as in `schema.EVENTS`; the others depend on its frame."""
+    """The event columns that depend on the message, named as in `schema.EVENTS`. Other columns depend on the frame."""
 
     kind: str
     subject: str | None = None
@@ -84,7 +86,7 @@ def plain_event(message: Message) -> list[Any]:
 
 
 def _made_body(message: Message) -> tuple[bytes | None, str]:
-    """Return a body for a message without one: the text of a failure, the attributes of a control message."""
+    """Return a body for a message without a body: the error message of a failure, or the attributes of a control message."""
     attributes, kept = message.attributes, {}
     if message.code is not None:
         kept = {name: attributes[name] for name in ("text", "reason", "detail") if attributes.get(name) not in (None, "")}
@@ -98,7 +100,10 @@ def _made_body(message: Message) -> tuple[bytes | None, str]:
 
 
 def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
-    """Return the members of an object or of an array's objects; of a cut frame those before the cut and the body's start."""
+    """Return the members of an object, or of the objects in an array.
+
+    For a truncated frame, return the members before the cut, and the beginning of the body.
+    """
     if not cut:
         return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
     text = frame.decode("utf-8", "ignore").lstrip()
@@ -115,9 +120,10 @@ def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str,
 
 
 def _before_the_cut(text: str, at: int, *, within: bool = False) -> tuple[dict[str, Raw], str | None]:
-    """Return the members of the object at a position, and the name of the member that is cut, None if another part is cut.
+    """Return the members of the object at a position, and the name of the truncated member, or `None` if another part is
+    truncated.
 
-    Includes the incomplete value, but not `within` it: each level is parsed again.
+    The beginning of the incomplete value is included unless `within` is set, because each level is parsed separately.
     """
     members: dict[str, Raw] = {}
     while True:
@@ -145,7 +151,7 @@ def _after_blanks(text: str, at: int) -> int:
 
 
 def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
-    """Return a protobuf message without its `bodies` fields, and the last one of those."""
+    """Return a protobuf message without its `bodies` fields, and the last of these fields."""
     kept, body = list[bytes](), b""
     for start, end, number, _, part, fault in walk_fields(frame, 0, len(frame)):
         if number in bodies:
@@ -158,7 +164,7 @@ def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
 
 
 def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
-    """Return the frame with stars in some ranges; the same object if they are empty."""
+    """Replace ranges of the frame with asterisks. If there are no ranges, the same object is returned."""
     some = [(start, end) for start, end in places if start < end]
     data = bytearray(frame)
     for start, end in some:

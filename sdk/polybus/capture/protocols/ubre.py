@@ -1,4 +1,4 @@
-"""Frames of UBRE."""
+"""Recording and decoding of UBRE frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that are UMessages."""
+"""Recording and decoding of UMessage frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUBJECT, _ID, _SOURCE, _TTL, _PRIORITY, _REPLY_TO = map(
     FIELDS.index, ("subject", "id", "source", "ttl_ms", "priority", "reply_to")
 )
 SUSPECT: Final = "|(?-i:R)"
-"""Expression for suspicious frames in addition to names: the tag of the token, the letter R."""
+"""Expression that finds suspicious frames, in addition to names: the tag of the token field, which is the letter R."""
 _ATTRIBUTES: Final = 1
 _TOKEN: Final = 10
 
@@ -28,13 +28,13 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def blank(frame: bytes) -> bytes:
-    """Return the frame with its token blanked, also a cut one; the same object if nothing changes."""
+    """Blank the token in a frame, which may be truncated. If nothing changes, the same object is returned."""
     attributes = _fields(frame, 0, len(frame), _ATTRIBUTES)
     return starred(frame, (place for part in attributes for place in _fields(frame, *part, _TOKEN)))
 
 
 def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the fields with a number, as far as the message goes."""
+    """Yield the ranges of the fields with a number, until the message ends or is truncated."""
     for _, stop, number, _, part, _ in walk_fields(frame, at, end):
         if number == wanted and part is not None:
             yield part, stop

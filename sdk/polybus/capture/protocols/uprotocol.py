@@ -1,4 +1,4 @@
-"""Frames of uProtocol as CloudEvents."""
+"""Recording and decoding of uProtocol CloudEvents."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STATUS: Final = re.compile(
     rb"(?:\x12[\x80-\xff]*[\0-\x7f]\x08([\x01-\x10]))?",
     re.S,
 )
-"""An error in an ``Any``, with its code if valid."""
+"""Matches an error in an ``Any``, with its code if the code is valid."""
 _COMMSTATUS: Final = b"\x2a\x10\n\ncommstatus\x12"
-"""An attribute of a CloudEvent, up to the length of its value."""
+"""Matches a CloudEvent attribute up to the length of its value."""
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:

@@ -1,1 +1,1 @@
-"""Recording: taps on links, the recorder, redaction."""
+"""Recording: taps on links, the recorder, and redaction."""

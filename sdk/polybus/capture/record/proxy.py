@@ -1,6 +1,6 @@
-"""A recording proxy, which connects each client to a server and records every frame between them.
+"""A recording proxy that connects clients to a server and records every frame between them.
 
-It forwards frames without reading or changing them, so it also records frames that a bus would refuse.
+It forwards frames without reading or changing them, so it also records frames that a bus would reject.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 _HOP: Final = frozenset({"host", "connection", "upgrade", "origin", "content-length", "transfer-encoding", "keep-alive"})
 _AT_THE_ENDS: Final = "record at one of the programs, with connect(..., record=) or bus.record()"
 _PATIENT: Final = 4 << 20
-"""Unread bytes of one side before the other is disconnected, if it cannot be paused."""
+"""Maximum unread bytes from one side. If that side cannot be paused, the other side is disconnected above this limit."""
 
 
 class _Side:
@@ -61,7 +61,7 @@ class _Side:
 
 
 class RecordingProxy:
-    """Listens and records while entered: ``async with RecordingProxy(url, recorder, listen) as proxy: ...``
+    """Listens and records inside a context: ``async with RecordingProxy(url, recorder, listen) as proxy: ...``
 
     Args:
         url: URL of the server.
@@ -72,10 +72,10 @@ class RecordingProxy:
         listen_tls: TLS context for the address to listen on.
 
     Raises:
-        TypeError: `tls` is not an `ssl.SSLContext`.
-        ValueError: A URL is invalid, or `tls` is a context for servers.
-        Unsupported: A URL names HTTP, which carries more than frames, or a Zenoh fabric, which does not have two ends.
-        LocalProtocolError: Other machines could reach the proxy.
+        TypeError: If `tls` is not an `ssl.SSLContext`.
+        ValueError: If a URL is invalid or `tls` is a server context.
+        Unsupported: If a URL uses HTTP, which carries more than frames, or Zenoh, because a fabric does not have two ends.
+        LocalProtocolError: If other machines could reach the proxy and `insecure` is not set.
     """
 
     def __init__(
@@ -113,12 +113,14 @@ class RecordingProxy:
         self._dialled: dict[int, plugins.Transport] = {}
         self._knocking = 0
         self.url: str = ""
-        """URL to which clients can connect, while the proxy is entered."""
+        """URL to which clients can connect, available inside the context."""
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Listen; OSError if the address cannot be bound, CaptureError if the folder cannot be written."""
+        """Start listening. Raises `OSError` if the address cannot be bound, and `CaptureError` if the folder cannot be
+        written.
+        """
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         options = plugins.ListenOptions(
@@ -167,7 +169,7 @@ class RecordingProxy:
     # -- as a gate -------------------------------------------------------------------------------------------------------
 
     def knock(self, address: str) -> BusError | None:
-        """Count a new client, or return the reason to refuse it."""
+        """Count a new client, or return the reason to reject it."""
         if self._knocking >= self._limits.handshakes or len(self._sides) >= 2 * self._limits.peers:
             return TooManyRequests("too many connections to this proxy")
         self._knocking += 1
@@ -197,7 +199,7 @@ class RecordingProxy:
             transport.abort(plugins.Closed(1000, "the client has gone"))
 
     def _connector_for(self, handshake: plugins.Handshake) -> plugins.Connector:
-        """Return a connector with the client's query, which the server may use like headers."""
+        """Return a connector that sends the client's query, because the server may use it in place of headers."""
         if not handshake.query:
             return self._connector
         parts = urlsplit(self._target)

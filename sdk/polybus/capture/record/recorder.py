@@ -1,4 +1,4 @@
-"""The recorder. Links append frames to a bounded list, and a thread writes them to segments.
+"""Records links: they append frames to a bounded list, and a thread writes the frames to segments.
 
 The bus never waits for the recorder. If the writer or the disk is too slow, frames are dropped and counted, and a row without a
 frame marks the gap.
@@ -45,13 +45,13 @@ _LONG: Final = 10.0
 _LOOK: Final = 0.5
 _GIB: Final = 1 << 30
 BATCH_ROWS: Final = 4096
-"""Rows of a batch: a quarter of the cost of 1,024 rows does not depend on their number."""
+"""Rows per batch. Even for 1,024 rows, a quarter of the cost does not depend on the number of rows."""
 FLUSH_SECONDS: Final = 0.1
-"""Smaller batches are written after this time."""
+"""Seconds after which a smaller batch is written."""
 _MOST_LARGE: Final = 64 << 20
-"""Bytes of queued large frames."""
+"""Maximum bytes of queued large frames."""
 _TOGETHER: Final = 8 << 20
-"""Bytes of rows that are taken together, plus one frame, so that progress shows soon."""
+"""Maximum bytes of rows to process together, plus one frame, so that progress becomes visible soon."""
 
 
 @frozen(kw_only=True)
@@ -60,30 +60,30 @@ class WriterSettings:
     """The folder. It is created with mode 0700."""
     capture_id: str
     max_bytes: int
-    """Maximum number of bytes of all sealed segments in the folder. Beyond that, the oldest are removed."""
+    """Maximum total bytes of sealed segments in the folder. If it is exceeded, the oldest segments are removed."""
     max_age: float
     segment_bytes: int = 64 << 20
     """Size in bytes at which a segment is sealed."""
     segment_seconds: float = 60.0
     frame_bytes: int = 4 << 20
-    """Maximum number of bytes that are kept of a frame. A longer frame is cut."""
+    """Maximum bytes stored per frame. Longer frames are truncated."""
     redact: Any = "default"
-    """Redaction: a function, ``"default"``, or None for nothing."""
+    """Redaction: a function, ``"default"``, or `None` to disable redaction."""
     bodies: bool = True
-    """False to leave bodies out."""
+    """False to omit bodies."""
     decode: bool = False
-    """True to decode sealed segments in another process."""
+    """True to decode sealed segments in a separate process."""
     metadata: Mapping[str, str] = field(factory=dict)
 
 
 class RowBuffer:
-    """A bounded list: frames without room are dropped and counted, and a row marks the gap."""
+    """A bounded list. If it is full, frames are dropped and counted, and a row marks the gap."""
 
     def __init__(self, longest: int) -> None:
         self.rows: list[Any] = []
-        """Fields of rows, one after the other. Links append, and only `next` removes."""
+        """Row fields as a flat list. Links append to the list, and only `next` removes fields."""
         self.dropped: int = 0
-        """Number of frames dropped for lack of room."""
+        """Number of frames dropped because the list was full."""
         self._longest = longest  # bytes kept of a frame
         self._large = 0  # bytes of queued large frames
         self._taken = 0  # rows taken so far
@@ -121,7 +121,7 @@ class RowBuffer:
             self.dropped += frames
 
     def next(self, most: int) -> list[Any]:
-        """Remove and return up to `most` rows, oldest first, with rows that mark gaps."""
+        """Remove and return up to `most` rows, oldest first, including rows that mark gaps."""
         with self._lock:
             flat = self.rows[: most * FIELDS]
             if self.heavy:
@@ -146,10 +146,12 @@ class RowBuffer:
 
 
 class CaptureRecorder:
-    """Writes the frames of links to a folder. Its thread competes with the event loop for the interpreter lock at each step."""
+    """Writes the frames of links to a folder. Its thread competes with the event loop for the GIL at each step."""
 
     enough: Final = 3072
-    """Rows worth waking up for: most of what arrives before the thread's turn still fits into the batch."""
+    """Number of rows that are worth waking the thread for. Rows that arrive before the thread runs usually still fit into the
+    batch.
+    """
 
     def __init__(self, settings: WriterSettings) -> None:
         self.path: Path = Path(settings.path)
@@ -157,7 +159,7 @@ class CaptureRecorder:
         self._settings = settings
         self._waiting = RowBuffer(settings.frame_bytes)
         self.rows: list[Any] = self._waiting.rows
-        """Fields of queued rows, one after the other. Only links append."""
+        """Row fields of queued rows as a flat list, to which only links append."""
         self._given = 0  # rows passed to the writer
         self._blanking, self._blanked = False, 0
         self._writer: CaptureWriter | None = None
@@ -171,12 +173,12 @@ class CaptureRecorder:
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
     def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None = None) -> ConnectionTap:
-        """Record a connection, `opened` if this side has dialled, `who` is the key of the other end's identity."""
+        """Record a connection. `opened` is set if this side has dialled, and `who` is the key of the other end's identity."""
         self._connections += 1
         return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened, who)
 
     def wake(self) -> None:
-        """Wake the thread: a batch is full."""
+        """Wake the thread because a batch is full."""
         self._event.set()
 
     def take(self, row: RecordedFrame) -> None:
@@ -195,22 +197,22 @@ class CaptureRecorder:
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Reserve it for one use.
+        """Reserve the recorder, which can be used only once.
 
         Raises:
-            LocalProtocolError: It has been opened before.
+            LocalProtocolError: If the recorder has been opened before.
         """
         if self._claimed:
             raise LocalProtocolError(f"this recording to {self.path} has been entered before: make another one")
         self._claimed = True
 
     def open(self) -> None:
-        """Create the folder, seal segments that a killed recorder has left, and start writing.
+        """Create the folder, seal segments left by a killed recorder, and start writing.
 
-        This blocks, so do not call it in an event loop.
+        This method blocks, so do not call it in an event loop.
 
         Raises:
-            CaptureError: The folder cannot be created or written, or no thread can start.
+            CaptureError: If the folder cannot be created or written, or the thread cannot be started.
         """
         from .writer import CaptureWriter  # loads Arrow, in the thread that opens
 
@@ -261,7 +263,9 @@ class CaptureRecorder:
         return bool(flat)
 
     def close(self) -> None:
-        """Write the waiting rows, seal the segment, and end the writer. This blocks, so do not call it in an event loop."""
+        """Write the queued rows, seal the segment, and stop the writer. This method blocks, so do not call it in an event
+        loop.
+        """
         if self._process not in (None, os.getpid()):  # a forked child: rows and writer belong to the parent
             return
         with self._lock:
@@ -300,12 +304,12 @@ def make_recorder(
     decode: bool = False,
     source: str | None = None,
 ) -> CaptureRecorder:
-    """Return a recorder that is not open yet.
+    """Create a recorder, which still has to be opened.
 
     Raises:
-        TypeError, ValueError: An argument is invalid.
-        Unsupported: The platform has no threads.
-        ImportError: pyarrow is not installed.
+        TypeError, ValueError: If an argument is invalid.
+        Unsupported: If the platform has no threads.
+        ImportError: If pyarrow is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"record={path!r:.80}: the path of a folder, not {type(path).__name__}")

@@ -1,10 +1,10 @@
-"""Blanking of secrets in the bytes of a frame, in place: the length stays, so the frame remains readable. A frame that takes
-too long to search is cut.
+"""Blanks secrets in the bytes of a frame. The length does not change, so the frame remains readable. A frame that takes too
+long to search is truncated.
 
-The search finds members with secret names (`is_secret`) anywhere: in JSON (a body, headers, the parts of J.REP, the attributes
-of uProtocol, also in JSON written as text inside JSON), beside their name (`_found_pairs`), in protobuf maps (attributes of
-uProtocol, ``google.protobuf.Struct``), in forms, in the query of URLs, behind ``name=`` in text, and in all of these inside
-base64. It also finds the token behind ``Bearer``, the password of a URL, and the shape of a JSON Web Token (RFC 7519).
+The search finds values with secret names (`is_secret`) in JSON (bodies, headers, J.REP parts, uProtocol attributes, and JSON
+strings that contain JSON), next to their name (`_found_pairs`), in protobuf maps (uProtocol attributes,
+``google.protobuf.Struct``), in forms, in URL queries, after ``name=`` in text, and in base64 that contains any of these. It
+also finds tokens after ``Bearer``, passwords in URLs, and strings that look like a JSON Web Token (RFC 7519).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ...secrets import JWT
 from .redact_search import BASE64, MOST, NAME, NAMES, Parts, is_name, is_named, name_of, names, places, whole_base64, within
 
 _KEY: Final = re.compile(rf'((?<!\\)\\*|\\{{0,7}})"({NAME})\1"\s*:\s*'.encode())
-"""Matches a whole run of backslashes before the quotes, or the end of one. It must not match every end: a frame of only
-backslashes, each a possible first, took minutes.
+"""Matches a whole run of backslashes before a quote, or the end of a run. It must not match every possible end, because a frame
+that consisted only of backslashes would take minutes.
 """
 _BEARER: Final = re.compile(rb"(?i)bearer\s+([A-Za-z0-9._~+/=-]+)")
 _JWT: Final = re.compile(rb"(?:(?<![\w-])|(?<=\\[nrt]))" + JWT.encode())
 _EQUALS: Final = re.compile(rb"=|%(?:25){0,3}3[dD]")
 _OF_NAMES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.%+-"
 _LONGEST: Final = 96
-"""Characters of a name before ``=``, with percent signs."""
+"""Maximum characters of a name before ``=``, including percent escapes."""
 _ESCAPED_AND: Final = b"\\u0026"
 _QUERY: Final = (b"?", b"&", b"#", b";")
 _OF_QUERY: Final = re.compile("[?&#;]")
@@ -37,34 +37,40 @@ _LOGIN: Final = re.compile(
     rb":\\{0,2}/\\{0,2}/(?:[^\s/?#:@\"\\\[]{0,255}:(?:([^\s/?#\"\\]{1,255})|(?!\d*(?:[/?#\"\\\s]|$))([^\s\"\\]{1,255}))"
     rb"|([^\s/?#:@\"\\\[]{1,255}))@"
 )
-"""The password of a URL, or a user without password, which may be a token. A password may contain ``/``, ``?`` or ``#``; a port
-does not match, because it is a number.
+"""Matches the password of a URL, or a user without a password, which may be a token. A password may contain ``/``, ``?`` or
+``#``. A port does not match, because it is a number.
 """
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
-"""Secrets by shape or by the word before them: bytes that some frames with one contain, and an expression with a group."""
+"""Secrets recognised by their shape or by the word before them: bytes that occur in some frames with such a secret, and an
+expression with a group.
+"""
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
-"""Members that J.REP writes beside the values of objects; they stay readable."""
+"""Members that J.REP writes next to the values of objects. They stay readable."""
 _NUMBER: Final = re.compile(rb'(\\*)"\^NumVal\1"\s*:\s*\1"(-?\d+)\1"')
 _LONG: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{512,}")
 _ENDS: Final = 128
-"""Bytes at each end of long base64 that a name or the beginning of a secret may occupy; the middle contains none."""
+"""Number of bytes at each end of long base64 that may be part of a name or the beginning of a secret. The middle contains
+neither.
+"""
 _FILLER: Final = b"_"
-"""Replaces the middle: not a letter of base64, and allowed in a token."""
+"""Replacement for the middle part. It is not a base64 character, but is allowed in a token."""
 _DEPTH: Final = 4
 _NAMED: Final = re.compile(rf'[:\[]\s*(\\*)"({NAME})\1"\s*(?:[,}}\]]|$)'.encode())
 _FAR: Final = 64 << 10
-"""Bytes around a suspicious place that are searched for the rest of an object."""
+"""Number of bytes around a suspicious place that are searched for the rest of an object."""
 
 
 def blank(frame: bytes) -> bytes:
-    """Return the frame with secrets blanked, cut behind the searched part; the same object if nothing changes."""
+    """Return the frame with secrets blanked and truncated after the searched part. If nothing changes, the same object is
+    returned.
+    """
     return _blank(frame, _DEPTH, _Looks(), MOST)
 
 
 class _Looks:
-    """Bytes that may still be searched in all base64 of a frame, at any depth."""
+    """Counts the bytes that may still be searched in all base64 of a frame, at any depth."""
 
     def __init__(self) -> None:
         self.left: int = MOST
@@ -75,7 +81,7 @@ class _Frame:
         self.data = bytearray(frame)
         self.changed = False
         self.left = MOST
-        """Steps through values that may still be taken."""
+        """Number of remaining steps through values."""
 
     def fill(self, start: int, end: int) -> None:
         if end > start:
@@ -85,7 +91,7 @@ class _Frame:
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
     def json(self, parts: Parts) -> None:
-        """Blank the values of members with secret names, at any level of text inside text."""
+        """Blank the values of members with secret names, at any level of strings within strings."""
         place = 0
         for start, end in parts:
             place = max(place, start)
@@ -95,14 +101,14 @@ class _Frame:
                     place = self.value(place, bytes(found[1]))
 
     def pairs(self, parts: Parts) -> None:
-        """Blank values beside a secret name."""
+        """Blank values next to a secret name."""
         place = 0
         for start, escape in _found_pairs(self.data, parts, self.close):
             if start >= place:
                 place = self.value(start, escape)
 
     def value(self, start: int, escape: bytes) -> int:
-        """Blank one JSON value; returns its end. `escape` precedes each of its quotes."""
+        """Blank a JSON value and return its end. `escape` precedes each quote in the value."""
         data, end = self.data, len(self.data)
         quote = escape + b'"'
         depth, place = 0, start
@@ -151,7 +157,7 @@ class _Frame:
         return len(data)
 
     def scalar(self, start: int, end: int) -> None:
-        """Replace a number by another of the same kind; true, false and null are not secret."""
+        """Replace a number with another of the same kind. True, false and null are not secret."""
         if self.data[start] in b"-0123456789":
             self.data[start:end] = b"0" if end - start == 1 else b"1" + b"0" * (end - start - 1)
             self.changed = True
@@ -159,7 +165,7 @@ class _Frame:
     # -- the rest --------------------------------------------------------------------------------------------------------
 
     def assigned(self, parts: Parts) -> None:
-        """Blank values behind ``name=``: in forms, in queries (also nested URLs), in texts."""
+        """Blank values after ``name=`` in forms, queries (including nested URLs) and text."""
         place = 0
         for found in self.all(_EQUALS, parts):
             if found.start() < place:
@@ -191,7 +197,7 @@ class _Frame:
                     self.changed = True
 
     def show(self, runs: Parts, frame: bytes) -> None:
-        """Restore the left-out parts of a frame, unless they belong to a secret."""
+        """Restore the omitted parts of a frame unless they belong to a secret."""
         for begin, stop in runs:
             start, end = begin + _ENDS, min(stop - _ENDS, len(self.data))
             if self.data.count(_FILLER, start, end) == end - start:
@@ -240,7 +246,7 @@ def _blank(frame: bytes, depth: int, looks: _Looks, most: int) -> bytes:
 
 
 def _unquoted(raw: bytes) -> str:
-    """Decode percent signs, also twice, as in a URL within a query."""
+    """Decode percent escapes, twice if necessary, as in a URL within a query."""
     for _ in range(_DEPTH):
         if b"%" not in raw:
             break
@@ -252,7 +258,7 @@ def _unquoted(raw: bytes) -> str:
 
 
 def _found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
-    """Find values next to a secret name, with the text before each quote; `close` returns a string's closing quote."""
+    """Find values next to a secret name, with the text before each quote. `close` returns the closing quote of a string."""
     found: set[tuple[int, bytes]] = set()
     for start, end in parts:
         named = _NAMED.finditer(data, start, end)
@@ -275,7 +281,7 @@ class _Open:
             self._values.append(place)
 
     def text(self, text: str) -> bool:
-        """True if this is the first text that makes values here secret."""
+        """True if this is the first string that makes values at this level secret."""
         first = not self.secret and self._naming and is_name(text)
         self.secret |= first
         return first
@@ -287,7 +293,7 @@ class _Open:
             self._values.append(place)
 
     def secrets(self) -> list[int]:
-        """Return the positions of secret values. A list counts only as a pair."""
+        """Return the positions of secret values. A list is considered only if it is a pair."""
         return self._values if self.secret and not (self._list and self._commas > 1) else []
 
 
@@ -327,22 +333,22 @@ def _walk(data: bytearray, start: int, end: int, escape: bytes, close: Callable[
 # -- protobuf: entries of maps, and google.protobuf.Struct --------------------------------------------------------------------
 
 Field: TypeAlias = tuple[int, int, int, int]
-"""Number, wire type, begin and end."""
+"""Field number, wire type, start and end."""
 
 _NAME: Final = re.compile(f"(?i){NAMES}".encode())
 _OF_MAP: Final = 0x0A
 _OF_VALUE: Final = 0x1A
-"""Tags of the key of an entry, and of a text in a ``google.protobuf.Value``."""
+"""Tags of an entry's key, and of a string in a ``google.protobuf.Value``."""
 _SHORT: Final = 128
-"""The size of a shorter text is one byte."""
+"""Maximum length of a string whose size takes a single byte."""
 _TEXT: Final = re.compile(rb"[\n\x1a](?=[\0-\x7f])")
 _ANY: Final = re.compile(rb"google\.protobuf\.(Value|Struct|ListValue)\x12")
 _FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 2), (6, 2), (7, 2)})
-"""Numbers and wire types of the fields of ``google.protobuf.Value`` and of the attributes of CloudEvents."""
+"""Field numbers and wire types in ``google.protobuf.Value`` and in CloudEvents attributes."""
 _STRUCT: Final = 5
 _LIST: Final = 6
 _LEVELS: Final = 100
-"""Levels of a Value within another."""
+"""Maximum nesting depth of Values."""
 
 
 class _Protobuf:
@@ -351,7 +357,7 @@ class _Protobuf:
         self.changed = False
 
     def parts(self, parts: Parts) -> None:
-        """Blank map entries: a key (field 1, text) and a value (field 2)."""
+        """Blank map entries, which consist of a key (field 1, a string) and a value (field 2)."""
         beside = False
         for tag, begin, end in self.names(parts):
             text = self.text(begin, end)
@@ -367,13 +373,13 @@ class _Protobuf:
                 self.pairs([(_STRUCT if found[1] == b"Struct" else _LIST, *field[1:])], _LEVELS)
 
     def names(self, parts: Parts) -> Iterator[tuple[int, int, int]]:
-        """Yield texts with the names of secrets: tag, beginning and end."""
+        """Yield strings that contain names of secrets, as tag, start and end."""
         for start, end in parts:
             found = [(name.start(), name.end() - 1) for name in _NAME.finditer(self.data, start, end)]
             yield from list(self.around(found, start, end)) if found else ()
 
     def around(self, names: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield texts that contain some names, the first in each; names and tags are walked once, side by side."""
+        """Yield strings that contain names, with the first name in each. Names and tags are traversed once, in parallel."""
         at = 0
         for tag in _TEXT.finditer(self.data, max(0, start - _SHORT), end):
             begin = tag.end() + 1
@@ -389,7 +395,7 @@ class _Protobuf:
         return self.data[begin:end].decode("utf-8", "replace")
 
     def entry(self, place: int) -> None:
-        """Blank the value of a map entry, if one begins here."""
+        """Blank the value of a map entry if an entry begins here."""
         if self.data[place : place + 1] != b"\x12":
             return
         size, begin = _varint(self.data, place + 1)
@@ -397,7 +403,7 @@ class _Protobuf:
             self.message(begin, begin + size)
 
     def message(self, start: int, end: int) -> None:
-        """Blank a ``google.protobuf.Value`` or an attribute of a CloudEvent; anything else as text."""
+        """Blank a ``google.protobuf.Value`` or a CloudEvents attribute. Anything else is handled as text."""
         fields = _fields(self.data, start, end)
         if not fields or any(field[:2] not in _FIELDS_OF_VALUES for field in fields):
             self.fill(start, end)
@@ -412,7 +418,7 @@ class _Protobuf:
                 self.changed = True
 
     def items(self, start: int, end: int) -> None:
-        """Blank the entries of a Struct or the values of a ListValue; anything else as text."""
+        """Blank the entries of a Struct or the values of a ListValue. Anything else is handled as text."""
         fields = _fields(self.data, start, end)
         if not fields or any(field[:2] != (1, 2) for field in fields):
             self.fill(start, end)

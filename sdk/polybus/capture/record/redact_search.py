@@ -1,4 +1,6 @@
-"""A cheap search for possible secrets: expressions that run over all bytes once, in Arrow, and find too much."""
+"""A cheap search for possible secrets, using Arrow expressions that scan all bytes once. The search may return false
+positives.
+"""
 
 from __future__ import annotations
 
@@ -16,53 +18,57 @@ from ...secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS, words_of
 from ..store.compute import pc
 
 Parts: TypeAlias = Sequence[tuple[int, int]]
-"""Beginnings and ends of the suspicious parts of a frame."""
+"""Start and end positions of the suspicious parts of a frame."""
 
 NAME: Final = r'(?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256}'
-"""Expression for the text between the quotes of a name."""
+"""Expression for the text between the quotes around a name."""
 OF_NAMES: Final = frozenset(
     "name key k field id label header parameter param property attribute variable setting option".split()
 )
 OF_VALUES: Final = frozenset("value values val v content contents default current input".split())
-"""Last words of member names: a member of `OF_NAMES` holds the name of a value, one of `OF_VALUES` the value."""
+"""Last words of member names: a member in `OF_NAMES` contains the name of a value, and a member in `OF_VALUES` contains the
+value.
+"""
 _WORDS: Final = 3
-"""Words of a name: a longer text is a sentence."""
+"""Maximum number of words in a name. A longer text is a sentence."""
 _CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
 _BORDER: Final = r"(?:\b|_|[0-9])"
 _SHORT: Final = (
     rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS})))[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
     r"[\"\\=:%\x12]"
 )
-"""Ends at the end of a name: a quote, the sign before its value, or the tag of a protobuf value."""
+"""Expression for short names. It ends after the name, with a quote, the sign before the value, or the tag of a protobuf
+value.
+"""
 NAMES: Final = rf"{'|'.join(WORDS).replace('_', '[-_ .]?')}|{_SHORT}"
-"""Expression for the names of secrets, ignoring case."""
+"""Expression for the names of secrets, case-insensitive."""
 
 SUSPECT: Final = (
     rf"(?i){NAMES}|[?&#;](?:{'|'.join(OF_QUERIES)})=|%[2-7][0-9a-f][\w.%+-]*=|"
     r":\\*/\\*/[^\s\"/?#]+@|:\\*/\\*/[^\s\"/?#]*:[^\s\"]*@|"
     r"(?-i:eyJ[\w-]{8,}\.)|\\u00"
 )
-"""Expression for RE2, linear and fast. Without a match a frame has no secret outside base64."""
+"""Expression for RE2, which is linear and fast. If a frame does not match, it contains no secret outside base64."""
 
 _HINTS: Final = tuple(
     {hint.encode() for hint in (*(word.split("_")[0] for word in WORDS), *SHORT, *map("{}=".format, OF_QUERIES))}
     | {b"://", b":\\/", b"eyj", rb"\u00"}
 )
-"""Lower-case bytes with a secret contain one of these, or match the next expression."""
+"""Lower-case bytes with a secret contain one of these strings or match the next expression."""
 _PERCENT: Final = re.compile(rb"%[2-7][0-9a-f][\w.%+-]*=")
 _HIDING: Final = "[A-Za-z0-9+/]{20}"
 BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 _REST_OF_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
 _DECODED: Final = f"{SUSPECT.replace(_BORDER, '')}|{_HIDING}"
-"""A short name may begin base64, which touches the end of other base64 here."""
+"""Expression for decoded base64, where a short name may directly follow the end of other base64."""
 
 MOST: Final = 128 << 10
-"""Suspicious bytes of a frame that are searched. A frame that consists of secrets' names or base64 thus costs a tenth of a
-second, not seconds; it is cut there like one that is too long.
+"""Maximum suspicious bytes of a frame that are searched. A frame that consists only of secret names or base64 thus takes a
+tenth of a second instead of seconds. It is truncated at that point, like a frame that is too long.
 """
 _PIECE: Final = 8 << 10
 _OVERLAP: Final = 1 << 10
-"""Bytes of the next piece that are searched with each: no name, login or head of a token is longer."""
+"""Bytes of the next piece that are searched together with each piece. No name, login or start of a token is longer."""
 
 
 def suspicious(frames: pa.Array, more: str = "") -> list[int]:
@@ -79,7 +85,7 @@ def suspicious(frames: pa.Array, more: str = "") -> list[int]:
 
 
 def places(frame: bytes) -> Parts:
-    """Return the suspicious parts of a frame; a short frame is one part."""
+    """Return the suspicious parts of a frame. A short frame is a single part."""
     if len(frame) <= _PIECE:
         return [(0, len(frame))] if _hides(frame) else []
     pieces = list(_pieces(frame))
@@ -93,7 +99,7 @@ def places(frame: bytes) -> Parts:
 
 
 def within(parts: Parts, most: int) -> tuple[Parts, int | None]:
-    """Return the first `most` bytes of some parts, and their end; None if those are all."""
+    """Return the first `most` bytes of the parts and their end position, or `None` if the parts are not longer than that."""
     taken: list[tuple[int, int]] = []
     for start, end in parts:
         if end - start > most:
@@ -110,7 +116,9 @@ def whole_base64(frame: bytes | bytearray, start: int) -> bytes:
 
 
 def _hides(text: bytes) -> bool:
-    """True if a short text may hide a secret. Looking for some words costs less than building an array for an expression."""
+    """Return True if a short text may contain a secret. Searching for a few words is cheaper than building an array for an
+    expression.
+    """
     found = _may_hide(text)
     if not found and BASE64.search(text) is not None:
         plain = decoded([text])[0].as_py()
@@ -124,7 +132,7 @@ def _may_hide(text: bytes) -> bool:
 
 
 def decoded(texts: list[bytes]) -> pa.Array:
-    """Decode all base64 in each text, piece after piece. Words count as base64 too."""
+    """Decode all base64 in each text, piece by piece. Words also count as base64."""
     octets = np.frombuffer(b"\n".join([b"", *texts, b""]), np.uint8)
     kept = (octets | 32) - np.uint8(97) < 26
     kept |= octets - np.uint8(47) < 11
@@ -143,7 +151,7 @@ def decoded(texts: list[bytes]) -> pa.Array:
 
 
 def _pieces(frame: bytes) -> Iterator[tuple[int, int]]:
-    """Yield pieces that do not begin within base64, which could not be decoded from there."""
+    """Yield pieces that do not start within base64, because base64 could not be decoded from there."""
     start = 0
     while start < len(frame):
         stop = min(start + _PIECE, len(frame))
@@ -169,15 +177,15 @@ def name_of(raw: bytes) -> str:
 
 
 def names(member: str) -> bool:
-    """True for the member of an object that holds a name."""
+    """Return True for an object member that contains a name."""
     return words_of(member)[-1] in OF_NAMES
 
 
 def is_named(member: str) -> bool:
-    """True for the member of an object that holds the named value."""
+    """Return True for the object member that contains the named value."""
     return words_of(member)[-1] in OF_VALUES
 
 
 def is_name(text: str) -> bool:
-    """True for the name of a secret that is itself a value."""
+    """Return True for the name of a secret that is itself used as a value."""
     return is_secret(text) and len(text.split()) <= _WORDS

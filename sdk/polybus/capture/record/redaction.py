@@ -1,4 +1,4 @@
-"""Redaction of secrets, between the recorder's list and its file."""
+"""Redacts secrets between the recorder's list and its file."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from .redact_bytes import blank
 from .redact_search import suspicious
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
-"""``redact(protocol, frame)`` returns the bytes to write instead of a frame."""
+"""``redact(protocol, frame)`` returns the bytes to write in place of a frame."""
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 
 def redact_default(protocol: str, frame: bytes) -> bytes:
-    """Blank members with secret names, cookies and tokens; see `redact_bytes`."""
+    """Blank members with secret names, cookies and tokens. See `redact_bytes`."""
     special = BLANK.get(protocol)
     return blank(frame if special is None else special(frame))
 
 
 class Redaction:
-    """Blanks frames, leaves out bodies (except fields that tell the message's purpose), and cuts frames after `longest` bytes.
+    """Blanks secrets in frames, omits bodies (except fields that show the message's purpose), and truncates frames after
+    `longest` bytes.
 
-    `redact` is ``"default"``, a function, or None for nothing.
+    `redact` is ``"default"``, a function, or `None` to disable redaction.
     """
 
     def __init__(self, redact: Redact | Literal["default"] | None, *, bodies: bool, longest: int = 4 << 20) -> None:
@@ -45,7 +46,9 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """Return the frames to write, flags to add or None, and the number of blanked ones; `numbers` index the headers."""
+        """Return the frames to write, flags to add or `None`, and the number of redacted frames. `numbers` are indexes into the
+        headers.
+        """
         flags = np.zeros(len(frames), np.int32)
         if frames.nbytes > self._longest:
             frames = self._cut(frames, flags)

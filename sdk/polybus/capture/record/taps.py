@@ -1,4 +1,4 @@
-"""Taps: wrappers of a link's session and transport that record each frame.
+"""Taps, which wrap a link's session and transport and record each frame.
 
 A link without recording has no taps. A tap adds one tuple and one append per frame.
 """
@@ -36,11 +36,11 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
 
 _SEARCHED: Final = 100_000
 _LONGEST: Final = 1000
-"""Letters of a text about a connection that are searched for secrets, and those that are recorded."""
+"""Maximum characters of a text about a connection that are searched for secrets, and that are recorded."""
 
 
 def _shown(text: str) -> str:
-    """Return a text about a connection without its secrets, and without what UTF-8 cannot hold."""
+    """Return a text about a connection without its secrets and without characters that UTF-8 cannot represent."""
     return blank(text[:_SEARCHED].encode(errors="replace")).decode(errors="replace")[:_LONGEST]
 
 
@@ -70,7 +70,7 @@ class ConnectionTap:
         self._say({"state": "close", "code": why.code, "reason": _shown(why.reason)[:200]})
 
     def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
-        """Return a recording session and transport for a link to use instead."""
+        """Return a recording session and transport for the link to use in place of the originals."""
         says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
         recorded = RecordedSession(session, self.came_in(session.receive))
         if says:
@@ -79,7 +79,7 @@ class ConnectionTap:
         return recorded, RecordedTransport(transport, self.goes_out(transport.send, self._asked if says else None))
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
-        """Return a recording transport, and a function that wraps its receiver, for users without a session."""
+        """Return a recording transport, and a function that wraps its receiver, for callers without a session."""
         recorded = RecordedTransport(transport, self.goes_out(transport.send))
         return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
 
@@ -92,7 +92,9 @@ class ConnectionTap:
         return self._writing(self._outgoing, hand_on, asked)
 
     def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None = None) -> Callable[..., Any]:
-        """Return a function that records a frame and passes it on: incoming records first, outgoing passes on first."""
+        """Return a function that records a frame and passes it on. Incoming frames are recorded first, outgoing frames are
+        passed on first.
+        """
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
 
@@ -125,16 +127,16 @@ class ConnectionTap:
 
 
 _SILENT: Final = frozenset({"csb"})
-"""Protocols with requests that do not always carry their timeout."""
+"""Protocols whose requests do not always contain their timeout."""
 
 
 class RecordedTransport:
-    """A transport that records sent frames; everything else is the inner transport's."""
+    """A transport that records sent frames and delegates everything else to the inner transport."""
 
     send_framed: None = None
-    """A fan-out makes bytes for many connections at once, past the tap."""
+    """`None`, because a fan-out would create the bytes for many connections at once and bypass the tap."""
     send_alone: None = None
-    """This goes past the tap, too."""
+    """`None`, because this method would also bypass the tap."""
 
     def __init__(self, inner: Any, send: Callable[[bytes], None]) -> None:
         self._inner = inner
@@ -163,10 +165,10 @@ class RecordedReceiver:
 
 
 class RecordedSession:
-    """A session that records received frames; everything else is the inner session's."""
+    """A session that records received frames and delegates everything else to the inner session."""
 
     usual: None = None
-    """It would read past the tap."""
+    """`None`, because this method would bypass the tap."""
 
     def __init__(self, inner: Any, receive: Callable[[bytes, float], Any]) -> None:
         self._inner = inner
@@ -183,7 +185,7 @@ class RecordedSession:
 
 
 def _asking(session: Any, asked: list[Ttl]) -> Callable[..., tuple[Any, Any]]:
-    """Return a session's ``send`` that puts the timeout of each frame's request into `asked`, the next frame last."""
+    """Return a session's ``send`` that inserts the timeout of each frame's request into `asked`, with the next frame last."""
     send, append = session.send, asked.append
 
     def sending(message: Message, now: float, peer_key: Any = None) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
-"""The writer: takes rows, redacts them, writes segments. It has no thread, and may wait for the disk.
+"""The writer, which receives rows, redacts them and writes segments. It has no thread and may wait for the disk.
 
-Frames that the disk does not take are dropped and counted, and a row without a frame marks the gap.
+Frames that cannot be written to disk are dropped and counted, and a row without a frame marks the gap.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _ROOM: Final = 32 << 10
-"""Bytes reserved for the end, which reports the frames that a full disk did not take."""
+"""Bytes reserved for the end, where frames that did not fit on a full disk are reported."""
 RETRY: Final = 0.5
 _OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tunnel", "options", "role", "flags")
 _LONGEST: Final = 1e9
-"""Seconds, about thirty years: a longer deadline is as good as none, and might not fit."""
+"""Maximum deadline in seconds, about thirty years. A longer deadline has no effect and might not fit into its column."""
 
 
 @define
 class WriterCounts:
     done: int = 0
-    """Rows that are written or lost."""
+    """Number of rows written or lost."""
     frames: int = 0
-    """Frames written, including rows about connections."""
+    """Number of frames written, including rows about connections."""
     bytes: int = 0
     refused: int = 0
     redacted: int = 0
-    """Frames with something blanked."""
+    """Number of frames in which something was blanked."""
     seq: int = 0
 
 
 class Rows:
-    """Queued rows, four fields each, on the way to a batch."""
+    """Collects queued rows, which have four fields each, into a batch."""
 
     def __init__(self, flat: list[Any]) -> None:
         each = flat[::FIELDS]
         self.ends: list[RowHeader] = list(dict.fromkeys(each))
-        """Headers, each once."""
+        """Headers without duplicates."""
         places = {end: place for place, end in enumerate(self.ends)}
         self.numbers: npt.NDArray[np.int32] = np.fromiter(map(places.__getitem__, each), np.int32, len(each))
-        """Index of each row's header."""
+        """Index of the header of each row."""
         self.frames: pa.Array = pa.array(flat[2::FIELDS], pa.binary())
         self._times = np.array(flat[1::FIELDS], np.int64)
         self._ttls: list[Ttl] = flat[3::FIELDS]
@@ -73,7 +73,10 @@ class Rows:
     def batch(
         self, capture_id: str, seq: int, offset_ns: int, frames: pa.Array, flags: npt.NDArray[np.int32] | None
     ) -> pa.RecordBatch:
-        """Return a batch of `FRAMES` with redacted frames and added `flags`; `offset_ns` is wall minus monotonic clock."""
+        """Return a batch of `FRAMES` with redacted frames and added `flags`.
+
+        `offset_ns` is the wall clock minus the monotonic clock.
+        """
         given = {name: [getattr(end, name) for end in self.ends] for name in _OF_ENDS}
         given["capture_id"] = [capture_id] * len(self.ends)
         arrays = [pa.array(values, FRAMES.field(name).type) for name, values in given.items()]
@@ -123,7 +126,7 @@ class CaptureWriter:
         self._failing = False  # already logged
 
     def open(self) -> None:
-        """Create the folder, and seal segments of killed recorders; CaptureError if it cannot be written."""
+        """Create the folder and seal segments of killed recorders. Raises `CaptureError` if the folder cannot be written."""
         try:
             self._notes += self._folder.open()
             if self._decoding is not None and not self._folder.is_empty:
@@ -136,13 +139,13 @@ class CaptureWriter:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
 
     def _warm_up(self) -> None:
-        """Use parts of Arrow once before there is traffic: the first use takes longer than many batches."""
+        """Use parts of Arrow before there is traffic, because their first use takes longer than many batches."""
         rows = Rows([RowHeader(0, protocol="ubre"), 0, b"{}", None])
         frames, flags, _ = self._redaction.apply(rows.ends, rows.numbers, rows.frames)
         encode_batch(rows.batch("", 0, 0, frames, flags), FRAMES, "")
 
     def write(self, flat: list[Any]) -> None:
-        """Write rows, four fields each, as a batch, or count them as lost."""
+        """Write rows, which have four fields each, as a batch, or count them as lost."""
         try:
             self._try(flat)
         finally:
@@ -180,7 +183,9 @@ class CaptureWriter:
             logger.exception(what, self.path, extra=log_fields(path=self.path))
 
     def finish(self) -> None:
-        """Write pending gaps and the end of the recording; seal the segment. Readers decode what is not decoded by now."""
+        """Write pending gaps and the end of the recording, and seal the segment. Readers decode segments that are not decoded
+        yet.
+        """
         decoding, self._decoding = self._decoding, None
         if self._room is not None:
             self._room.close()
@@ -267,7 +272,7 @@ class CaptureWriter:
         return bool(self._not_before) and time.monotonic() < self._not_before
 
     def _say_what_is_missing(self, now: int) -> None:
-        """Write gap rows as a batch of their own, so that a failure counts nothing twice."""
+        """Write gap rows as a separate batch, so that frames are not counted twice if writing fails."""
         notes, lost = list(self._notes), self._lost
         gaps = [*notes, Gap(self._lost_to, lost, error=self._lost_because)] if lost else notes
         if gaps:
@@ -284,7 +289,7 @@ class CaptureWriter:
         self._not_before = time.monotonic() + RETRY
 
     def _give_up(self, ends: Sequence[RowHeader]) -> None:
-        """Count unwritten rows, and the frames that their gap rows counted."""
+        """Count unwritten rows, including the frames reported by their gap rows."""
         for end in ends:
             if not isinstance(end, Gap):
                 self._lost += 1

@@ -1,4 +1,4 @@
-"""Functions of Arrow."""
+"""Arrow compute functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 pc: Any = pyarrow.compute
-"""Filled at import: no type checker knows its functions."""
+"""The `pyarrow.compute` module. Its functions are created at import, so type checkers do not know them."""
 
 
 DAY_NS: Final = 86_400_000_000_000
@@ -20,7 +20,7 @@ def dates_of(times: Any) -> Any:
 
 
 def bytes_of(values: Any) -> tuple[Any, memoryview]:
-    """Return the offsets of binary values (int32, one more than values), and their bytes."""
+    """Return the offsets of binary values (int32, one more than there are values), and the bytes of the values."""
     _, offsets, data = values.buffers()
     edges = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     return edges, memoryview(b"" if data is None else data)

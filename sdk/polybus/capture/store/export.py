@@ -20,22 +20,22 @@ from .folders import new_folder
 from .reader import Capture, Loss
 
 Progress = Callable[[int], None]
-"""Called with the number of rows from time to time."""
+"""A callback that is called occasionally with the number of rows."""
 _SCHEMAS: Final = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
 _ROWS_OF_FILE: Final = 4_000_000
 _ROWS_OF_GROUP: Final = 131_072
 _BYTES_OF_GROUP: Final = 64 << 20
-"""Maximum number of bytes that wait to be written, plus one batch. A single row may have megabytes."""
+"""Maximum bytes waiting to be written, plus one batch. A single row may have megabytes."""
 
 
 def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) -> list[Path]:
     """Write the frames of a capture to a few large Parquet files, and return their paths.
 
-    `Capture.losses` lists the parts that are missing.
+    Afterwards, `Capture.losses` lists the missing parts.
 
     Raises:
-        CaptureError: `out` is not empty, or a segment is missing.
-        OSError: A file cannot be written.
+        CaptureError: If `out` is not empty or a segment is missing.
+        OSError: If a file cannot be written.
     """
     return export(capture, out, table="frames", progress=progress)
 
@@ -68,20 +68,20 @@ def export(
 ) -> list[Path]:
     """Write a table of a capture for other programs, and return the paths of the files.
 
-    `Capture.losses` lists the parts that are missing.
+    Afterwards, `Capture.losses` lists the missing parts.
 
     Args:
         capture: The capture to export.
-        out: A new or empty folder.
+        out: A folder that is new or empty.
         format: ``parquet`` or ``jsonl``. JSON lines contain one object per line, with bytes as a string if they are UTF-8, and
             otherwise as base64 under ``<name>_base64``.
         table: ``frames`` as recorded, ``events`` (decoded) or ``quarantine`` (unreadable frames).
-        progress: Called with the number of rows.
+        progress: Called occasionally with the number of rows.
 
     Raises:
-        CaptureError: `out` is not empty, or a segment is missing.
-        ValueError: The format or table is unknown.
-        OSError: A file cannot be written.
+        CaptureError: If `out` is not empty or a segment is missing.
+        ValueError: If the format or table is unknown.
+        OSError: If a file cannot be written.
     """
     if table not in _SCHEMAS:
         raise ValueError(f"table={table!r}: one of {', '.join(_SCHEMAS)}")
@@ -108,7 +108,7 @@ def _written(capture: Capture, folder: Path, format: str, table: str, progress: 
 
 
 def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the events or the quarantine. They are read from a segment's decoded columns if it has some."""
+    """Yield the rows of the events or the quarantine. If a segment has decoded columns, the rows are read from them."""
     losses: list[Loss] = []
     for segment in capture.segments():
         columns = SegmentColumns.of(capture, segment)

@@ -1,4 +1,4 @@
-"""File systems of paths and URIs."""
+"""File systems for paths and URIs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import CaptureError
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 _LONGEST = 300
-"""Characters of a library's error: without Hadoop it lists every place that it has searched."""
+"""Maximum characters of a library's error message. Without Hadoop, the message lists every searched location."""
 _HADOOP = (
     "pyarrow finds no Hadoop client: set JAVA_HOME, HADOOP_HOME and CLASSPATH (`hadoop classpath --glob`) as its pages say"
 )
@@ -22,7 +22,7 @@ _HADOOP = (
 
 @contextmanager
 def naming(path: AnyPath) -> Iterator[None]:
-    """Add the path to OSErrors without a file name, such as "no space left"."""
+    """Add the path to any `OSError` that has no file name, such as "no space left"."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,10 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a path or URI (also ``s3a://``), and the path in it; CaptureError if it is unreachable."""
+    """Return the file system of a path or URI (including ``s3a://``), and the path within it.
+
+    Raises `CaptureError` if the file system is unreachable.
+    """
     if "://" not in path:
         return pafs.LocalFileSystem(), os.path.abspath(path)
     try:

@@ -1,4 +1,4 @@
-"""Folders of recorders: segment numbers, leftovers of killed recorders, retention."""
+"""Recorder folders: segment numbers, leftovers of killed recorders, and retention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _ATTEMPTS: Final = 1000
 
 
 class Folder:
-    """The folder of a recorder, with limits on bytes and age. Recorders may share it: each segment belongs to one of them."""
+    """A recorder's folder, with limits on size and age. Recorders may share a folder, because each segment belongs to one
+    recorder.
+    """
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
         self.path = path
@@ -35,11 +37,11 @@ class Folder:
 
     @property
     def is_empty(self) -> bool:
-        """True if there was no segment when it was opened, and none was created since."""
+        """True if the folder contained no segment when it was opened and none has been created since."""
         return not self._next
 
     def open(self) -> list[Gap]:
-        """Create it, and seal segments left open by ended recorders. Returns the gaps that these have left."""
+        """Create the folder, and seal segments left open by recorders that have exited. Returns the gaps in these segments."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise PermissionError(13, "the folder cannot be written")
@@ -68,7 +70,7 @@ class Folder:
         raise FileExistsError(17, f"no free number for a segment below {self._next}")
 
     def trim(self, now: float) -> list[Gap]:
-        """Remove the oldest sealed segments that exceed a limit, with their columns. Returns the gaps."""
+        """Remove the oldest sealed segments that exceed a limit, with their columns. Returns the resulting gaps."""
         segments = [(number, sealed, path, self._stat(number, path)) for number, sealed, path in self._segments()]
         total = sum(size for _, _, _, (size, _) in segments)
         removed: list[int] = []
@@ -109,7 +111,10 @@ def _stat(path: Path) -> tuple[int, float]:
 
 
 def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
-    """Return the first segment and the number of frames that go with a segment, including removed ones that its rows report."""
+    """Return the first segment and the number of frames that are lost if a segment is removed.
+
+    This includes frames that were removed earlier and that the segment's rows report.
+    """
     first, frames = number, 0
     try:
         reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
@@ -126,7 +131,10 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
 
 
 def seal_left_open(path: Path) -> int | None:
-    """Seal a segment without a writer. Returns the bytes lost at its end; None if it has a writer, or is of another version."""
+    """Seal a segment without a writer, and return the number of bytes lost at its end.
+
+    Returns `None` if the segment has a writer or is of another version.
+    """
     with locked(path) as (file, ours):
         if not ours:
             return None
@@ -146,7 +154,7 @@ def seal_left_open(path: Path) -> int | None:
 
 
 def new_folder(out: AnyPath) -> Path:
-    """Create a local folder to write into; CaptureError if it is not empty."""
+    """Create a local folder to write to. Raises `CaptureError` if it is not empty."""
     if "://" in os.fspath(out):
         raise CaptureError(f"{os.fspath(out)}: this is written into a folder on this machine only; copy it from there")
     folder = Path(out)

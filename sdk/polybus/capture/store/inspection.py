@@ -1,4 +1,4 @@
-"""Inspects the contents of a capture, and damage to it; creates a complete capture from the good parts of a damaged one."""
+"""Inspects captures, checks them for corruption, and recovers the good parts of a corrupt capture as a complete new one."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Info:
     """The contents of a capture.
 
     Attributes:
-        segments: Number of files. `open` is the number of files that have a writer, or that a killed recorder has left.
+        segments: Number of files. `open` is the number of files that have a writer or were left by a killed recorder.
         bytes: Total size of all files.
         frames: Number of frames that were sent over the network.
-        marks: Number of rows about the beginning or end of a connection. Decoding and the pipeline count them as frames.
-        gaps: Number of missing frames that the recorders know of, by reason.
-        lost_stretches, lost_frames: Number of damaged stretches, and number of frames in them as far as it is known.
-        first_ns, last_ns: Wall-clock time of the first and the last frame, in nanoseconds since 1970. None if there are no
+        marks: Number of rows about the beginning or end of a connection, which decoding and the pipeline count as frames.
+        gaps: Number of missing frames known to the recorders, by reason.
+        lost_stretches, lost_frames: Number of corrupt ranges, and number of frames in them if known.
+        first_ns, last_ns: Wall-clock time of the first and the last frame, in nanoseconds since 1970, or `None` if there are no
             frames.
         frame_bytes: Total size of all frames.
         connections, captures, protocols: Number of connections, names of the recordings, and number of frames by protocol.
-        ended: Recordings that have an end. A killed recorder writes none.
-        sources: Captures of which this one is a replay.
+        ended: Recordings that have an end. A killed recorder does not write an end.
+        sources: Captures that this capture is a replay of.
     """
 
     path: str
@@ -57,10 +57,10 @@ class Info:
 
 
 def info(capture: Capture) -> Info:
-    """Inspect a capture. Reads all of it, one batch at a time.
+    """Inspect a capture. The whole capture is read, one batch at a time.
 
     Raises:
-        CaptureError: A segment is missing, or its version is unknown.
+        CaptureError: If a segment is missing or has an unknown version.
     """
     found = Info(capture.path)
     segments = capture.segments()
@@ -102,28 +102,28 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
 @frozen
 class Verdict:
     frames: int
-    """Number of rows in good batches."""
+    """Number of rows in intact batches."""
     batches: int
     losses: tuple[Loss, ...]
-    """The damaged parts."""
+    """The corrupt parts."""
     missing: tuple[int, ...]
     """Numbers of missing segments."""
 
     @property
     def good(self) -> bool:
-        """True if nothing is missing or damaged."""
+        """True if nothing is missing or corrupt."""
         return not self.losses and not self.missing
 
 
 def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> Verdict:
-    """Check every byte of a capture, and check that the rows of every batch can be read.
+    """Check every byte of a capture, and check that the rows of every batch are readable.
 
     Args:
         capture: The capture to check.
-        progress: Called with the number of rows from time to time.
+        progress: Called occasionally with the number of rows.
 
     Raises:
-        CaptureError: The version of a segment is unknown.
+        CaptureError: If a segment has an unknown version.
     """
     frames = batches = 0
     losses: list[Loss] = []
@@ -146,33 +146,33 @@ def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> V
 
 @frozen
 class Recovered:
-    """The result of `recover`: the rows saved in the new capture, and those that are lost."""
+    """Result of `recover`: the rows saved in the new capture, and the lost rows."""
 
     frames: int
     batches: int
     lost_frames: int
-    """Number of frames that are known to be missing. A stretch with an unknown number of frames counts as none."""
+    """Number of frames known to be missing. A range with an unknown number of frames counts as 0."""
     lost_stretches: int
-    """Number of stretches of bytes that were skipped."""
+    """Number of skipped byte ranges."""
     lost_bytes: int
-    """Number of bytes in these stretches."""
+    """Number of bytes in the skipped ranges."""
     missing: tuple[int, ...]
     """Numbers of missing segments."""
 
 
 def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None = None) -> Recovered:
-    """Copy the good batches of a damaged capture to a new one. A gap row marks each place where batches are missing.
+    """Copy the intact batches of a corrupt capture to a new capture. A gap row marks each place where batches are missing.
 
-    The new capture is complete: it marks each recording as ended, even if the recorder was killed.
+    The new capture is complete. It marks each recording as ended, even if the recorder was killed.
 
     Args:
-        path: The damaged capture, which is not changed.
+        path: The corrupt capture, which is not changed.
         out: A new or empty folder for the new capture.
-        progress: Called with the number of rows from time to time.
+        progress: Called occasionally with the number of rows.
 
     Raises:
-        CaptureError: `out` is not empty, or `path` is not a capture.
-        OSError: The new capture cannot be written.
+        CaptureError: If `out` is not empty, or `path` is not a capture.
+        OSError: If the new capture cannot be written.
     """
     capture = Capture(path)
     recovery = _Recovery(capture, new_folder(out), progress if progress is not None else lambda rows: None)
@@ -195,7 +195,7 @@ def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None 
 class _Left(NamedTuple):
     metadata: Mapping[str, str]
     seq: int
-    """Number of its next frame."""
+    """Number of the next frame."""
 
 
 @define

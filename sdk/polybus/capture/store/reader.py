@@ -1,4 +1,4 @@
-"""Reads a whole capture: its segments, its batches, and what has been lost."""
+"""Reads whole captures: segments, batches, and losses."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Segment:
 
 @frozen
 class Loss:
-    """A lost stretch of a segment."""
+    """A lost range of a segment."""
 
     segment: int
     stretch: Stretch
 
 
 class Batch(NamedTuple):
-    """Rows of a capture, and their position."""
+    """Rows of a capture, with their position."""
 
     position: Position
     rows: pa.RecordBatch
@@ -66,7 +66,7 @@ class Capture:
         filesystem: A `pyarrow.fs.FileSystem` that contains `path`.
 
     Raises:
-        CaptureError: The folder does not exist, or is not a capture.
+        CaptureError: If the folder does not exist or is not a capture.
     """
 
     def __init__(self, path: AnyPath, filesystem: pafs.FileSystem | None = None) -> None:
@@ -75,9 +75,9 @@ class Capture:
         self.filesystem: pafs.FileSystem = found[0]
         self._folder = found[1]
         self.losses: list[Loss] = []
-        """The losses that the last pass over the batches has found."""
+        """The losses found by the most recent pass over the batches."""
         self.ended: list[str] = []
-        """The ended recordings that the last pass over the batches has found."""
+        """The ended recordings found by the most recent pass over the batches."""
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
         """True for a folder on this machine."""
         if not self.segments(complete=False):
@@ -91,10 +91,10 @@ class Capture:
         """Return the files, in order. Retention may have removed the first ones.
 
         Args:
-            complete: Raise an error if a segment in between is missing.
+            complete: Raise an error if a segment between the first and the last is missing.
 
         Raises:
-            CaptureError: The folder does not exist, or a segment is missing.
+            CaptureError: If the folder does not exist or a segment is missing.
         """
         try:
             infos = self.filesystem.get_file_info(pafs.FileSelector(self._folder))
@@ -126,18 +126,19 @@ class Capture:
     def batches(
         self, start: tuple[int, int] = BEGIN, stop: tuple[int, int] | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[Batch]:
-        """Yield the good batches between two positions, and fill `losses`.
+        """Yield the intact batches between two positions, and fill `losses`.
 
-        An incomplete batch at the end of a segment with a writer does not count as lost, because it will be complete later.
+        An incomplete batch at the end of a segment that has a writer does not count as lost, because the writer will complete
+        it.
 
         Args:
             start: First position to include: (segment, batch).
-            stop: First position to exclude. None includes everything up to the end.
-            columns: Columns to read; None reads all. Other columns are not decompressed.
+            stop: First position to exclude, or `None` to include everything up to the end.
+            columns: Columns to read, or `None` to read all columns. Other columns are not decompressed.
 
         Raises:
-            CaptureError: A segment is missing, or its version is unknown.
-            KeyError: A column does not exist.
+            CaptureError: If a segment is missing or has an unknown version.
+            KeyError: If a column does not exist.
         """
         self.losses, self.ended = [], []
         for segment in self.segments():
@@ -160,10 +161,10 @@ class Capture:
                 self.ended.append(name)
 
     def reader(self, segment: Segment, offset: int = 0, batch: int = 0) -> SegmentReader:
-        """Return a reader of one segment, from its beginning or from the end of an earlier reader.
+        """Return a reader of one segment, starting at its beginning or where an earlier reader stopped.
 
         Raises:
-            CaptureError: The segment no longer exists.
+            CaptureError: If the segment no longer exists.
         """
         data = self._bytes(segment.path, segment.sealed)
         return SegmentReader(data, segment.path, sealed=segment.sealed, offset=offset, batch=batch)
@@ -187,10 +188,10 @@ class Capture:
 
 
 def lost(segment: Segment, reader: SegmentReader) -> list[Loss]:
-    """Return the damage that a reader has found, except for an incomplete batch at the end of an open segment."""
+    """Return the losses that a reader has found, except an incomplete batch at the end of an open segment."""
     return [Loss(segment.number, stretch) for stretch in reader.damage if not stretch.torn]
 
 
 def missing_among(numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers missing between the first and the last segment."""
+    """Return the segment numbers missing between the first and the last segment."""
     return tuple(sorted({*range(numbers[0], numbers[-1])}.difference(numbers)))

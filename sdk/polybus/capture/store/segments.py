@@ -1,12 +1,13 @@
-"""Segments: the files of a capture. ``segment-<n>.open`` while it is written, ``segment-<n>.arrows`` when it is sealed.
+"""Segments, which are the files of a capture: ``segment-<n>.open`` while being written, and ``segment-<n>.arrows`` once sealed.
 
-A segment is an Arrow IPC stream with one record batch per flush; any reader of Arrow opens it. Each batch is written with one
-system call, so that a killed process leaves at most one torn batch. A batch without rows marks the end of the recording. The
-end of the stream follows the last batch, and the next batch overwrites it: a sealed segment without it has been cut short.
+A segment is an Arrow IPC stream with one record batch per flush, which any Arrow reader can open. Each batch is written with
+one system call, so that a killed process leaves at most one incomplete batch. A batch without rows marks the end of the
+recording. An end-of-stream marker follows the last batch and is overwritten by the next batch. If a sealed segment lacks the
+marker, it has been truncated.
 
 A message of the stream is a prefix (``FF FF FF FF`` and the length of the header), the header and the body. The custom metadata
-in the header contain a checksum as eight hexadecimal digits, computed over the message with eight hyphens in their place. So
-one flipped bit anywhere is found without parsing.
+in the header contains a checksum of eight hexadecimal digits, computed over the message with eight hyphens in place of the
+digits. A single flipped bit is therefore detected without parsing.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from ..schema import FRAMES, SCHEMA_VERSION
 
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 MOST_BYTES: Final = 256 << 20
-"""Unpacked bytes of a batch. A recorder keeps at most 64 MiB of large frames before it writes them."""
+"""Maximum unpacked bytes of a batch. A recorder buffers at most 64 MiB of large frames before it writes them."""
 _VERSION: Final = "polybus.capture"
 _LEVEL: Final = 1
-"""Of zstd: at higher levels, time grows faster than the files shrink."""
+"""Compression level for zstd. At higher levels, the time increases faster than the size decreases."""
 _PREFIX: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("<i")
 _LENGTH_AND_ROOT: Final = struct.Struct("<iI")
@@ -45,13 +46,13 @@ _UNSEALED: Final = re.compile(rb"crc32=-------- batch=")
 _PIECE: Final = 5 * 1024
 _LONGEST_HEADER: Final = 1 << 20
 _BEGIN: Final = re.compile(rb"\xff\xff\xff\xff(?=..[\0-\x10]\0)", re.DOTALL)
-"""A prefix before a length up to `_LONGEST_HEADER`."""
+"""Matches a prefix followed by a length of up to `_LONGEST_HEADER`."""
 _IN_VAIN: Final = 8
-"""Bytes read in vain for false messages, in sizes of the segment. Damage costs one at most; thousands of false messages as long
-as the file come from an attacker.
+"""Maximum bytes read for false messages, as a multiple of the segment's size. Corruption costs at most one segment size. A file
+with thousands of false messages that are as long as the file comes from an attacker.
 """
 _UNCOMPRESSED: Final = -1
-"""Precedes a buffer that compression did not shrink."""
+"""Length before a buffer that is stored uncompressed, because compression would not shrink it."""
 
 
 def segment_name(number: int, *, sealed: bool) -> str:
@@ -59,13 +60,13 @@ def segment_name(number: int, *, sealed: bool) -> str:
 
 
 def segment_number(name: str) -> tuple[int, bool] | None:
-    """Return a segment's number, and True if it is sealed, from its file name; None for another file."""
+    """Return a segment's number and whether it is sealed, from its file name. Returns `None` for other files."""
     found = _NAME.fullmatch(name)
     return (int(found[1]), found[2] == "arrows") if found else None
 
 
 def lock(file: int, *, wait: bool = False) -> bool | None:
-    """Lock a file until it is closed. False if another process has it; None if unknown."""
+    """Lock a file until it is closed. Returns False if another process has locked it, and `None` if this is unknown."""
     try:
         import fcntl
     except ImportError:  # Windows: a segment that was left open counts as one with a writer
@@ -81,7 +82,7 @@ def lock(file: int, *, wait: bool = False) -> bool | None:
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[tuple[int, bool | None]]:
-    """Open a file and lock it; yields its number and the result of `lock`."""
+    """Open and lock a file. Yields its file descriptor and the result of `lock`."""
     file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
     try:
         yield file, lock(file)
@@ -90,7 +91,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[tuple[int, bool | None]]:
 
 
 class SegmentWriter:
-    """Writes one segment into a folder, with `metadata` in its schema; FileExistsError if the number exists."""
+    """Writes a segment to a folder, with `metadata` in its schema. Raises `FileExistsError` if the segment number exists."""
 
     def __init__(self, folder: str | os.PathLike[str], number: int, metadata: Mapping[str, str] | None = None) -> None:
         self.number: int = number
@@ -115,7 +116,10 @@ class SegmentWriter:
             raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
-        """Write a batch of `FRAMES` rows, the first with number `seq`; returns its bytes. An error leaves no part of it."""
+        """Write a batch of `FRAMES` rows, the first of which has number `seq`, and return its size in bytes.
+
+        After an error, no part of the batch remains in the file.
+        """
         stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
         data = sealed_message(stream.slice(self._head).to_pybytes())
         self._write(data)
@@ -124,7 +128,7 @@ class SegmentWriter:
         return len(data)
 
     def end(self, seq: int) -> int:
-        """Write the end of the recording; `seq` is the number after the last frame. Returns its bytes."""
+        """Write the end of the recording, and return its size in bytes. `seq` is the number after the last frame."""
         return self.write(NOTHING, seq)
 
     def _write(self, data: bytes) -> None:
@@ -158,8 +162,10 @@ NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
-    """Return a stream of the schema and one batch, with a mark in its metadata and without an end. In memory: Arrow writes many
-    small pieces, and to a Python object each would wait for the interpreter lock.
+    """Return a stream with the schema and one batch, with a mark in its metadata and without an end-of-stream marker.
+
+    The stream is built in memory, because Arrow writes many small pieces. For a Python file object, each piece would wait for
+    the GIL.
     """
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL), use_threads=False)
@@ -173,14 +179,14 @@ class Stretch:
     offset: int
     """Position in bytes."""
     size: int
-    """Number of bytes; 0 if the segment was cut short there, between two batches."""
+    """Number of bytes, or 0 if the segment was truncated there, between two batches."""
     batch: int
     batches: int | None = None
-    """Number of batches; None if unknown."""
+    """Number of batches, or `None` if unknown."""
     frames: int | None = None
-    """Number of rows; None if unknown."""
+    """Number of rows, or `None` if unknown."""
     torn: bool = False
-    """It is an incomplete batch at the end of an open segment: the writer was killed, or is writing it."""
+    """True for an incomplete batch at the end of an open segment. Its writer was killed or is still writing it."""
 
 
 @lru_cache(maxsize=8)
@@ -193,12 +199,12 @@ class SegmentReader:
 
     Args:
         data, name: The bytes of the file, and its name for errors.
-        sealed: The segment is complete: without an end it is damaged.
-        offset: Where to begin (bytes): 0, or the `offset` of an earlier reader of the file.
-        batch: Number of the batch there.
+        sealed: True if the segment should be complete. If it has no end-of-stream marker, it is corrupt.
+        offset: Position in bytes to begin at: 0, or the `offset` of an earlier reader of the file.
+        batch: Number of the batch at that position.
 
     Raises:
-        CaptureError: By its methods: an unknown version, or other columns.
+        CaptureError: Raised by the methods if the segment has an unknown version or other columns.
     """
 
     def __init__(
@@ -209,17 +215,17 @@ class SegmentReader:
         self._sealed = sealed
         self.damage: list[Stretch] = []
         self.offset: int = offset
-        """End of the last good batch."""
+        """End position of the last intact batch."""
         self.ended: bool = False
-        """True if that batch ends the recording."""
+        """True if the last intact batch ends the recording."""
         self.metadata: Mapping[str, str] = {}
-        """Of the schema: version, recorder, source."""
+        """Metadata of the schema: version, recorder and source."""
         self._schema = FRAMES
         self._batch = batch
         self._seq: int | None = None
 
     def messages(self) -> Iterator[ArrowMessage]:
-        """Yield the batches, checked but not decompressed, including the one without rows."""
+        """Yield the batches, including the one without rows. They are checked but not decompressed."""
         lost: ArrowMessage | None = None
         for message in messages(self._data, self.offset):
             if not message.good:
@@ -248,7 +254,7 @@ class SegmentReader:
         return self.damage
 
     def schema_metadata(self) -> Mapping[str, str]:
-        """Return the metadata of the schema: version, recorder, source; empty if it is damaged."""
+        """Return the schema's metadata (version, recorder, source), which is empty if it is corrupt."""
         first = next(messages(self._data), None)
         if first is not None and first.good and first.batch < 0:
             self._take_schema(first)
@@ -260,7 +266,9 @@ class SegmentReader:
                 yield message.batch, self.rows(message)
 
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the rows of a batch. Other columns are not decompressed: six take a third of the time of all."""
+        """Return the rows of a batch. Other columns are not decompressed. Six columns take a third of the time of all
+        columns.
+        """
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
         batch = self._read(message, wanted.names)
         if batch.schema.names == wanted.names and self._schema is FRAMES:
@@ -273,8 +281,10 @@ class SegmentReader:
             raise CaptureError(f"{self._name}: its columns are not those of a capture: {error}") from error
 
     def _read(self, message: ArrowMessage, names: Sequence[str]) -> pa.RecordBatch:
-        """Let Arrow read a batch, with a schema in front: only a stream can be read in part. Checks sizes before Arrow reserves
-        memory, and contents afterwards: a checksum does not show who has made a file.
+        """Read a batch with Arrow, after a schema, because only a stream can be read in part.
+
+        Sizes are checked before Arrow allocates memory, and contents are checked afterwards, because a checksum does not show
+        who created a file.
         """
         size = unpacked_size(pa.ipc.read_message(message.data), self._schema, names)
         if size > MOST_BYTES:
@@ -327,7 +337,9 @@ def _text(data: bytes) -> str:
 
 
 def marked(batch: int, seq: int, rows: int) -> str:
-    """Return the mark for `sealed_message`: number of the batch (-1: the schema), of its first frame, and of its rows."""
+    """Return the mark for `sealed_message`: the number of the batch (-1 for the schema), of its first frame, and of its
+    rows.
+    """
     return f"crc32={_BLANK.decode()} batch={batch} seq={seq} rows={rows}"
 
 
@@ -340,7 +352,7 @@ def sealed_message(message: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> int:
-    """CRC32 in pieces small enough to keep the interpreter lock: a busy event loop would return it late."""
+    """Compute CRC32 in pieces small enough to keep the GIL. A busy event loop would return it late."""
     checksum = 0
     for start in range(0, len(data), _PIECE):
         checksum = zlib.crc32(data[start : start + _PIECE], checksum)
@@ -354,12 +366,12 @@ class ArrowMessage:
     offset: int
     size: int
     data: Any = None
-    """The bytes (`pyarrow.Buffer`) of a good message."""
+    """The bytes of an intact message as a `pyarrow.Buffer`."""
     batch: int = -1
     seq: int = 0
     rows: int = 0
     torn: bool = False
-    """The stretch is an incomplete message at the end of the file."""
+    """True for an incomplete message at the end of the file."""
 
     @property
     def good(self) -> bool:
@@ -367,7 +379,9 @@ class ArrowMessage:
 
 
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
-    """Yield the messages of a segment, from the end of an earlier one; damage up to the next good message is one stretch."""
+    """Yield the messages of a segment, starting after an earlier message. Corrupt bytes up to the next intact message are one
+    range.
+    """
     search = _Search(data, offset)
     while offset < len(search.view) and not search.is_end(offset):
         message = search.message(offset)
@@ -380,13 +394,13 @@ def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
 
 
 class _Search:
-    """Finds messages at rising offsets, in time proportional to the size of the segment."""
+    """Finds messages at ascending offsets, in time proportional to the size of the segment."""
 
     def __init__(self, data: pa.Buffer, offset: int) -> None:
         self.view = memoryview(data).cast("B")
         self._data = data
         self._mark = _MARKED.search(self.view, offset)
-        """First mark after the last offset."""
+        """The first mark after the last offset."""
         self._in_vain = _IN_VAIN * len(self.view)
 
     def is_end(self, offset: int) -> bool:
@@ -427,7 +441,7 @@ class _Search:
 
 
 def _is_beginning(view: memoryview, offset: int) -> bool:
-    """True if the bytes up to the end of the file may be an incomplete message."""
+    """Return True if the bytes up to the end of the file may be an incomplete message."""
     rest = bytes(view[offset : offset + 8])
     if len(rest) < 8:
         return _PREFIX.startswith(rest[:4]) or rest[:4] == _PREFIX
@@ -447,8 +461,10 @@ def _is_beginning(view: memoryview, offset: int) -> bool:
 
 
 def unpacked_size(message: pa.Message, schema: pa.Schema, names: Collection[str]) -> int:
-    """Return the unpacked bytes of some columns of a record batch with a verified flatbuffer. Each compressed buffer begins
-    with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow reserves that much.
+    """Return the unpacked size in bytes of some columns of a record batch whose flatbuffer has been verified.
+
+    Each compressed buffer begins with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow allocates
+    that many bytes.
     """
     data = memoryview(message.metadata)
     batch = _followed(data, _field(data, _followed(data, 0), 2))
@@ -471,7 +487,7 @@ def _real(body: memoryview, offset: int, length: int) -> int:
 
 
 def _buffers(kind: pa.DataType) -> int:
-    """Return the number of buffers of a column: validity, offsets for variable lengths, and values."""
+    """Return the number of buffers of a column: validity, offsets if the length is variable, and values."""
     if pa.types.is_null(kind):
         return 0
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -485,7 +501,7 @@ def _buffers(kind: pa.DataType) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Return the position of a field in a table of a flatbuffer; 0 if it is missing."""
+    """Return the position of a field in a flatbuffer table, or 0 if the field is missing."""
     fields, entry = table - struct.unpack_from("<i", data, table)[0], 4 + 2 * number
     (size,) = struct.unpack_from("<H", data, fields)
     place = int(struct.unpack_from("<H", data, fields + entry)[0]) if entry < size else 0
@@ -497,7 +513,7 @@ def _followed(data: memoryview, place: int) -> int:
 
 
 def _pairs(data: memoryview, place: int) -> Iterator[tuple[int, int]]:
-    """Yield the structs of a vector, two 64-bit numbers each."""
+    """Yield the structs in a vector, each consisting of two 64-bit numbers."""
     if place:
         start = _followed(data, place)
         (count,) = struct.unpack_from("<I", data, start)
