@@ -173,7 +173,7 @@ def writes_aliases(model: Any) -> bool:
 
 @lru_cache(256)
 def _dumper(kind: type) -> Callable[..., Any]:
-    from pydantic import TypeAdapter  # installed, because the class is one of its own
+    from pydantic import TypeAdapter  # installed, because the class comes from pydantic
 
     return TypeAdapter(kind).dump_python
 
@@ -385,7 +385,7 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         return ((f"{path}[{index}]", item) for index, item in enumerate(value))
     if attrs.has(type(value)):
         return ((f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value)))
-    if hasattr(value, "model_dump") and isinstance(value, Iterable):  # a model of pydantic iterates over its fields
+    if hasattr(value, "model_dump") and isinstance(value, Iterable):  # a pydantic model iterates over its fields
         return ((f"{path}.{name}", item) for name, item in value)
     names: Any = getattr(value, "__dataclass_fields__", None) or getattr(value, "__struct_fields__", ())
     return ((f"{path}.{name}", getattr(value, name, None)) for name in names)
@@ -476,7 +476,7 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Check a value whose JSON contains pydantic's mask, because the receiver could not recover the secret.
+    """Check a value if its JSON contains pydantic's mask. The receiver could not recover a masked secret.
 
     Raises:
         EncodeError: If the value contains a secret. The error contains the path of the secret.

@@ -159,7 +159,7 @@ class RequestError(BusError, metaclass=_ByCode):
     def _fill(self, code: Code, text: str, reason: str | None, detail: Any) -> None:
         if code is Code.OK:
             raise ValueError("a RequestError needs a code other than OK: return a value instead")
-        # A subclass of str could override conversions, and protocols cannot write it.
+        # A subclass of str could override conversions, and protocols cannot encode it.
         given = _exact(text)
         super().__init__(given)
         self.code = code

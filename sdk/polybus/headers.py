@@ -14,8 +14,8 @@ __all__ = ["VIA", "check_handshake_headers", "check_headers", "is_traceparent", 
 VIA = "polybus-via"
 """Header with the ids of the buses that have relayed a publication, so that each bus relays it only once."""
 
-# Names of fields of some protocol, which would mistake such a header for the field (J.REP message parts; CloudEvents and
-# uProtocol attributes). They are refused on every protocol, so that a program still works when its protocol changes.
+# Field names of some protocols (J.REP message parts, CloudEvents and uProtocol attributes), which would mistake such a header
+# for the field. Every protocol rejects these names, so that a program still works when its protocol changes.
 _RESERVED = frozenset(
     "tosubject commandtype replyto errorto sessionid value errormessage additionaldetails throwable methodparms "
     "priorityprocessing subjectslist capabilitiesflags reason "

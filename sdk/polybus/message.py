@@ -158,8 +158,8 @@ class Message(Generic[T_co]):
         The body is re-encoded only if necessary.
 
         Args:
-            formats: Formats that the protocol can carry. The first one is used to encode.
-            choose: ``choose(value)`` returns the format for a value, instead of the first one.
+            formats: Formats that the protocol can carry. Values are encoded in the first format.
+            choose: ``choose(value)`` returns the format for a value. By default this is the first format.
 
         Raises:
             EncodeError: If the format cannot represent the value, or unchecked bytes are invalid.

@@ -267,7 +267,7 @@ class Cluster:
         """Return the engine's URL without the cluster name, and the cluster name. Return None if there is no cluster.
 
         Raises:
-            ValueError: If the URL, or the one in the environment, is not a NATS URL.
+            ValueError: If the URL, or the value of ``POLYBUS_CLUSTER``, is not a NATS URL.
         """
         url = os.environ.get(VARIABLE, "") if self.url == "auto" else self.url
         return self._split(url) if url else None

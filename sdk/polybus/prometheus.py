@@ -97,7 +97,7 @@ class Durations:
             bounds = [bound + 0.0 for bound in buckets]
         except TypeError:
             raise TypeError(f"Durations(buckets={shown(buckets)}): seconds, for example (0.01, 0.1, 1)") from None
-        if bounds[-1:] == [inf]:  # as in `prometheus_client.Histogram.DEFAULT_BUCKETS`: implied
+        if bounds[-1:] == [inf]:  # implied, but `prometheus_client.Histogram.DEFAULT_BUCKETS` has it
             bounds.pop()
         if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)) or bounds[0] <= 0:
             raise ValueError(
@@ -108,7 +108,7 @@ class Durations:
         self._tallies: dict[tuple[str, str | int], Tally] = {}
         """Tallies by kind and registered subject. Their number is bounded by the number of handlers and routes."""
         self._recent: dict[str | int, Tally] = {}
-        """Tally of the last call by registered subject, which usually has one kind."""
+        """Most recent tally by registered subject. Most subjects have only one kind of call."""
 
     async def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Any:
         pattern, kind = ctx.pattern, message.kind
@@ -187,7 +187,7 @@ _PATIENCE: Final = 1.0
 
 
 class BusCollector:
-    """Exports the metrics of one bus. Register it with a `prometheus_client.CollectorRegistry`.
+    """Exports the metrics of a bus. Register it with a `prometheus_client.CollectorRegistry`.
 
     Any thread may collect, for example the thread that `prometheus_client.start_http_server` starts. The values are read in the
     event loop of the bus.
@@ -214,7 +214,7 @@ class BusCollector:
         yield from families(Stats, _NAMES, stats)
         yield from _of_durables(stats.durables)
         if (durations := next((one for one in middleware_of(self._bus) if isinstance(one, Durations)), None)) is not None:
-            yield from durations.collect()  # only one: a family occurs once in a text
+            yield from durations.collect()  # only the first, as a family may occur only once
 
     def _stats(self) -> tuple[Stats, str]:
         try:

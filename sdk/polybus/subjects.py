@@ -158,7 +158,7 @@ def literal_wildcards(pattern: str | int) -> str:
     string."""
     if isinstance(pattern, int):
         return ""
-    if "/" in pattern:  # a URI, or a pattern of MQTT
+    if "/" in pattern:  # a URI or an MQTT pattern
         mqtt = next((token for token in pattern.split("/") if token in ("#", "+")), None)
         words = "separate words with dots, as in 'news.*' or 'news.>'"
         return "" if mqtt is None else f"pattern {pattern!r}: {mqtt!r} is matched literally; {words}"
@@ -276,7 +276,7 @@ def _canonical(subject: str) -> str:
     if subject.startswith("//"):
         authority, slash, path = subject[2:].partition("/")
         return f"//{authority.lower()}{slash}{_in_numbers(path) or path}"
-    if scheme:  # without a scheme it may be a name of another protocol
+    if scheme:  # without a scheme it may be another protocol's name
         return f"/{_in_numbers(subject[1:]) or subject[1:]}"
     return subject
 

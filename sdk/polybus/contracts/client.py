@@ -49,7 +49,7 @@ class ItemStream(AsyncGenerator[T, None]):
             channel = await self._opened()
         try:
             return await anext(channel)
-        except Exception:  # also the end: a failure ends any generator
+        except Exception:  # including StopAsyncIteration; like a generator, the stream ends with an error
             await self.aclose()
             raise
 
@@ -94,9 +94,9 @@ class ItemStream(AsyncGenerator[T, None]):
         if channel is None or loop is None or self._over:
             return
         try:
-            # Not here: garbage collection may run in another thread, or in the middle of the link's work.
+            # Later, because garbage collection may run in another thread, or in the middle of the link's work.
             loop.call_from_thread(partial(leave, channel))
-        except RuntimeError:  # the loop is closed, and the channel with it
+        except RuntimeError:  # the loop is closed, and so is the channel
             pass
 
 

@@ -228,7 +228,7 @@ def attach(
     serve = functools.partial(
         bus.serve, endpoint, protocol=adapter, origins=origins, hosts=hosts, when_full=when_full, insecure=insecure, retry=retry
     )
-    serve()  # never entered: raises for wrong options
+    serve()  # raises for wrong options; never entered
     if docs is not None:
         _add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
     attachment = Attachment(bus, serve, insecure)
@@ -396,7 +396,7 @@ def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
     common = {"access-control-allow-origin": "*", "etag": tag, "vary": "accept-encoding", "x-content-type-options": "nosniff"}
 
     async def javascript(request: Request) -> Response:
-        # Only the same version may be cached: behind a load balancer several run for a while.
+        # Only the same version may be cached, because several versions may run behind a load balancer for a while.
         kept = request.query_params.get("v") == ours
         headers = {**common, "cache-control": "public, max-age=31536000, immutable" if kept else "no-cache"}
         if tag in request.headers.get("if-none-match", ""):

@@ -96,7 +96,7 @@ async def _claim(name: bytes, held: ExitStack) -> int | None:
                 other = _process_of(at_holder)
                 if other is None or other == os.getpid():
                     return None
-                await anyio.wait_readable(at_holder)  # until the holder ends: it never answers
+                await anyio.wait_readable(at_holder)  # returns when the holder exits, because it never answers
         return None
     return other
 
@@ -148,7 +148,7 @@ def _add_address(found: dict[str, bytes], sock: socket.socket) -> None:
     address = sock.getsockname()
     if sock.family in (socket.AF_INET, socket.AF_INET6) and address[1]:
         shown = key = address_of(sock.family, address)
-    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # has no file: a name claimed above
+    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # bytes are a name claimed above, without a file
         shown, key = (
             address,
             f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}",
@@ -178,7 +178,7 @@ class Attachment:
         self._serving = serving
         self._insecure = insecure
         self._listener: Listener | None = None
-        # True while a lifespan runs: only the lifespan starts and ends the bus, also shortly before its end.
+        # True while a lifespan runs. Only the lifespan may then start and stop the bus, even shortly before it ends.
         self._managed = False
         # Exists while the first connection starts the bus; set when that succeeds or fails.
         self._starting: anyio.Event | None = None

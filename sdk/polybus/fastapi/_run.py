@@ -35,7 +35,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         app: The application, or its import path ``"module:app"``.
         drain: Seconds for running handlers after the signal.
         host: Host or address to listen on.
-        port: Port to listen on; 0 for a free one.
+        port: Port to listen on, or 0 for a free port.
         workers: Number of serving processes, as for `polybus.run`. More than one requires an import path, and buses with a
             `cluster`.
         options: Further options of `uvicorn.Config`. Some defaults differ from uvicorn's: ``ws`` is ``websockets-sansio``, with

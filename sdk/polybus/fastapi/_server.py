@@ -1,4 +1,4 @@
-"""uvicorn with graceful shutdown, in one process or several. Only `run` imports this module, so that applications that use
+"""Runs uvicorn with graceful shutdown, in one or more processes. Only `run` imports this module, so that applications that use
 another server do not need uvicorn."""
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
             return
         if self._worker is not None and sig == signal.SIGTERM:
-            return  # may arrive twice, from supervisor and service manager: only SIGINT is a second signal
+            return  # may arrive from both supervisor and service manager, so only SIGINT is a second signal
         logger.warning("second signal, ending at once")
         self.force_exit = True
         if self._loop is not None and self._farewell is not None:
@@ -229,7 +229,7 @@ class ServedApplication:
         self._drain = drain
 
     def run(self, workers: int) -> int:
-        from ..cluster.workers import supervise  # large, and one process needs none of it
+        from ..cluster.workers import supervise  # large, and not needed for a single process
 
         self._config.load()
         return supervise(
@@ -275,7 +275,7 @@ def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
     routes = getattr(app, "routes", None)
     for route in routes if isinstance(routes, Sequence) else ():
         yield from buses_of(route, depth + 1)
-    # Middleware has `app`, a router included by recent FastAPI `original_router`.
+    # Middleware has `app`. A router that a recent FastAPI has included has `original_router`.
     inner = getattr(app, "app", None) or getattr(app, "original_router", None)
     if inner is not None and not routes:
         yield from buses_of(inner, depth + 1)

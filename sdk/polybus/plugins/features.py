@@ -193,7 +193,7 @@ class CodecFeatures(_Features, frozen=True, kw_only=True):
 
 
 class SessionMoves(Protocol):
-    """Methods of a session that can move to another server.
+    """Optional methods of a session, with which it can move to another server.
 
     When a server announces in `OtherServers` that it is about to stop, the link connects to another one and uses both
     connections until the first has finished.

@@ -46,7 +46,7 @@ class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     """Lower-case names of the headers with a fixed place, in a protocol without general headers. Outgoing hooks can add only
     these, and the session may reject others that an application sets."""
     destinations: bool = False
-    """True if the peer stands for many programs, each with its own address. Notifications are sent to the address in ``to`` of
+    """True if the peer represents many programs, each with its own address. Notifications are sent to the address in ``to`` of
     the message's `attributes`."""
     answer_headers: bool = True
     """True if answers carry headers. Otherwise headers set by a handler are dropped."""
@@ -239,7 +239,7 @@ session returns anything else, the bus logs an error and closes the link."""
 
 
 class Session(Protocol):
-    """A connection of a protocol, without I/O. Times are passed as arguments, in monotonic seconds.
+    """State machine of a protocol for a single connection, without I/O. Times are passed as arguments, in monotonic seconds.
 
     On connections that carry many peers, `Message.peer` is the peer's key. Optional features are listed in `SessionFeatures`.
     """
@@ -397,7 +397,7 @@ class FrameField(Struct, frozen=True, weakref=True):
 
 
 class Dissector(Protocol):
-    """Optional feature of an adapter: shows the fields of frames in `polybus inspect` and similar tools.
+    """Shows the fields of frames in `polybus inspect` and similar tools. This is an optional feature of an adapter.
 
     It works on bytes, so it can show frames that fail to decode.
     """

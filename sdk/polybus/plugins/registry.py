@@ -309,7 +309,7 @@ def _load(group: str, name: str) -> Any:
     if name in known:
         module, _, attribute = known[name].partition(":")
         return getattr(import_module(module), attribute)
-    from importlib import metadata  # only for plugins of others
+    from importlib import metadata  # only for third-party plugins
 
     installed = {entry.name: entry for entry in metadata.entry_points(group=f"polybus.{group}")}
     if name not in installed:

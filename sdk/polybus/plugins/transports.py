@@ -190,7 +190,7 @@ class Reservation(Protocol):
 
 
 class Host(Protocol):
-    """Services that a bus provides to transports."""
+    """Gives transports access to the clock, tasks and memory quotas of a bus."""
 
     @property
     def backend(self) -> Literal["asyncio", "trio"]: ...
@@ -280,7 +280,7 @@ class Admission(Struct, frozen=True, weakref=True):
 
 
 class Gate(Protocol):
-    """Access control that listeners call for each connection."""
+    """Decides which clients are accepted. Listeners call it for each connection."""
 
     def knock(self, address: str) -> BusError | None:
         """Return the error to reject a new connection with, or None to continue with the handshake.

@@ -126,7 +126,7 @@ class Bus(BlockingBus):
 
     @property
     def _run(self) -> Run:
-        return self._call  # created anew each time: it keeps the bus alive, but not the other way round
+        return self._call  # not stored, because the bound method keeps the bus alive
 
     def _call(self, function: Callable[..., Any], /, *args: Any) -> Any:
         life = self._life
@@ -169,14 +169,14 @@ class Bus(BlockingBus):
         life = self._life
         if life is not None:
             life.end(kind, error, trace)
-            if not life.loop.forked:  # a fork cannot reopen the bus, whose thread is in another process
+            if not life.loop.forked:  # a fork cannot reopen it: the thread is in the parent
                 self._life = None
 
     def __del__(self) -> None:
         life = getattr(self, "_life", None)
         if life is not None and not life.over:
             warnings.warn(f"{self!r} was not closed: use `with`, or close()", ResourceWarning, stacklevel=1, source=self)
-            # Not here: the garbage collector may run in the very thread that has to do the work.
+            # In another thread, because the garbage collector may run in the thread that has to do the work.
             threading.Thread(target=life.end, name="polybus closing").start()
 
 

@@ -144,7 +144,7 @@ class EventLoopThread:
         except BaseException:
             self._sleep_at_exit()
             if (scope := work.unwanted()) is not None:
-                with suppress(RuntimeError):  # the loop has ended, and the work with it
+                with suppress(RuntimeError):  # the loop has stopped, and so has the work
                     self._portal.start_task_soon(scope.cancel)
             raise
 
@@ -178,7 +178,7 @@ class EventLoopThread:
             return
         self._stopped = True
         for turn in [*self._starting]:
-            with turn:  # its holder has started, and the loop still runs; later callers see that it stops
+            with turn:  # the holder has started while the loop still runs; later callers see `_stopped`
                 pass
         self._portal.call(self._portal.stop, cancel)
         self._thread.join()
@@ -253,7 +253,7 @@ class OwnedBus:
             try:
                 with waiting_in_thread():
                     self._held.__exit__(*(error or (None, None, None)))
-                if parts_of(self._bus).services.runtime is not None:  # a block is still open, and the loop ends now
+                if parts_of(self._bus).services.runtime is not None:  # a block is still open, but the loop stops now
                     self.loop(self._leave)
             except KeyboardInterrupt:  # Ctrl-C during the exit
                 self.loop.start(self._bus.aclose)

@@ -127,7 +127,7 @@ class BlockingSubscription(BlockingItems[Message[T]]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(LocalProtocolError):  # its loop has ended, and the subscription with it
+        with suppress(LocalProtocolError):  # the loop has stopped, and so has the subscription
             self._run(self._items.__aexit__, None, None, None)
 
     @property

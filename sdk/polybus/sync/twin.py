@@ -135,8 +135,8 @@ def _verb(twin: type[Twin], name: str, verb: Callable[..., Any]) -> Any:
 class Twin:
     """An asynchronous object with methods that block the calling thread.
 
-    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` creates the members from the original's; ``close=aclose``
-    renames one.
+    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` creates its members from those of the original.
+    ``close=aclose`` renames a member.
     """
 
     _twins: ClassVar[dict[type, type[Twin]]] = {}

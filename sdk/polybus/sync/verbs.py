@@ -42,7 +42,7 @@ class BlockingListener(Twin, of=Listener, verbs="url peers"):
 
 class BlockingBus(
     AskingTwin,
-    of=Bus,  # registering handlers does not block: that is done on the `Bus`
+    of=Bus,  # handlers are registered on the `Bus`, which does not block
     verbs="request as_ notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of "
     "user nodes present stats events drain wait_closed",
 ):

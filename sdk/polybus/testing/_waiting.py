@@ -43,7 +43,7 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
     except anyio.get_cancelled_exc_class():
-        # The test's own time-out may come first. pytest then shows the printed text.
+        # The test's own timeout may expire first. pytest then shows the printed text.
         print(f"still waiting for:\n{_described(condition)}\n{failure or ''}")
         raise
     raise AssertionError(f"not true within {seconds:g} s:\n{_described(condition)}") from failure

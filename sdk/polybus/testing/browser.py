@@ -325,7 +325,7 @@ class StrangeHello:
 
 @define(eq=False)
 class ServedFrame:
-    """The ports of a frame, one for each page loaded into it, as an async iterator for `PortTransport`.
+    """Async iterator over the ports of a frame, for `PortTransport`. Each page that is loaded into the frame gets a port.
 
     A new port replaces the previous port, which is then closed.
     """

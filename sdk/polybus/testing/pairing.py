@@ -52,8 +52,8 @@ async def pair(
         reconnect: Reconnect after the connection is lost.
 
     Raises:
-        LocalProtocolError: If you pass `identity` or `faults` with a protocol that has clients on both ends, whose server
-            authenticates.
+        LocalProtocolError: If you pass `identity` or `faults` with a protocol that has clients on both ends, because its server
+            authenticates them.
         ConnectFailed: If faults prevent the connection.
         Unauthorized: If `authenticate` cannot authenticate the client.
         Forbidden: If `authenticate` rejects the client.

@@ -64,7 +64,7 @@ class SimulatedConnector:
 class SimulatedConnection:
     """A connection of a simulation, listed in `World.connections`."""
 
-    # It is a `Transport` to the dialling link, and a `Receiver` to the in-memory transport.
+    # The connecting link uses it as a `Transport`, and the in-memory transport as a `Receiver`.
 
     def __init__(self, world: World, inner: Transport, label: str) -> None:
         self.label: str = label
@@ -544,7 +544,7 @@ def _run(seed: int, faults: FaultRates, limit: float, scenario: Callable[[World]
         with anyio.move_on_after(limit) as scope:
             outcomes.append(await scenario(world))
             await world.calm()
-            await anyio.sleep(2 * faults.delay)  # a goodbye and its answer may be in transit
+            await anyio.sleep(2 * faults.delay)  # a close message and its answer may be in transit
         if scope.cancelled_caught:
             text = "the simulation has not ended after {:g} s of virtual time: simulated(limit=...) gives it more"
             raise TimeoutError(text.format(limit))

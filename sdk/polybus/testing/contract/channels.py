@@ -44,7 +44,7 @@ class ChannelContract(Contract):
         async with self.handling(items) as (_, client, subject), client.stream(subject) as got:
             first = await anext(got)
             rest = [item async for item in got]
-            # JSON has no bytes, so a protocol may send them as they are or in base64.
+            # JSON cannot represent bytes, so a protocol may send them unchanged or in base64.
             assert first in (b"\x00\xff", "AP8=")
             assert rest[1:] == [None, "text", {"a": 1}]
 

@@ -284,7 +284,7 @@ class AuthorizationContract(Contract):
                     async with dial() as client:
                         was_in = True
                         await eventually(lambda: not client.peers)
-                except Unauthorized:  # on a busy machine the refusal may come before the client has entered
+                except Unauthorized:  # on a busy machine the refusal may arrive before the client has entered
                     assert not was_in
                     lives, lets_in = 4 * lives, True
             assert (await next_event(events, LinkDown)).code == 4401

@@ -203,7 +203,7 @@ class TransportContract:
         for error in refusals:
             kind, door = type(error), StubGate(refusal=error)
             async with self.listening(door) as (host, listening):
-                # Transports without a handshake refuse by closing.
+                # Transports without a handshake reject a client by closing the connection.
                 with pytest.raises(kind):
                     here = await self.dial(host, listening)
                     raise (await here.ended()).error or AssertionError("closed without an error")
