@@ -353,7 +353,7 @@ _is_shallow: Callable[[bytes, int], bool] = _has_few_brackets if native is None 
 
 
 def check_depth(data: bytes, limit: int) -> None:
-    """Check the exact depth, ignoring strings, without a Python loop: flat lists of many objects are common and large.
+    """Check the exact depth, ignoring strings. There is no Python loop, because large, flat lists of many objects are common.
 
     Raises:
         EncodeError: If the JSON is nested deeper than `limit`.

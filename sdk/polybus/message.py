@@ -87,7 +87,7 @@ class Message(Generic[T_co]):
         reply_to: Address for the answer, if the protocol has one.
         attributes: Data for particular protocols and kinds of messages. An error or end has ``text``, ``reason`` and
             ``detail``, and ``undelivered`` if the bus refused the message before a handler received it. An open has ``mode``
-            (``"stream"``, ``"channel"`` or ``"tunnel"``), ``credit`` and ``hops``; a credit has ``credit``. A subscribe or
+            (``"stream"``, ``"channel"`` or ``"tunnel"``), ``credit`` and ``hops``. A credit has ``credit``. A subscribe or
             unsubscribe for a handler has ``handler`` if the protocol has groups (`plugins.Capabilities`). A message that
             crossed a bridge has ``polybus-relayed`` with the original ``id`` and ``priority``, if there were any.
         extras: The dict behind `attributes`, or None if nothing was set. Codecs set it.

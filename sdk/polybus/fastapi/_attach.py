@@ -181,9 +181,9 @@ def attach(
 ) -> None:
     """Serve a bus in an application.
 
-    The bus runs within the application's lifespan: it starts after the application's own resources, and drains before they are
-    released. If no lifespan runs, the first connection starts it. You can attach a bus at several paths, and several buses to
-    one application. If an endpoint does not catch an error of the bus, the error becomes an HTTP response
+    The bus runs within the application's lifespan, so it starts after the application's own resources and drains before they
+    are released. If no lifespan runs, the first connection starts it. You can attach a bus at several paths, and several buses
+    to one application. If an endpoint does not catch an error of the bus, the error becomes an HTTP response
     (`bus_error_response`), unless the application has a handler for `BusError`.
 
     Args:

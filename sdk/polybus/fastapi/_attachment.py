@@ -148,7 +148,7 @@ def _add_address(found: dict[str, bytes], sock: socket.socket) -> None:
     address = sock.getsockname()
     if sock.family in (socket.AF_INET, socket.AF_INET6) and address[1]:
         shown = key = address_of(sock.family, address)
-    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # bytes are a name claimed above, without a file
+    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # bytes: a name claimed above, without a file
         shown, key = (
             address,
             f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}",

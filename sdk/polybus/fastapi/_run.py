@@ -38,10 +38,10 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         port: Port to listen on, or 0 for a free port.
         workers: Number of serving processes, as for `polybus.run`. More than one requires an import path, and buses with a
             `cluster`.
-        options: Further options of `uvicorn.Config`. Some defaults differ from uvicorn's: ``ws`` is ``websockets-sansio``, with
-            ping timeouts that are delayed while earlier data still arrives; ``ws_per_message_deflate`` is off; ``ws_max_size``
-            is 1 MiB, or the largest `Limits.message` of the buses that start with the application; pings follow `Limits`;
-            ``timeout_graceful_shutdown`` follows `drain`.
+        options: Further options of `uvicorn.Config`. Some defaults differ from uvicorn's. ``ws`` is ``websockets-sansio``, with
+            ping timeouts that are delayed while earlier data still arrives, and ``ws_per_message_deflate`` is off.
+            ``ws_max_size`` is 1 MiB, or the largest `Limits.message` of the buses that start with the application. Pings follow
+            `Limits`, and ``timeout_graceful_shutdown`` follows `drain`.
 
     Raises:
         ValueError: If `drain` or `workers` is out of range, or ``reload`` is set.

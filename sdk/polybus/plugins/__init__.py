@@ -5,7 +5,7 @@ They are `typing.Protocol` classes, so plugins don't need to inherit from them. 
 
 A **codec** converts between frames and messages. It has no role, state or clock, so recorded traffic, relays and the command
 line can use it without a connection. A **session** wraps a codec and implements a single connection: the handshake, requests
-and pending ids. It does no I/O either; the link calls it with frames and the current time, and gets back frames and events. A
+and pending ids. It does no I/O either. The link calls it with frames and the current time, and gets back frames and events. A
 **transport** carries whole frames over a connection and delivers incoming ones to its **receiver**.
 """
 

@@ -189,7 +189,7 @@ class CodecFeatures(_Features, frozen=True, kw_only=True):
     one_format: bool = False
     """True if every value uses the first of `Codec.formats`, so that the bus need not call `Codec.format_for`."""
     urgency: Callable[[Message], int] | None = None
-    """``urgency(message)`` returns the priority of a message; higher ones are sent first."""
+    """``urgency(message)`` returns the priority of a message. Messages with a higher priority are sent first."""
 
 
 class SessionMoves(Protocol):

@@ -233,9 +233,9 @@ Frames: TypeAlias = bytes | Sequence[bytes]
 """Frames for the transport: a single frame, or a sequence that may be empty."""
 
 SessionOutput: TypeAlias = Message | Iterable[Message | SessionEvent | bytes]
-"""Result of an incoming frame or a tick: one message, or an iterable of messages, events and frames for the transport. The bus
-handles each item before it requests the next one, so a generator can depend on messages that the bus sends in between. If a
-session returns anything else, the bus logs an error and closes the link."""
+"""Result of an incoming frame or a tick, which is a message, or an iterable of messages, events and frames for the transport.
+The bus handles each item before it requests the next one, so a generator can depend on messages that the bus sends in between.
+If a session returns anything else, the bus logs an error and closes the link."""
 
 
 class Session(Protocol):
@@ -265,13 +265,14 @@ class Session(Protocol):
         ...
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
-        """Return a key and the frames for a message. For requests and opens, the key identifies answers; otherwise it is None.
+        """Return a key and the frames for a message. The key identifies the answers to a request or open. Otherwise it is None.
 
         For responses, errors, cancels, items, credits and ends, `Message.id` is the id of the peer's request or open, or the
         key that `send` returned for a request or open from this side.
 
         Keys are hashable and differ from all ids of the peer. They must never be reused, even if ids on the wire are, because
-        the bus may cancel a request by its key after `forget`. Don't modify the message: it may be sent to other peers as well.
+        the bus may cancel a request by its key after `forget`. Don't modify the message, because it may be sent to other peers
+        as well.
 
         Raises:
             EncodeError: If the body cannot be encoded.

@@ -31,12 +31,12 @@ class FrameCutter(Protocol):
 
     @property
     def partial(self) -> str:
-        """Human-readable description of the unfinished frame; empty between frames."""
+        """Human-readable description of the unfinished frame, or an empty string between frames."""
         ...
 
     @property
     def arrived(self) -> int:
-        """Number of bytes received of the unfinished frame; 0 between frames."""
+        """Number of bytes received of the unfinished frame, or 0 between frames."""
         ...
 
     @property
@@ -138,7 +138,7 @@ class Transport(Protocol):
 
     @property
     def hops(self) -> int:
-        """Number of tunnels on the way to the peer; 0 for a network connection."""
+        """Number of tunnels on the way to the peer, or 0 for a network connection."""
         ...
 
     @property
@@ -228,14 +228,14 @@ class Handshake:
     path: str = "/"
     query: Mapping[str, str] = field(factory=dict, repr=shown_members)
     headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """Headers with lower-case names; empty if the transport has no headers."""
+    """Headers with lower-case names. Empty if the transport has no headers."""
     cookies: Mapping[str, str] = field(factory=dict, repr=lambda cookies: f"<{len(cookies)}>")
     origin: str | None = None
     address: str = ""
     tls_peer: Mapping[str, Any] | None = None
     """Verified client certificate, as returned by `ssl.SSLSocket.getpeercert`."""
     outer: Any = None
-    """Peer at the outer end of a tunnel; None for other connections."""
+    """Peer at the outer end of a tunnel, or None for other connections."""
     params: Mapping[str, str] = field(factory=dict, repr=shown_members)
     """Parameters from the protocol's handshake or the tunnel."""
     scope: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -312,7 +312,7 @@ class DialOptions:
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports such as HTTP that depend on it."""
     framing: Framing | None = None
-    """The protocol's framing for byte streams and WebSockets; None to use the transport's own."""
+    """The protocol's framing for byte streams and WebSockets, or None to use the framing of the transport."""
 
 
 class Connector(Protocol):

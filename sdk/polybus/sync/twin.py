@@ -185,7 +185,7 @@ class AskingTwin(Twin):
 
         Args:
             contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
-                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+                contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:

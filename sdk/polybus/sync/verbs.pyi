@@ -49,7 +49,7 @@ class BlockingPeer(Twin):
 
         Args:
             contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
-                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+                contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
@@ -310,7 +310,7 @@ class BlockingRemotePeer(Twin):
 
         Args:
             contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
-                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+                contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
@@ -460,7 +460,7 @@ class BlockingUser(Twin):
 
         Args:
             contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
-                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+                contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
@@ -617,7 +617,7 @@ class BlockingCaller(Twin):
 
         Args:
             contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
-                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+                contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:
@@ -761,7 +761,7 @@ class BlockingBus(Twin):
 
         Args:
             contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
-                contract with ``async def`` methods, use `Bus.client`: type checkers expect its answers to be awaited.
+                contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
         Raises:

@@ -342,7 +342,7 @@ async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
     """Enter buses as the nodes of one cluster: ``async with cluster(gateway, worker): await gateway.publish(...)``
 
     When the block begins, every node knows all other nodes. Yields the URL of the engine, for nodes that join later. The
-    clusters in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored; other cluster options apply.
+    clusters in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored. Other cluster options apply.
 
     Args:
         buses: The buses as the application creates them. They must not be entered yet.

@@ -483,9 +483,8 @@ def simulated(
     argument.
 
     ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` above ``async def test_orders(world): ...`` makes a test
-    for any runner. Pauses take no real time. A run depends only on its seed: the same frames are sent at the same times, in any
-    process. This covers buses, links, brokers, bridges and tunnels over memory; threads, processes and sockets stay in real
-    time.
+    for any runner. Pauses take no real time. A run depends only on its seed, so every process sends the same frames at the same
+    times. This covers buses, links, brokers, bridges and tunnels over memory. Threads, processes and sockets stay in real time.
 
     If a run fails, a note on the exception shows the seed, the last events, and the command to replay it. That command sets the
     environment variable ``POLYBUS_SEED``, which replaces `seeds`.
