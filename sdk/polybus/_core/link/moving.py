@@ -145,6 +145,8 @@ class Moving:
     ask: None = None
     """Not available, because it would bypass `send`."""
     tell: None = None
+    usual: None = None
+    """Not available, because it would bypass `receive`."""
 
     def __init__(
         self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
