@@ -34,8 +34,8 @@ class Holes:
     """Per hole: recording, number of the first row after it, and the last moment before it (monotonic), or None."""
     first: dict[str, int] = attrs.Factory(dict)
     after: dict[str, int] = attrs.Factory(dict)
-    until: dict[str, int] = attrs.Factory(dict)
-    """The number after the last frame, by ended recordings: the last frames may be missing, too."""
+    ends: dict[str, int] = attrs.Factory(dict)
+    """The last moment of each recording, as in `Watermarks`."""
 
     def rows(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -46,7 +46,11 @@ class Holes:
         if group.rows:
             self._go_on(group.rows, group.gap_rows)
 
-    def _go_on(self, rows: Sequence[Any], gaps: Iterable[Mapping[str, Any]]) -> None:
+    def end(self, name: str, seq: int) -> None:
+        """Add the end of a recording, with the number after its last frame: the last frames may be missing, too."""
+        self._go_on((name, seq, seq))
+
+    def _go_on(self, rows: Sequence[Any], gaps: Iterable[Mapping[str, Any]] = ()) -> None:
         name, first, after = rows
         if first is None or name is None:
             return
@@ -58,8 +62,8 @@ class Holes:
             self._add(gap["capture_id"], gap["seq"])
 
     def _add(self, name: str | None, seq: int | None) -> None:
-        if len(self.found) < MOST and None not in (name, seq):
-            self.found.append([name, seq, None])
+        if len(self.found) < MOST and name is not None and seq is not None:
+            self.found.append([name, min(seq, LAST_NS), self.ends.get(name)])
 
     def note(self, events: pa.RecordBatch) -> None:
         if not self.found or not events.num_rows:
@@ -73,21 +77,16 @@ class Holes:
                 hole[2] = last if at is None else max(at, last or at)
 
 
-def joined(
-    parts: Iterable[Holes], ends: Iterable[Mapping[str, int]], before: Mapping[str, int]
-) -> dict[str, list[tuple[int, int]]]:
-    """Join the holes within and between tasks, by recording: ascending numbers and moments. `ends` are their last moments."""
-    moments, after, found = dict(before), dict[str, int](), dict[str, set[tuple[int, int]]]()
-    for part, last in zip(parts, ends, strict=True):
+def joined(parts: Iterable[Holes]) -> dict[str, list[tuple[int, int]]]:
+    """Join the holes within and between tasks, by recording: ascending numbers and moments."""
+    ends, after, found = dict[str, int](), dict[str, int](), dict[str, set[tuple[int, int]]]()
+    for part in parts:
         jumps = [[name, first, None] for name, first in part.first.items() if first > after.get(name, first)]
         for name, seq, at in (*jumps, *part.found):
-            if (moment := at if at is not None else moments.get(name)) is not None:
+            if (moment := at if at is not None else ends.get(name)) is not None:
                 found.setdefault(name, set()).add((seq, moment))
         after |= part.after
-        moments |= last
-        for name, seq in part.until.items():
-            if seq > after.get(name, seq) and name in moments:
-                found.setdefault(name, set()).add((seq, moments[name]))
+        ends |= part.ends
     return {name: sorted(some) for name, some in found.items()}
 
 

@@ -240,7 +240,7 @@ class _Reading:
 
     closes: list[pa.RecordBatch] = attrs.Factory(list)
     _watermarks: Watermarks = attrs.Factory(Watermarks)
-    _holes: Holes = attrs.Factory(Holes)
+    _holes: Holes = attrs.Factory(lambda self: Holes(ends=self._watermarks.ends), takes_self=True)
 
     def events(self, capture: Capture, window: ReadWindow, segments: Collection[int] | None) -> Iterator[pa.RecordBatch]:
         for piece in plan(capture, ReadPosition()):
@@ -253,5 +253,4 @@ class _Reading:
                 yield events
 
     def clocks(self) -> pa.Table:
-        ends = self._watermarks.ends
-        return self._watermarks.table(all_read=True, ended=ends, holes=joined([self._holes], [ends], {}))
+        return self._watermarks.table(all_read=True, ended=self._watermarks.ends, holes=joined([self._holes]))

@@ -62,9 +62,8 @@ class RunCounts:
 
 @attrs.define
 class IngestResult(RunCounts):
-    ends: dict[str, int] = attrs.Factory(dict)
-    seen: dict[str, int] = attrs.Factory(dict)
     holes: Holes = attrs.Factory(Holes)
+    seen: dict[str, int] = attrs.Factory(dict)
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
     losses: list[dict[str, Any]] = attrs.Factory(list)
     ended: list[str] = attrs.Factory(list)
@@ -77,7 +76,7 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
     """Decode a range into files; CaptureError if its segment is gone."""
     done = IngestResult()
     tables = PartitionWriter(storage, staging)
-    reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.ends, done.seen)
+    reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.holes.ends, done.seen)
     moments = attrs.evolve(window, connection=None)  # the connection of missing frames is unknown
 
     def seen(rows: pa.RecordBatch) -> None:

@@ -21,7 +21,7 @@ from polybus.capture.store.segments import Stretch
 
 from ..plugins.tools import counted
 from . import correlation
-from .clocks import Watermarks, joined
+from .clocks import Holes, Watermarks, joined
 from .correlation import MatchTimeouts
 from .engine import Engine
 from .ingest import SAMPLES, IngestResult, RunCounts
@@ -81,17 +81,17 @@ class PipelineStep:
         taken = [self._gone(start), *self._decode(start, end, staging), torn]
         self._check(taken)
         moved = self._move_in(prefix, taken)
-        ends = last.ends if last is not None else {}
-        clocks = Watermarks(dict(ends), dict(last.seen) if last is not None else {})
+        before = Holes(ends=last.ends, after=last.after) if last is not None else Holes()
+        clocks = Watermarks(dict(before.ends), dict(last.seen) if last is not None else {})
         for done in taken:
-            clocks.add(done.ends, done.seen)
+            clocks.add(done.holes.ends, done.seen)
         counts = sum(taken, RunCounts())
         if last is None and not counts.frames:
             self._check_connection()
         events = self._engine.read(self.storage, "events", [file.name for file in moved if file.table == "events"], EVENTS)
-        holes = joined((done.holes for done in taken), (done.ends for done in taken), ends)
+        parts = [before, *(done.holes for done in taken)]
         ended = set(clocks.ends) if settle else _ended(taken)
-        now = clocks.table(all_read=self._is_all(end), ended=ended, holes=holes)
+        now = clocks.table(all_read=self._is_all(end), ended=ended, holes=joined(parts))
         folded = self._fold(staging, events, last.folder if last is not None else None, now)
         exchanges, orphans = self._exchanges(prefix, staging, folded), self._orphans(prefix, staging, folded, events)
         counts.exchanges = sum(file.rows for file in exchanges if not file.provisional)
@@ -106,6 +106,7 @@ class PipelineStep:
             counts=counts if last is None else last.counts + counts,
             ends=clocks.ends,
             seen=clocks.seen,
+            after={name: seq for part in parts for name, seq in part.after.items() if name in names},
             folder=folder,
             gaps=[*gaps, *(row for done in taken for row in done.gap_rows)][:SAMPLES],
             losses=[*losses, *(row for done in taken for row in done.losses)][:SAMPLES],
@@ -276,7 +277,7 @@ class PipelineStep:
 def _ended(taken: list[IngestResult]) -> set[str]:
     names = set[str]()
     for done in taken:
-        names = names.difference(done.ends).union(done.ended)
+        names = names.difference(done.holes.ends).union(done.ended)
     return names
 
 

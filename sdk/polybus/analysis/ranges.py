@@ -106,8 +106,10 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
             seen += message.rows
         last = reader.damage[-1] if reader.damage else None
         if last is not None and not last.torn and last.offset >= place.offset:
-            # No batch follows this loss: only a reader whose range goes beyond it counts it.
-            place = ReadPosition(segment.number, last.batch + 1, last.offset + last.size + segment.sealed)
+            # No batch follows this loss: only a reader whose range goes beyond it counts it. Behind the end of a segment that
+            # was cut short, nothing more is missing.
+            end = last.offset + last.size
+            place = ReadPosition(segment.number, last.batch + 1, end + (segment.sealed and end >= segment.size))
         if segment is not segments[-1] and is_written(capture, segment) not in (False, None if over else False):
             break
     return place
@@ -297,7 +299,7 @@ class RangeReader:
                 yield reader.rows(message, columns)
             self.ended = None if message.rows else reader.schema_metadata().get("capture_id")
             if self.ended is not None:
-                self.holes.until[self.ended] = message.seq
+                self.holes.end(self.ended, message.seq)
         within = [stretch for stretch in reader.damage if stop is None or stretch.batch < stop]
         self.damage += [stretch for stretch in within if not stretch.torn or not self._newest]
 

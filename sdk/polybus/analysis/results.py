@@ -87,6 +87,8 @@ class ResultsState:
     losses: list[dict[str, Any]]
     recording: str | None
     """Recording of the segment at `end`, or None: shows whether another capture has replaced this one."""
+    after: dict[str, int] = attrs.Factory(dict)
+    """The number after the last frame of each recording with open turns; missing in results of an older polybus."""
 
 
 class Output:

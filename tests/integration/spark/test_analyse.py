@@ -11,6 +11,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from polybus.analysis.clocks import Holes
 from polybus.analysis.ingest import IngestResult, RunCounts
 from polybus.analysis.pipeline import _ended, _metrics_of
 from polybus.analysis.results import Output
@@ -95,9 +96,9 @@ def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSessi
 
 
 def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:
-    over, on = IngestResult(ends={"a": 1, "b": 1}, ended=["a"]), IngestResult(ends={"a": 2})
+    over, on = IngestResult(holes=Holes(ends={"a": 1, "b": 1}), ended=["a"]), IngestResult(holes=Holes(ends={"a": 2}))
     assert _ended([]) == _ended([over, on]) == set()
-    assert _ended([on, over]) == _ended([over, IngestResult(ends={"b": 2})]) == {"a"}
+    assert _ended([on, over]) == _ended([over, IngestResult(holes=Holes(ends={"b": 2}))]) == {"a"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from polybus.spark.engine import SparkEngine
 from tests.loops import FULL
 from tests.unit.analysis.delta_reading import same_by_delta
 from tests.unit.capture import rows as frames
-from tests.unit.capture.folders import open_segment
+from tests.unit.capture.folders import damage_batches, open_segment
 from tests.unit.capture.generator import traffic
 from tests.unit.capture.test_strange_rows import strange_capture
 
@@ -185,6 +185,7 @@ def _plain(answer: Any) -> list[list[Any]]:
 
 def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, duckdb: DuckEngine, tmp_path: Path) -> None:
     capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    damage_batches(capture, 3)  # the last one that the first run reads
     growing, whole = tmp_path / "growing", _results(duckdb, capture, tmp_path / "whole")
     growing.mkdir()
     segments = sorted(capture.iterdir())
@@ -198,6 +199,7 @@ def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, 
     assert turns.total == whole[1].total
     for name in TABLES:
         assert _table(tmp_path / "turns", name) == _table(whole[0], name), name
+    assert "unseen" in {row["outcome"] for row in _table(whole[0], "exchanges")}
     assert turns.metrics["latency"] == whole[1].metrics["latency"]
 
 

@@ -10,11 +10,13 @@ import pytest
 
 from polybus import Bus, DeadlineExceeded, Disconnected, NotFound, RequestCancelled, RequestError, connect
 from polybus.analysis import open_tables
-from polybus.capture import Capture
+from polybus.analysis.engine import exchanges
+from polybus.analysis.ranges import ReadWindow
+from polybus.capture import Capture, decoding, recover, write_columns
 from polybus.protocols import Up
 from polybus.testing.nats_engine import NatsEngine
 from tests.unit.capture import rows as frames
-from tests.unit.capture.folders import damage, write_segment
+from tests.unit.capture.folders import damage, damage_batches, open_segment, write_segment
 
 from .days import GOOD, Day, analyse
 
@@ -145,14 +147,60 @@ def _word(subject: str) -> str:
     return next((name for name, number in SUBJECTS.items() if f"{number:X}" == word), word)
 
 
-def test_a_request_is_unseen_if_its_answer_was_in_a_damaged_batch_at_the_end_of_the_recording(tmp_path: Path) -> None:
-    day = Day()
+@pytest.mark.parametrize("behind", ["end", "frames"])
+@pytest.mark.parametrize("read", range(4))
+def test_a_request_is_unseen_if_its_answer_was_in_a_damaged_batch_wherever_a_run_stopped(
+    read: int, behind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run reads so many batches: the requests, the damaged answers, and what shows that these are missing."""
+    monkeypatch.setattr(decoding, "ROWS_AT_ONCE", 1)
+    capture, day = tmp_path / "capture", Day()
     for text, direction in (('{"request":"tank.get","id":"ID"}', 0), (GOOD, 1)):
         for number in range(3):
             day.say(text.replace("ID", str(number)), direction)
-    path = write_segment(tmp_path / "capture", frames.batch(*day.rows[:3]), frames.batch(*day.rows[3:]), ends=True)
-    [segment] = Capture(tmp_path / "capture").segments()
-    [answers] = [one for one in Capture(tmp_path / "capture").reader(segment).messages() if one.batch == 1]
-    damage(path, (answers.offset + answers.size // 2) / path.stat().st_size)
-    outcomes = analyse(tmp_path / "capture", tmp_path / "out", report=True).metrics["totals"]["outcomes"]
+    day.say('{"publish":"news"}', 0)
+    writer = open_segment(capture)
+    for batch in range(4):
+        if batch == 2:
+            [segment] = Capture(capture).segments()
+            *_, answers = Capture(capture).reader(segment).messages()
+            damage(writer.path, (answers.offset + answers.size // 2) / writer.path.stat().st_size)
+        if batch == read:
+            analyse(capture, tmp_path / "out")
+        rows = day.rows[3 * batch : 3 * batch + 3]
+        if rows and (batch < 2 or behind == "frames"):
+            writer.write(frames.batch(*rows), 3 * batch)
+    writer.end(7 if behind == "frames" else 6)
+    writer.seal()
+    outcomes = analyse(capture, tmp_path / "out", report=True).metrics["totals"]["outcomes"]
     assert {name: n for name, n in outcomes.items() if n} == {"unseen": 3}
+    found = [row["outcome"] for rows in exchanges(Capture(capture), ReadWindow(), 30.0) for row in rows.to_pylist()]
+    assert found == ["unseen"] * 3
+
+
+def test_a_request_is_unseen_if_only_the_columns_of_the_next_segment_show_that_frames_are_missing(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    asked = [frames.row(number, frame=b'{"request":"tank.get","id":"%d"}' % number) for number in range(3)]
+    path = write_segment(capture, frames.batch(*asked), frames.batch(frames.row(3)))
+    damage(path, 0.9)
+    writer = open_segment(capture, number=1)
+    writer.end(4)
+    writer.seal()
+    assert write_columns(capture).damaged == [0]
+    outcomes = analyse(capture, tmp_path / "out", report=True).metrics["totals"]["outcomes"]
+    assert {name: n for name, n in outcomes.items() if n} == {"unseen": 3}
+
+
+@pytest.mark.parametrize(("lost", "outcome"), [(1, "open-at-end"), (2, "unseen")])
+def test_outcomes_in_a_recovered_copy_are_those_of_the_damaged_capture(lost: int, outcome: str, tmp_path: Path) -> None:
+    """A hole before the last requests does not concern them; one behind them does."""
+    capture, copy = tmp_path / "capture", tmp_path / "copy"
+    rows = [frames.row(0), frames.row(1), frames.row(2)]
+    rows[3 - lost] = frames.row(3 - lost, frame=b'{"request":"tank.get","id":"1"}')
+    write_segment(capture, *map(frames.batch, rows), ends=True)
+    damage_batches(capture, lost)
+    recover(capture, copy)
+    for path in (capture, copy):
+        analyse(path, tmp_path / f"out of {path.name}")
+        found = open_tables(tmp_path / f"out of {path.name}").sql("select outcome from exchanges").fetchall()
+        assert found == [(outcome,)]

@@ -17,7 +17,7 @@ from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.app import run
 
 from ..capture import rows as frames
-from ..capture.folders import open_segment
+from ..capture.folders import damage_batches, open_segment, write_segment
 from .days import analyse
 
 QUESTIONS = [b'{"request":"a","id":"%d"}' % number for number in range(4)]
@@ -69,6 +69,20 @@ def test_the_batch_in_which_a_recorder_was_killed_is_lost_when_it_is_settled(tmp
         assert analyse(tmp_path / "capture", tmp_path / "out", settle=settle).total.lost == lost
     with pytest.raises(CaptureError, match="1 stretch cannot be read"):
         analyse(tmp_path / "capture", tmp_path / "strict", settle=True, strict=True)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 8, 12])
+def test_damage_at_the_end_of_a_segment_is_counted_once_however_many_runs_read_it(cut: int, tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    path = write_segment(capture, frames.run(0, 5), frames.run(5, 5))
+    if cut:
+        os.truncate(path, path.stat().st_size - cut)
+    else:
+        damage_batches(capture, 1)
+    for number in range(1, 3):
+        assert analyse(capture, tmp_path / "out").total.lost == 1
+        write_segment(capture, frames.run(5 + 5 * number, 5), number=number)
+    assert analyse(capture, tmp_path / "out").total.lost == analyse(capture, tmp_path / "at once").total.lost == 1
 
 
 def test_a_connection_that_nobody_recorded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

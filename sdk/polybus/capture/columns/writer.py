@@ -158,13 +158,15 @@ class _Batches:
     after: int = 0
     rows: list[pa.RecordBatch] = field(factory=list)
     ended: str | None = None
+    seq: int = 0
+    """Number after the last row."""
 
 
 def _groups(reader: SegmentReader) -> Iterator[_Batches]:
     group, rows, size = None, 0, 0
     for message in reader.messages():
         group = group or _Batches(message.batch, message.offset)
-        group.after = message.batch + 1
+        group.after, group.seq = message.batch + 1, message.seq + message.rows
         group.ended = reader.metadata.get("capture_id") if reader.ended else None
         if message.rows:
             group.rows.append(reader.rows(message))
@@ -241,7 +243,8 @@ class _Files:
             if whole.num_rows:
                 self._writers[table].write_table(whole, row_group_size=whole.num_rows)
         counts = sizes["events"], sizes["quarantine"], frames, empty, refused, gaps
-        return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended, rows_of(batches.rows))
+        numbers = rows_of(batches.rows) or (batches.ended, batches.seq, batches.seq)
+        return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended, numbers)
 
     def finish(self, groups: Sequence[BatchGroup], identity: SegmentIdentity, segment: Path) -> int:
         stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self._protocols)}, self._token, groups)

@@ -213,19 +213,20 @@ class _Recovery:
         reader = self.capture.reader(segment)
         writer: SegmentWriter | None = None
         name, seq = "", 0
-        for _, rows in reader.batches():
+        for message in reader.messages():
+            seq = message.seq + message.rows
+            if not message.rows:
+                continue
+            rows = reader.rows(message)
             writer = writer or self._follower(reader.metadata)
-            first, last = (rows.column("seq")[place].as_py() for place in (0, -1))  # None in a foreign capture
-            writer.write(rows, seq if first is None else first)
-            name, seq = rows.column("capture_id")[-1].as_py() or name, (seq if last is None else last) + 1
+            writer.write(rows, message.seq)
+            name = rows.column("capture_id")[-1].as_py() or name
             self.frames += rows.num_rows
             self.batches += 1
             self.progress(self.frames)
         for stretch in reader.damage:
             writer = writer or self._follower(reader.metadata)
-            # The gap row counts as one row; otherwise a later loss of this copy could count less than nothing.
             writer.write(_gap_row(segment, stretch), seq)
-            seq += 1
         self.lost += reader.damage
         if reader.ended:
             writer = writer or self._follower(reader.metadata)

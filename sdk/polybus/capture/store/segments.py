@@ -306,7 +306,8 @@ class SegmentReader:
         return batch
 
     def _report(self, lost: ArrowMessage | None, following: ArrowMessage) -> None:
-        first, frames = self._batch, None if self._seq is None else following.seq - self._seq
+        # The row about a gap in a recovered copy has no number of its own.
+        first, frames = self._batch, None if self._seq is None else max(0, following.seq - self._seq)
         if self._seq is None and self._batch == following.batch == 0:
             first, frames = -1, 0  # only the schema
         offset, size = (self.offset, 0) if lost is None else (lost.offset, lost.size)
