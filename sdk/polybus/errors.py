@@ -99,7 +99,7 @@ class BusError(Exception):
 
     @property
     def _asked(self) -> str:
-        return f" (asked {self.attempts} times)" if self.attempts > 1 else ""
+        return f" (after {self.attempts} attempts)" if self.attempts > 1 else ""
 
 
 class _ByCode(type):

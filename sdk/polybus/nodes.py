@@ -68,7 +68,7 @@ def _window(store: Any, attribute: Any, value: Any) -> None:
 
 @frozen(init=False)
 class Store:
-    """A store in the engine of a cluster: ``Store("orders", "orders.>", max_age=timedelta(days=7))``
+    """Messages that the NATS server of a cluster (its engine) keeps: ``Store("orders", "orders.>", max_age=timedelta(days=7))``
 
     `Bus.publish` to a subject of the store returns when the engine has stored the message. The engine creates the store if it
     does not exist. An existing store with different settings is an error and is left unchanged.
@@ -201,8 +201,8 @@ class Cluster:
     """The cluster that a bus joins as a node: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``
 
     Args:
-        url: URL of the engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``). With ``tcp`` and ``tls``, the path is the
-            name of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``, and without that variable the bus has no cluster.
+        url: URL of the engine, a NATS server: ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``). With ``tcp`` and ``tls``, the
+            path is the name of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``. Without that variable, the bus has no cluster.
         name: Name of the cluster, unless the URL contains it. Clusters with different names are separate.
         wait: Seconds to wait for the engine when the bus is entered.
         gap: What to do when the engine is reachable again and messages from other nodes may have been missed. ``tell`` emits

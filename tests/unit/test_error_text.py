@@ -107,4 +107,4 @@ def test_what_is_relayed_is_of_the_class_that_it_was_and_no_more_received() -> N
     relayed = error.relay()
     assert type(relayed) is NoSuchUser
     assert (str(relayed), relayed.detail, relayed.received) == ("NOT_FOUND: no user 7", {"id": 7}, False)
-    assert str(error) == "NOT_FOUND ('a'): no user 7 (asked 3 times)"
+    assert str(error) == "NOT_FOUND ('a'): no user 7 (after 3 attempts)"

@@ -82,7 +82,7 @@ async def test_other_answers_are_repeated_where_their_codes_are_named() -> None:
 async def test_the_last_error_says_how_often_was_asked() -> None:
     bus, seen = failing(1000, Unavailable("never"))
     async with pair(bus) as client:
-        with pytest.raises(Unavailable, match=r"^UNAVAILABLE \('work'\): never \(asked 3 times\)$") as caught:
+        with pytest.raises(Unavailable, match=r"^UNAVAILABLE \('work'\): never \(after 3 attempts\)$") as caught:
             await client.request("work", retry=Retry(3, QUICK))
     assert caught.value.attempts == len(seen) == 3
 
@@ -91,7 +91,7 @@ async def test_no_attempt_is_begun_for_which_there_is_no_time_and_the_last_error
     bus, seen = failing(1000, Unavailable("never"))
     async with pair(bus) as client:
         begun = anyio.current_time()
-        with pytest.raises(Unavailable, match="asked 2 times"):
+        with pytest.raises(Unavailable, match="after 2 attempts"):
             await client.request("work", timeout=10, retry=Retry(backoff=(4, 60)))
         assert anyio.current_time() - begun < 5
     assert len(seen) == 2
@@ -101,7 +101,7 @@ async def test_the_deadline_of_all_attempts_is_the_one_timeout() -> None:
     bus, _ = failing(1, Unavailable("not yet"), then=anyio.sleep_forever)
     async with pair(bus) as client:
         begun = anyio.current_time()
-        with pytest.raises(DeadlineExceeded, match=r"after 5\.\d+ s.*\(asked 2 times\)") as caught:
+        with pytest.raises(DeadlineExceeded, match=r"after 5\.\d+ s.*\(after 2 attempts\)") as caught:
             await client.request("work", timeout=5, retry=Retry(backoff=(3,)))
         assert [anyio.current_time() - begun, caught.value.elapsed] == pytest.approx([5, 5], abs=0.1)
     assert isinstance(caught.value.__cause__, Unavailable)

@@ -395,7 +395,7 @@ class BusVerbs(Router):
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If a queue, an outbox or the store stays full. The other receivers get the message.
-            DeadlineExceeded: If the engine does not confirm in time that it stored the message. It may have done so.
+            DeadlineExceeded: If the NATS server does not confirm in time that it stored the message. It may have done so.
             Disconnected: If a peer in `to` has left. The others get the message.
             ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
             TypeError, ValueError: If an argument has the wrong type or an invalid value.
