@@ -431,7 +431,7 @@ class RemoteProtocolError(ProtocolError):
 
     Attributes:
         reason: Short identifier for counters and for the quarantine of recorded traffic: ``malformed``, ``bad_protobuf``,
-            ``too_deep``, ``truncated``, ``invalid_subject``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
+            ``too_deep``, ``bad_length``, ``invalid_subject``, ``ambiguous``, ``unknown_type``, ``too_large``, ...
         answer_id: Id to use in an answer to the peer, or None if the message had no id.
         reply_id: Id of the request that this malformed message answers, so that the request can fail at once.
         close_code: WebSocket close code if the connection must be closed, or None if only this message is rejected.
