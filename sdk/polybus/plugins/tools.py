@@ -14,8 +14,9 @@ from .._util.lazy_names import lazy_names
 from .._util.listening import cannot_listen, is_loopback, unlink_if_ours
 from .._util.logs import ViolationCounter, Warnings, log_fields, too_many
 from .._util.misuse import CONNECT, blocking_entered_first, explains
+from .._util.own_thread import in_own_thread
 from .._util.pattern_index import SubjectIndex, tokens_overlap
-from .._util.process import end_by_sigterm, ending_signals, exit_at_once, in_own_thread
+from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
 from .._util.pydantic_types import adapter_of
 from .._util.sources import Sources, sources
 from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable

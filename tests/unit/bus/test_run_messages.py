@@ -25,7 +25,7 @@ from polybus import Bus, Cluster, Forbidden, LocalProtocolError
 from polybus._core.bus import runner
 from polybus._core.bus.bus import parts_of
 from polybus._core.bus.runner import announce
-from polybus._util.process import exit_at_once
+from polybus._util.process_end import exit_at_once
 from tests.support import eventually, free_port
 from tests.unit.cluster.in_a_thread import running_cluster
 

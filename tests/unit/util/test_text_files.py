@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polybus._util.process import read_text_files
+from polybus._util.own_thread import read_text_files
 
 pytestmark = pytest.mark.native
 

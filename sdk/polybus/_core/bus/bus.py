@@ -14,7 +14,7 @@ from attrs import asdict
 
 from ..._util.cancel_scopes import to_the_end
 from ..._util.misuse import BUS, CONNECT, SERVE, explains
-from ..._util.process import in_own_thread
+from ..._util.own_thread import in_own_thread
 from ..._validation import check_callable, check_type, counted, shown
 from ...errors import LocalProtocolError
 from ...events import BusEvent

@@ -18,7 +18,7 @@ from ..._util.cancel_scopes import to_the_end
 from ..._util.event_loop import is_foreign_exception
 from ..._util.logs import log_fields
 from ..._util.misuse import entered_first
-from ..._util.process import in_own_thread, read_text_files
+from ..._util.own_thread import in_own_thread, read_text_files
 from ..._util.sources import sources
 from ..._validation import check_tls, check_type, counted, in_one_line, seconds
 from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized

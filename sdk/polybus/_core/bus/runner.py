@@ -17,7 +17,7 @@ import anyio
 from ..._util.event_loop import running_loop
 from ..._util.logs import log_fields
 from ..._util.misuse import CONNECT, explains
-from ..._util.process import end_by_sigterm, ending_signals, exit_at_once
+from ..._util.process_end import end_by_sigterm, ending_signals, exit_at_once
 from ..._validation import check_count, check_type, counted, seconds, shown
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...limits import Limits

@@ -15,7 +15,7 @@ from ...plugins import FrameField, Role
 from .._shared import UrlOptions
 from .cluster.nodes import KnownHandlers
 from .codec import NatsCodec
-from .connection import Credentials, is_seed, key_in, private_keys, read_creds
+from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
 from .operations import NatsFraming, dissect, fault_in_name, has_wildcard
 from .session import NatsSession
 

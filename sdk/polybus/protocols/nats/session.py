@@ -23,7 +23,8 @@ from ...message import Message
 from ...plugins import Capabilities, CloseWanted, Confirmed, Frames, OtherServers, Refused, SessionOutput
 from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
-from .connection import Credentials, NatsConnection, NatsSubscriptions, ServerInfo
+from .connection import NatsConnection, NatsSubscriptions, ServerInfo
+from .credentials import Credentials
 from .headers import ServerError, read_error
 from .native import NativeDialect
 from .operations import INBOX_SID, PING, PONG, NatsOperation, refuse, write_json, write_subscription, write_unsubscription

@@ -12,7 +12,7 @@ from polybus import Bus, Forbidden, LocalProtocolError
 from polybus.plugins import CloseWanted
 from polybus.plugins.registry import join_url, resolve_target, resolve_url
 from polybus.protocols import Nats
-from polybus.protocols.nats.connection import KeyPair
+from polybus.protocols.nats.credentials import KeyPair
 from tests.doubles.driven import Driven
 from tests.integration.interop.nats_keys import Key, Operator
 

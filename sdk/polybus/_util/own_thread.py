@@ -1,11 +1,8 @@
-"""Threads for blocking work, reading small files, and ending the process."""
+"""Blocking work in threads that anyio's limit doesn't count, such as reading small files."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -62,26 +59,3 @@ def _read(path: str, name: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise ValueError(f"{name} is not text") from None
-
-
-def exit_at_once(status: int) -> None:
-    """Exit immediately, without clean-up."""
-    os._exit(status)
-
-
-def end_by_sigterm() -> None:
-    """Let SIGTERM end this process even as process 1 of a container, for which the kernel ignores signals without a handler."""
-    if (
-        os.getpid() == 1
-        and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    ):
-        signal.signal(signal.SIGTERM, lambda number, _: exit_at_once(128 + number))
-
-
-def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that ask this process to end. Under `nohup`, SIGHUP isn't one of them."""
-    hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
-    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
-        return (signal.SIGINT, signal.SIGTERM)
-    return (signal.SIGINT, signal.SIGTERM, hang_up)
