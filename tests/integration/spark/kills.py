@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 
 from polybus.analysis import open_tables
 from polybus.analysis.engine import exchanges
@@ -56,7 +57,16 @@ def main() -> None:
     given = parser.parse_args()
     spark = start_session(given.master, settings=QUICK)
     spark.sparkContext.setLogLevel("ERROR")
-    Pipeline(spark).stream(given.capture, given.out, max_rows=given.rows, every=given.every).awaitTermination()
+    while True:
+        query = Pipeline(spark).stream(given.capture, given.out, max_rows=given.rows, every=given.every)
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            # Spark gives a source's Python process 10 s to start, which a busy machine may exceed.
+            if "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return
 
 
 if __name__ == "__main__":

@@ -79,14 +79,18 @@ def _tables(out: Path) -> dict[str, list[str]]:
 def _streamed(capture: Path, out: Path) -> None:
     """Follow a capture with a stream whose driver is killed in its first batch, and with another one to the end."""
     command = [sys.executable, "-m", "tests.integration.spark.kills", str(capture), str(out), "--rows", "10000"]
-    with out.with_name("stream.log").open("w") as log:
+    written = out.with_name("stream.log")
+    with written.open("w") as log:
         killed = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, text=True, start_new_session=True)
         try:
             anyio.run(eventually, lambda: killed.poll() is not None or list(out.glob("_staging/*")), LONGEST)
+            assert killed.poll() is None, written.read_text()
         finally:
             if killed.poll() is None:
                 end_group(killed)
-        subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=True, timeout=2 * LONGEST)
+        print("-- the first driver was killed --", file=log, flush=True)
+        following = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=2 * LONGEST)
+    assert following.returncode == 0, written.read_text()
 
 
 def test_every_request_of_the_ledger_is_in_the_tables_with_its_outcome_whoever_makes_them(
