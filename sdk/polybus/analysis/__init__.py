@@ -1,6 +1,7 @@
-"""The pipeline: tables, metrics and a report from recorded traffic. Needs ``pip install 'polybus[analyse]'``, and no Java.
+"""The analysis pipeline, which creates tables, metrics and a report from recorded traffic. Requires ``pip install
+'polybus[analyse]'``, but not Java.
 
-`polybus.spark` runs the same on Spark.
+`polybus.spark` runs the same pipeline on Spark.
 """
 
 from __future__ import annotations

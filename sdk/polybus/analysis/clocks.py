@@ -1,9 +1,9 @@
-"""Watermarks: the progress of each recording on its monotonic clock, which latencies use, and on the wall clock.
+"""Watermarks, which show the progress of each recording on its monotonic clock (used for latencies) and on the wall clock.
 
-A killed recorder writes no end, and its clock stands still. Its open turns would be carried from run to run forever; the wall
-clocks of other recordings show how long it has been silent.
+A killed recorder does not write an end, and its clock stops. Its open turns would therefore be carried over from run to run
+forever. The wall clocks of other recordings show how long the recorder has been silent.
 
-Holes are missing frames: gap rows, or jumps in the numbers of rows.
+Holes are missing frames, indicated by gap rows or by jumps in the row numbers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from polybus.capture.columns.stamp import BatchGroup, gaps_in, rows_of
 from ..capture.store.compute import pc
 
 LAST_NS: Final = 2**63 - 1
-"""The last possible moment, in the year 2262."""
+"""The last representable moment, in the year 2262."""
 NEEDED: Final = frozenset(("capture_id", "seq", "flags", "frame"))
 MOST: Final = 10_000
-"""Holes that a task remembers; frames around further ones count as seen."""
+"""Maximum holes that a task remembers. Frames around further holes count as seen."""
 
 
 @attrs.define
@@ -91,7 +91,7 @@ def joined(parts: Iterable[Holes]) -> dict[str, list[tuple[int, int]]]:
 
 
 FARTHEST_NS: Final = 2**61
-"""73 years: no monotonic clock is farther from 0. Wall clocks may differ more, and are limited to this here."""
+"""73 years. No monotonic clock is farther from 0. Wall clocks may be farther, but are limited to this value here."""
 
 
 CLOCKS: Final = pa.schema(
@@ -100,20 +100,23 @@ CLOCKS: Final = pa.schema(
         *((name, pa.int64()) for name in ("from_seq", "until_seq", "hole_ns")),
     ]
 )
-"""Per recording its last moment, how long others have continued since (``silent_ns``), and whether it has an end. A row covers
-the frames from one number up to the next hole, which began at ``hole_ns``; null without one.
+"""Schema with the last moment of each recording, how long other recordings have continued since (``silent_ns``), and whether
+the recording has an end. A row covers the frames from one number up to the next hole, which began at ``hole_ns``. If no hole
+follows, ``hole_ns`` is null.
 """
 
 KnownHoles = Mapping[str, Sequence[tuple[int, int]]]
-"""By recording, the number of the first row behind each hole, and the moment before it; ascending."""
+"""By recording, the number of the first row after each hole and the moment before the hole, in ascending order."""
 
 
 @attrs.frozen
 class Watermarks:
     ends: dict[str, int] = attrs.Factory(dict)
-    """ns on the monotonic clock."""
+    """By recording, the last moment in ns on the monotonic clock."""
     seen: dict[str, int] = attrs.Factory(dict)
-    """ns since 1970 UTC on the wall clock; missing in results of an older polybus."""
+    """By recording, the last moment on the wall clock in ns since 1970 (UTC). Results of older polybus versions do not contain
+    it.
+    """
 
     def note(self, events: pa.RecordBatch) -> None:
         found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
@@ -131,8 +134,9 @@ class Watermarks:
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
     def table(self, *, all_read: bool, ended: Collection[str] = (), holes: KnownHoles | None = None) -> pa.Table:
-        """Return rows of `CLOCKS`: one per recording, and one more for each of its `holes`. No recording counts as silent
-        unless all records on the disk were read.
+        """Return rows of `CLOCKS`: one per recording, and one more for each of its `holes`.
+
+        Recordings count as silent only if all records on the disk were read.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
         rows = []

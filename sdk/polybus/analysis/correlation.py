@@ -1,15 +1,16 @@
-"""Correlation of answers with requests, as SQL: a window over the ordered events without a self-join, so that the cost grows
-with the rows.
+"""Correlates answers with requests in SQL. The query uses a window over the ordered events instead of a self-join, so that its
+cost is proportional to the number of rows.
 
-An answer belongs to the newest earlier request with the same key: connection, client behind a broker, direction and correlation
-id (the decoder adds CSB's action to its 16-bit ids). Each row of the working table is a *turn*: a message, or the state of an
-earlier run about an open exchange or about an orphan with an id that may return. The turns of one exchange fold into one turn
-with the same columns, so that a run over new segments continues exactly where the last one stopped. A cancel or an item of a
-stream is a *note*: it belongs to the request before it, and does not affect the matching of answers.
+An answer belongs to the newest earlier request with the same key, which consists of connection, client behind a broker,
+direction and correlation id (the decoder adds CSB's action to its 16-bit ids). Each row of the working table is a *turn*:
+either a message, or the state that an earlier run has stored about an open exchange or about an orphan whose id may return. The
+turns of an exchange are folded into one turn with the same columns, so that a run over new segments continues exactly where the
+previous run stopped. A cancel or stream item is a *note*. It belongs to the request before it, and does not affect the matching
+of answers.
 
-A stream is an exchange too: its opening asks, its end answers.
+A stream is also an exchange. Its opening counts as the request and its end as the answer.
 
-Spark and DuckDB run the same text; names in braces are the tables for `Engine.sql`.
+Spark and DuckDB run the same SQL. Names in braces are tables for `Engine.sql`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 LONGEST_MS: Final = 100 * 366 * 86_400_000
-"""Longest ttl in ms (a hundred years); larger values count as this, because in ns they might not fit 64 bits."""
+"""Maximum ttl in ms (a hundred years). Larger values are reduced to this value, because in ns they might not fit into 64
+bits.
+"""
 
 
 @attrs.frozen
 class MatchTimeouts:
-    """Times after which an answer is late, and an id is forgotten."""
+    """Time limits after which an answer counts as late and an id is forgotten."""
 
     timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
-    """Seconds after which an answer is late, if the request has neither deadline nor ttl."""
+    """Seconds after which an answer counts as late if its request has neither deadline nor ttl."""
     horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
-    """Seconds of silence after which an id is forgotten: a later message with it is an orphan, or new. A request with a longer
-    deadline is remembered until then. Open exchanges are carried over to later runs for as long.
+    """Seconds of silence after which an id is forgotten. A later message with this id is an orphan or a new exchange. A request
+    with a longer deadline is remembered until the deadline. Open exchanges are carried over to later runs for the same time.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -58,23 +61,25 @@ class MatchTimeouts:
 
 
 FINAL: Final = "final"
-"""An exchange that is complete."""
+"""An exchange that is complete and will not change."""
 OPEN: Final = "open"
-"""An exchange that may still change, even if only its id returns."""
+"""An exchange that may still change, even if only because its id returns."""
 LOST: Final = "orphan"
-"""An orphan without influence on later messages."""
+"""An orphan that does not affect later messages."""
 REMEMBERED: Final = "orphan-kept"
-"""An orphan with an id that counts as reused if the next request has it."""
+"""An orphan whose id counts as reused if the next request has the same id."""
 ENDED: Final = "end-kept"
-"""The end of a stream from before the recording: not an orphan, but its id counts as reused."""
+"""The end of a stream that began before the recording. It is not an orphan, but its id counts as reused."""
 ORPHANS: Final = (LOST, REMEMBERED)
 CARRIED: Final = (OPEN, REMEMBERED, ENDED)
-"""Turns carried over to the next run: per key only the newest, and only within the horizon of the recording's end."""
+"""Turns that are carried over to the next run: only the newest turn per key, and only within the horizon before the recording's
+end.
+"""
 SILENT_NS: Final = 86_400_000_000_000
-"""A recording that is silent for a day while others are written has ended, and so has a silent stream."""
+"""If a recording is silent for a day while others are written, it has ended. The same applies to a silent stream."""
 SLACK_NS: Final = 250_000_000
-"""An end that is at most this earlier than the deadline on the recorder's clock counts as the deadline: the asker's time began
-a little earlier. For short deadlines it is a quarter.
+"""An end that precedes the deadline on the recorder's clock by at most this time counts as reaching the deadline, because the
+asker's timer started slightly earlier. For short deadlines it is a quarter of the deadline.
 """
 
 _TEXT, _WHOLE, _SHORT, _TRUTH = pa.string(), pa.int64(), pa.int32(), pa.bool_()
@@ -91,9 +96,9 @@ _EITHER: Final = (
     *((name, _TEXT) for name in ("stored", "store", "durable", "reason")),
     *(("store_seq", _WHOLE), ("attempt", _SHORT)),
 )
-"""Kind of exchange, and facts about a stored publication: the request's first, otherwise the answer's."""
+"""Kind of exchange, and facts about a stored publication, taken from the request if it has them, otherwise from the answer."""
 _NOTES: Final = {"cancelled_ns": "min", "items": "sum", "first_item_ns": "min", "closed_ns": "min", "hole_ns": "min"}
-"""Facts between request and answer (cancelled, items, connection closed, frames missing), with their aggregates."""
+"""Facts between request and answer (cancelled, items, connection closed, frames missing), with their aggregate functions."""
 _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),
@@ -101,7 +106,7 @@ _LAST: Final = (
 TURNS: Final = pa.schema(
     [*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_EITHER, *((name, _WHOLE) for name in _NOTES), *_LAST]
 )
-"""Columns of turns, which a run leaves to the next one."""
+"""Schema of turns, which a run leaves for the next run."""
 FOLDED: Final = pa.schema(
     [
         *TURNS,
@@ -113,7 +118,7 @@ FOLDED: Final = pa.schema(
         ("part", _TEXT),
     ]
 )
-"""Columns of folded turns; `newest`: no later turn has the same key."""
+"""Schema of folded turns. `newest` is true if no later turn has the same key."""
 
 _IN_ORDER: Final = f"partition by {', '.join(name for name, _ in (*_KEY, *_KEY_END))} order by last_seq, last_sub"
 _EXCEEDED, _CANCELLED = int(Code.DEADLINE_EXCEEDED), int(Code.CANCELLED)
@@ -121,7 +126,7 @@ _WAITED: Final = "coalesce(end_ns - request_mono_ns > allowance_ns, false)"
 
 
 def _of_a_clock(name: str) -> str:
-    """Return a time as SQL, or null if no monotonic clock can have it: its arithmetic would overflow."""
+    """Return a time as SQL, or null if no monotonic clock can have this value, because arithmetic would overflow."""
     return f"case when {name} between -{FARTHEST_NS} and {FARTHEST_NS} then {name} end"
 
 
@@ -176,7 +181,9 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
 
 
 def closes_of(engine: Engine, events: Any) -> Any:
-    """Return the closing events of connections and of clients behind them, each with its frame number and the previous one."""
+    """Return the closing events of connections, and of clients behind them, with the frame numbers of each event and the
+    previous one.
+    """
     made = """
         select * from (
             select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq
@@ -194,8 +201,8 @@ def closes_of(engine: Engine, events: Any) -> Any:
 def fold(engine: Engine, turns: Iterable[Any], timeouts: MatchTimeouts, clocks: Any, closes: Any) -> Any:
     """Return one turn for each exchange and orphan, as in `FOLDED`, with the ends of their connections (`closes_of`).
 
-    ``part`` is one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`. `clocks` has the end of each recording on its monotonic clock
-    (``end_ns``), whether it has written its end (``ended``), and how long others have continued (``silent_ns``).
+    ``part`` is one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`. `clocks` contains each recording's last moment on its monotonic
+    clock (``end_ns``), whether its end was written (``ended``), and how long other recordings have continued (``silent_ns``).
     """
     parts = dict(zip("abcdef", turns, strict=False))
     every = " union all ".join(f"select {', '.join(TURNS.names)} from {{{name}}}" for name in parts)
@@ -364,7 +371,7 @@ _EXCHANGES: Final = f"""
 
 
 def exchanges_of(engine: Engine, folded: Any, *further: str) -> Any:
-    """Return the table of exchanges, with `further` columns, from folded turns."""
+    """Return the table of exchanges from folded turns, with the `further` columns."""
     return engine.sql(_EXCHANGES.replace("{part}", "".join(f", {name}" for name in further)), folded=folded)
 
 

@@ -1,4 +1,4 @@
-"""Engines of the pipeline, which run its SQL; and DuckDB's, within this process and without Java."""
+"""Engines, which run the pipeline's SQL, and the DuckDB engine, which runs in this process and without Java."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ class Engine(Protocol):
         ...
 
     def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
-        """Return Parquet files of a folder as a table, with columns from folder names."""
+        """Return Parquet files in a folder as a table, with additional columns from the folder names."""
         ...
 
     def hand(self, rows: pa.Table) -> Any: ...
 
     def sql(self, text: str, **tables: Any) -> Any:
-        """Return the result of a query as a table; names of tables are in braces."""
+        """Return the result of a query as a table. Table names in the query are in braces."""
         ...
 
     def kept(self, table: Any) -> AbstractContextManager[Any]:
-        """Compute a table once for several queries."""
+        """Compute a table once, for use in several queries."""
         ...
 
     def rows(self, table: Any) -> pa.Table: ...
 
     def write(self, table: Any, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
-        """Write a table as Parquet beneath a folder, partitioned by the columns `parts`."""
+        """Write a table as Parquet to a folder, partitioned by the columns in `parts`."""
         ...
 
 
 MUCH: Final = 16 << 20
-"""Bytes of segments (two seconds of decoding) that are worth starting processes."""
+"""Size of segments in bytes from which it is worth starting processes. Decoding this much takes about two seconds."""
 BATCH: Final = 50_000
 _AS_SPARK: Final = (
     "create macro div(whole, part) as whole // part",
@@ -68,18 +68,18 @@ _AS_SPARK: Final = (
     "create macro timestamp_micros(micros) as make_timestamp(micros)",
     "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
 )
-"""Names and an order of Spark's."""
+"""Settings for names and sort order that behave as in Spark."""
 
 
 class DuckEngine(Engine):
-    """Runs the pipeline on DuckDB, on all cores of this machine; data beyond memory goes to a folder.
+    """Runs the pipeline on DuckDB, using all cores of this machine. Data that does not fit into memory is written to a folder.
 
-    A context manager that removes the folder. It downloads nothing, and does not listen.
+    As a context manager, the engine removes the folder on exit. It makes no network connections.
 
     Args:
-        memory: Limit, for example ``4GB``; 80 % of the machine's when None.
-        threads: Limit; all cores when None.
-        spill: Folder for data beyond memory; a new private temporary one when None.
+        memory: Memory limit, for example ``4GB``. Defaults to 80 % of the machine's memory.
+        threads: Maximum number of threads. Defaults to the number of cores.
+        spill: Folder for data that does not fit into memory. Defaults to a new private temporary folder.
     """
 
     def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
@@ -107,7 +107,7 @@ class DuckEngine(Engine):
         self.close()
 
     def close(self) -> None:
-        """Forget all tables, and remove spilled data."""
+        """Release all tables and remove spilled data."""
         self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -135,7 +135,7 @@ class DuckEngine(Engine):
         self._connection.execute(f"drop table {name}")
 
     def sql(self, text: str, **tables: str) -> str:
-        """Return the result of a query as a table, which is computed when read."""
+        """Return the result of a query as a table. The query runs when the table is read."""
         name = self._name()
         # The one construct that Spark writes in another order.
         text = text.replace(") ignore nulls over", " ignore nulls) over")
@@ -152,7 +152,7 @@ class DuckEngine(Engine):
         writer.close()
 
     def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a table in batches, with the columns of a schema."""
+        """Yield a table's rows in batches with the columns of a schema."""
         for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
             yield rows.cast(schema)
 
@@ -161,15 +161,15 @@ class DuckEngine(Engine):
 
 
 def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
-    """Return a DuckDB connection with the tables of results: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
+    """Return a DuckDB connection with the result tables: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
 
-    Reads the files in the log, without leftovers of a killed run.
+    Only files in the log are read, so leftovers of a killed run are ignored.
 
     Args:
-        out: The folder of results.
+        out: The results folder.
 
     Raises:
-        CaptureError: `out` is not a folder of results.
+        CaptureError: If `out` is not a results folder.
     """
     import duckdb
 
@@ -181,7 +181,7 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
 
 
 def add_table(connection: Any, name: str, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> None:
-    """Register Parquet files of a folder as a table that is read on demand, with columns from folder names."""
+    """Register Parquet files in a folder as a table that is read on demand, with additional columns from the folder names."""
     paths = [storage.inside(file) for file in files]
     # Paths that DuckDB would take for patterns, and remote ones, are left to Arrow.
     if not files or not storage.local or any(letter in path for path in paths for letter in "*?[]{}"):
@@ -198,7 +198,7 @@ def add_table(connection: Any, name: str, storage: TableStorage, folder: str, fi
 
 
 MEMORY: Final = "1GB"
-"""Memory of a task; the rest goes to the disk."""
+"""Memory limit of a task. Further data is written to disk."""
 _NEEDED: Final = (
     "capture_id conn_id client direction protocol subject correlation_id seq sub kind time_ns mono_ns deadline_ns ttl_ms data "
     "source peer code code_name stored store store_seq durable attempt reason"
@@ -207,7 +207,10 @@ _EVENTS: Final = pa.schema([EVENTS.field(name) for name in _NEEDED])
 
 
 def recordings(capture: Capture) -> list[frozenset[int]]:
-    """Return the segment numbers of each recording, which contains all its answers; CaptureError if a segment is missing."""
+    """Return the segment numbers of each recording. A recording contains all answers to its requests.
+
+    Raises `CaptureError` if a segment is missing.
+    """
     found: dict[str | None, set[int]] = {}
     for segment in capture.segments():
         found.setdefault(capture.reader(segment).schema_metadata().get("capture_id"), set()).add(segment.number)
@@ -218,7 +221,10 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
 def exchanges(
     capture: Capture, window: ReadWindow, timeout: float, segments: Collection[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the exchanges of all `recordings` or some, with requests in a window; CaptureError if a segment is missing."""
+    """Yield the exchanges of all or some `recordings` whose requests are in a window.
+
+    Raises `CaptureError` if a segment is missing.
+    """
     timeouts = MatchTimeouts(timeout)
     asked_before = LAST_NS if window.end_ns is None else window.end_ns
     if window.end_ns is not None:  # an answer, or the id again, may come later
@@ -236,7 +242,7 @@ def exchanges(
 
 @attrs.define
 class _Reading:
-    """Reads the events of a capture once, and collects facts about all of them."""
+    """Reads the events of a capture once and collects facts about all of them."""
 
     closes: list[pa.RecordBatch] = attrs.Factory(list)
     _watermarks: Watermarks = attrs.Factory(Watermarks)

@@ -1,8 +1,9 @@
-"""The first stage: a task reads a range of a capture, decodes it and writes events and quarantine as Parquet.
+"""The first stage of the pipeline, in which tasks read and decode ranges of a capture, and write events and quarantine as
+Parquet.
 
-A larger capture is decoded by one process per core, each ``python -m polybus.analysis.ingest``. Its first input line is the
-job, each further line a range, and it answers each range with a line of JSON. It ends with its input, also if its parent is
-killed.
+Larger captures are decoded by one ``python -m polybus.analysis.ingest`` process per core. The first input line of a process is
+the job, and each further line is a range, which the process answers with a line of JSON. The process exits at the end of its
+input, for example if its parent is killed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from .ranges import Range, RangeReader, ReadPosition, ReadWindow
 from .storage import BY_DATE, PartitionWriter, TableStorage
 
 SAMPLES: Final = 100
-"""Gap rows and losses that are reported one by one; all are counted."""
+"""Maximum gap rows and losses that are reported individually. All of them are counted."""
 
 
 @attrs.define
 class RunCounts:
-    """Numbers of a run, or of all runs.
+    """Counters of one run, or of all runs.
 
-    ``frames`` is `rowed` (frames with a readable message) + `quarantined` + `empty`; every run checks that.
+    ``frames`` is the sum of `rowed` (frames with a readable message), `quarantined` and `empty`. Every run checks this.
     """
 
     frames: int = 0
@@ -47,13 +48,13 @@ class RunCounts:
     empty: int = 0
     events: int = 0
     refused: int = 0
-    """Unreadable messages in frames with readable ones."""
+    """Number of unreadable messages in frames that also contain readable messages."""
     exchanges: int = 0
     orphans: int = 0
     gaps: int = 0
-    """Gap rows: the recorder dropped frames there."""
+    """Number of gap rows, which show that the recorder dropped frames."""
     lost: int = 0
-    """Unreadable stretches of segments."""
+    """Number of unreadable ranges of segments."""
 
     def __add__(self, other: RunCounts) -> RunCounts:
         mine, theirs = attrs.asdict(self), attrs.asdict(other)
@@ -67,9 +68,9 @@ class IngestResult(RunCounts):
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
     losses: list[dict[str, Any]] = attrs.Factory(list)
     ended: list[str] = attrs.Factory(list)
-    """Recordings with an end."""
+    """Recordings that have an end."""
     files: list[list[Any]] = attrs.Factory(list)
-    """Table, path in the staging folder and number of rows of each file."""
+    """The table, the path in the staging folder, and the number of rows of each file."""
 
 
 def take(capture: str, storage: TableStorage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
@@ -114,7 +115,10 @@ def _note_gaps(done: IngestResult, count: int, samples: Sequence[Mapping[str, An
 def take_all(
     capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow, count: int
 ) -> list[IngestResult]:
-    """Decode ranges with `count` processes (1: this one) into files of the staging folder; CaptureError if a process dies."""
+    """Decode ranges into files of the staging folder, using `count` processes.
+
+    If `count` is 1, the current process decodes the ranges. Raises `CaptureError` if a process dies.
+    """
     if count < 2:
         storage = TableStorage(out)
         return [take(capture, storage, f"{staging}/{number:06d}", piece, window) for number, piece in enumerate(ranges)]

@@ -1,4 +1,4 @@
-"""From a capture to tables, metrics and a report: all of it, or only new records since the last run."""
+"""Turns a capture into tables, metrics and a report, either completely or only for records that are new since the last run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class PipelineStep:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs out while this one writes; they continue where it stops. Checks the results again."""
+        """Keep other runs waiting while this run writes. They then continue where this run stops. The results are checked
+        again.
+        """
         with self.storage.alone(lambda: self._progress("wait")):
             self.output = Output(self.storage)
             self.output.check(self._path, self._settings)
@@ -127,7 +129,7 @@ class PipelineStep:
             keep_logs(self.output, begin=self._delta)
 
     def _begin(self, last: ResultsState | None) -> ReadPosition:
-        """Return the end position of the last run; CaptureError if another capture has replaced that one."""
+        """Return the end position of the last run. Raises `CaptureError` if the capture has been replaced by another one."""
         if last is None:
             return ReadPosition(self._capture.segments()[0].number)
         now = self._recording(last.end)
@@ -145,13 +147,15 @@ class PipelineStep:
         return None
 
     def _gone(self, start: ReadPosition) -> IngestResult:
-        """Count segments that retention has removed unread since the last run; their frames are not counted."""
+        """Count segments that retention has removed since the last run without their being read. Their frames are not
+        counted.
+        """
         numbers = range(start.segment + 1, self._capture.segments()[0].number)
         losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
         return IngestResult(lost=len(numbers), losses=losses)
 
     def _torn(self) -> IngestResult:
-        """Count the incomplete batch of a killed recorder at the end; CaptureError if a recorder still writes."""
+        """Count the incomplete batch of a killed recorder at the end. Raises `CaptureError` if a recorder is still writing."""
         segments = self._capture.segments()
         for segment in segments:
             if is_written(self._capture, segment):
@@ -173,12 +177,15 @@ class PipelineStep:
             raise CaptureError(f"{self._path} has no connection {wanted!r}; it has {len(known)}, such as {some or 'none'}")
 
     def _is_all(self, end: ReadPosition) -> bool:
-        """Return True if a position is the end of all segments, including those of other recorders."""
+        """Return True if a position is at the end of all segments, including those of other recorders."""
         last = self._capture.segments(complete=False)[-1]
         return end.segment == last.number and reach(self._capture, end) == end
 
     def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
-        """Move open turns to the folder for the next run; returns it (None without turns) and the names of their recordings."""
+        """Move open turns to the folder for the next run.
+
+        Returns the folder, or `None` if there are no open turns, and the names of their recordings.
+        """
         files = [(part, name) for part in correlation.CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
@@ -223,7 +230,9 @@ class PipelineStep:
     # -- correlate -------------------------------------------------------------------------------------------------------
 
     def _fold(self, staging: str, events: Any, before: str | None, clocks: pa.Table) -> str:
-        """Fold the new turns and those of the last run; returns the folder of the result, partitioned by part."""
+        """Fold the new turns together with the turns of the last run. Returns the results folder, which is partitioned by
+        part.
+        """
         self._progress("correlate")
         turns = [correlation.turns_of(self._engine, events, self._timeouts)]
         if before is not None:
@@ -255,7 +264,10 @@ class PipelineStep:
         return self._write(made, "orphans", ORPHANS, BY_DATE, prefix, staging)
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
-        """Read parts by folder, so that Spark knows how few orphans there are, and does not sort all events; None if empty."""
+        """Read parts by folder, or return `None` if they are empty.
+
+        This tells Spark how few orphans there are, so that it does not sort all events.
+        """
         files = [name for part in parts for name in self.storage.files(f"{folder}/part={part}") if name.endswith(".parquet")]
         return self._engine.read(self.storage, folder, files, correlation.FOLDED) if files else None
 
@@ -292,38 +304,39 @@ class Done:
 
     out: str
     added: RunCounts
-    """Final rows added by this run, including exchanges that were provisional before."""
+    """Number of final rows added by this run, including exchanges that were provisional before."""
     total: RunCounts
-    """Rows in the tables: of all runs, with provisional exchanges."""
+    """Number of rows in the tables, counting all runs and provisional exchanges."""
     metrics: dict[str, Any]
-    """As in ``metrics.json``; empty if not requested."""
+    """The same data as in ``metrics.json``. Empty if not requested."""
     report: str
-    """Path of the HTML file; empty if not requested."""
+    """Path of the HTML file. Empty if not requested."""
     provisional: int = 0
-    """Number of ``total.exchanges`` that later records may still change: an answer may come, or the id again, within the
-    horizon. The last exchanges of a recording are provisional until it ends, or, after a killed recorder, until others have
-    recorded long enough.
+    """Number of ``total.exchanges`` that later records may still change, because an answer may arrive or the id may be reused
+    within the horizon. The last exchanges of a recording are provisional until it ends. If its recorder was killed, they are
+    provisional until other recordings have continued long enough.
     """
 
 
 class Pipeline:
-    """The stages decode, correlate, metrics and report, for one capture and one folder of results.
+    """Runs the stages decode, correlate, metrics and report for one capture and one results folder.
 
-    ``Pipeline(engine).run("captures", "out")`` makes ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics`` as
-    Parquet, ``metrics.json`` and ``report.html``. Another run adds new records and carries open exchanges over: the tables
-    equal those of a single run, with any engines. A killed run leaves nothing that counts.
+    ``Pipeline(engine).run("captures", "out")`` creates ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics``
+    as Parquet files, as well as ``metrics.json`` and ``report.html``. Another run adds new records and continues open
+    exchanges, so that the tables are the same as after a single run, with any combination of engines. Files left by a killed
+    run are ignored.
 
     Args:
-        engine: `polybus.analysis.DuckEngine`, or Spark, see `polybus.spark.Pipeline`.
-        timeout: Seconds after which an answer is late, unless the request has its own timeout.
-        horizon: Seconds before an id is forgotten; ten timeouts when None. See `MatchTimeouts`.
-        strict: Fail if a part of the capture cannot be read, instead of counting it.
-        delta: Keep a Delta Lake log beside each table; an existing one is kept in any case.
+        engine: A `polybus.analysis.DuckEngine`. For Spark, see `polybus.spark.Pipeline`.
+        timeout: Seconds after which an answer counts as late, unless the request has its own timeout.
+        horizon: Seconds after which an id is forgotten. Defaults to ten timeouts. See `MatchTimeouts`.
+        strict: Fail if part of the capture cannot be read, instead of counting this part as lost.
+        delta: Write a Delta Lake log next to each table. An existing log is always continued.
         progress: Called with the name of each stage when it begins.
         names: Display names of subjects in metrics and report, in addition to the protocols' own.
 
     Raises:
-        ValueError: The timeout is not positive, or the horizon is shorter.
+        ValueError: If the timeout is not positive, or the horizon is shorter than the timeout.
     """
 
     def __init__(
@@ -356,25 +369,26 @@ class Pipeline:
         report: bool = True,
         settle: bool = False,
     ) -> Done:
-        """Process new records, and write metrics and report again; without new records they stay unchanged.
+        """Process new records and rewrite metrics and report. Without new records, metrics and report stay unchanged.
 
         Args:
-            capture: The folder of segments; a path, or a URI that `pyarrow.fs` supports.
-            out: The folder of results.
-            start_ns: Only frames from this time, ns since 1970 UTC.
-            end_ns: Only frames before this time.
-            connection: Only this connection's frames.
-            before: The folder of results of an earlier capture: the report shows the changes since then.
-            report: False leaves metrics and report unchanged, for frequent runs.
-            settle: The recordings are complete, even if killed recorders wrote no end: nothing stays provisional. A later
-                answer is an orphan.
+            capture: The folder of segments, as a path or a URI that `pyarrow.fs` supports.
+            out: The results folder.
+            start_ns: Include only frames from this time on, in ns since 1970 (UTC).
+            end_ns: Include only frames before this time.
+            connection: Include only frames of this connection.
+            before: The results folder of an earlier capture. The report then shows the changes since that capture.
+            report: Set to False to leave metrics and report unchanged, for example if you run the pipeline often.
+            settle: Treat the recordings as complete, even if a killed recorder did not write an end. No exchange then stays
+                provisional, and a later answer is an orphan.
 
         Raises:
-            CaptureError: `capture` is not a capture, or lacks a segment, or is not the capture of the results in `out`; `out`
-                holds something else; with `strict`, a part of the capture cannot be read. `before` holds no results, or another
-                version's. `connection` does not exist; with `settle`, a recorder still writes.
-            ValueError: `end_ns` is not after `start_ns`.
-            OSError: Files cannot be written.
+            CaptureError: If `capture` is not a capture, lacks a segment, or is not the capture that the results in `out` belong
+                to. If `out` contains anything other than results. If `before` does not contain results of this version. If
+                `connection` does not exist. With `strict`, if part of the capture cannot be read. With `settle`, if a recorder
+                is still writing.
+            ValueError: If `end_ns` is not after `start_ns`.
+            OSError: If files cannot be written.
         """
         window = ReadWindow(start_ns, end_ns, connection)
         window.check()
@@ -387,10 +401,10 @@ class Pipeline:
             return _done(step.out, step.output, added, self._reported(step.output, earlier))
 
     def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
-        """Write metrics and report of the existing tables, without new records; the arguments are those of `run`.
+        """Write metrics and report from the existing tables, without processing new records. The arguments are those of `run`.
 
         Raises:
-            CaptureError: `out` has no results; `before` as for `run`.
+            CaptureError: If `out` does not contain results, or `before` is invalid as described for `run`.
         """
         earlier = read_earlier(before, out) if before is not None else None
         storage = TableStorage(out)
@@ -400,7 +414,7 @@ class Pipeline:
             return _done(os.fspath(out), output, RunCounts(), self._measured(output, earlier))
 
     def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
-        """Return a run over new records, not started yet."""
+        """Return a run over new records that has not started yet."""
         given = os.fspath(capture), os.fspath(out), window
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
 
@@ -456,11 +470,12 @@ def check(
     connection: str | None = None,
     before: AnyPath | None = None,
 ) -> None:
-    """Check that `Pipeline.run` could begin, before an engine is started.
+    """Check that `Pipeline.run` can start, before an engine is started.
 
     Raises:
-        CaptureError: `capture` is not a capture, or lacks a segment; `out` holds something else, or `before` no results.
-        ValueError: `end_ns` is not after `start_ns`.
+        CaptureError: If `capture` is not a capture or lacks a segment, `out` contains anything other than results, or `before`
+            does not contain results.
+        ValueError: If `end_ns` is not after `start_ns`.
     """
     ReadWindow(start_ns, end_ns, connection).check()
     Capture(capture).segments()

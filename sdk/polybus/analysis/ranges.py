@@ -1,4 +1,4 @@
-"""Pieces of a capture for tasks. A segment with columns is cut between their row groups."""
+"""Divides a capture into ranges that tasks process one at a time. A segment with columns is divided between row groups."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from ..capture.store.compute import pc
 from .clocks import LAST_NS, NEEDED, Holes
 
 ROWS_PER_RANGE: Final = 250_000
-"""Approximate rows of a task: less than a second of work, 15 ms of them for the task itself."""
+"""Approximate rows per task, which take less than a second. 15 ms of this is the overhead of the task itself."""
 SCAN: Final = 4 << 20
-"""Smaller segments (bytes) are one range each, planned without reading."""
+"""Size in bytes below which a segment is a single range, planned without reading the segment."""
 
 
 @attrs.frozen(order=True)
 class ReadPosition:
-    """A position in a capture, with its byte offset, so that a reader need not search for it."""
+    """A position in a capture, including its byte offset, so that a reader does not have to search for it."""
 
     segment: int = 0
     batch: int = 0
     offset: int = attrs.field(default=0, order=False)
-    """Byte in the file; not part of the order."""
+    """Byte offset in the file, which does not affect the order of positions."""
 
 
 @attrs.frozen
 class Range:
-    """Batches of one segment from `start` up to, but not including, batch `stop`; None for the end of the file."""
+    """Batches of one segment from `start` up to, but not including, batch `stop`. `None` means the end of the file."""
 
     start: ReadPosition
     stop: int | None
@@ -71,7 +71,7 @@ class ReadWindow:
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
     def condition(self, table: str) -> Any:
-        """Return the window as an Arrow expression over a table's columns; None if it includes everything."""
+        """Return the window as an Arrow expression over a table's columns, or `None` if it includes everything."""
         bounds = self._bounds("time_ns" if table == "events" else "ts_ns")
         return together(holds(pc.field(column), bound) for holds, column, bound in bounds)
 
@@ -82,10 +82,12 @@ def together(conditions: Iterable[Any]) -> Any:
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, over: bool = False) -> ReadPosition:
-    """Return the position after about `rows` rows, and at least one batch; by default after all that can be read now.
+    """Return the position after about `rows` rows and at least one batch. By default, return the position after everything
+    readable.
 
-    Excludes the incomplete batch of a segment that is being written, and later segments, because several recorders may share
-    a folder. If the recordings are `over`, skips the segment of an unknown writer. Raises CaptureError if a segment is missing.
+    The incomplete batch of a segment that is being written is excluded, and so are later segments, because several recorders
+    may share a folder. If `over` is set, the recordings have ended, and a segment whose writer is unknown is skipped. Raises
+    `CaptureError` if a segment is missing.
     """
     place, seen = start, 0
     everything = capture.segments()
@@ -116,7 +118,7 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
 
 
 def is_written(capture: Capture, segment: Segment) -> bool | None:
-    """True if a recorder has a segment open; None if unknown."""
+    """Return True if a recorder has a segment open, or `None` if this is unknown."""
     if segment.sealed:
         return False
     if not capture.local:
@@ -129,7 +131,10 @@ def is_written(capture: Capture, segment: Segment) -> bool | None:
 
 
 def plan(capture: Capture, start: ReadPosition, stop: ReadPosition | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
-    """Return the pieces of a capture between two positions, in order and without gaps; CaptureError if a segment is missing."""
+    """Return the ranges of a capture between two positions, in order and without gaps.
+
+    Raises `CaptureError` if a segment is missing.
+    """
     ranges: list[Range] = []
     for segment in capture.segments():
         if segment.number < start.segment or (stop is not None and segment.number > stop.segment):
@@ -165,7 +170,9 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
 
 
 def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None) -> Iterator[tuple[ReadPosition, int]]:
-    """Yield the positions where a segment may be cut (after row groups of columns, or batches), and the rows before each."""
+    """Yield the positions where a segment may be divided (after row groups of columns, or after batches) and the number of rows
+    before each.
+    """
     columns = SegmentColumns.of(capture, segment)
     groups = columns.within(begin.batch, end) if columns is not None else ()
     if columns is not None and groups:
@@ -181,17 +188,17 @@ def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | N
 
 
 FIRST_NS: Final = 10**17
-"""In 1973: a smaller number is in seconds, milliseconds or microseconds, or a date without dashes."""
+"""A time in 1973. A smaller number is in seconds, milliseconds or microseconds, or is a date without dashes."""
 
 
 def nanoseconds(text: str, name: str = "time") -> int:
-    """Parse a time: ISO 8601 (UTC without a zone), or nanoseconds since 1970.
+    """Parse a time in ISO 8601 (UTC if it has no time zone) or in nanoseconds since 1970.
 
     Returns:
         Nanoseconds since 1970, limited to 64 bits (the year 2262).
 
     Raises:
-        ValueError: It is neither.
+        ValueError: If the text is neither.
     """
     if text.isdecimal():
         if 0 < int(text) < FIRST_NS:
@@ -210,15 +217,15 @@ def nanoseconds(text: str, name: str = "time") -> int:
 
 
 class RangeReader:
-    """Reads a range of a capture, and finds `holes` in it; CaptureError if the segment is gone."""
+    """Reads a range of a capture and finds `holes` in it. Raises `CaptureError` if the segment has been removed."""
 
     def __init__(self, path: str, piece: Range, holes: Holes | None = None) -> None:
         self.damage: list[Stretch] = []
-        """Losses, complete after the last batch."""
+        """Losses, which are complete after the last batch."""
         self.holes: Holes = Holes() if holes is None else holes
-        """Holes found so far by `decoded`, or by `table` if its columns show them."""
+        """Holes found by `decoded`, or by `table` if its columns show them."""
         self.ended: str | None = None
-        """After the last batch, the recording that ends in this range, or None."""
+        """The recording that ends in this range, or `None`. Set after the last batch."""
         self._capture = Capture(path)
         self._range = piece
         segments = self._capture.segments(complete=False)
@@ -235,7 +242,7 @@ class RangeReader:
         return self._batches(self._range, columns)
 
     def table(self, table: str, names: Sequence[str] | None, window: ReadWindow, condition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield rows or columns of events or quarantine in a window, possibly without rows that fail the condition."""
+        """Yield rows or columns of events or quarantine in a window. Rows that do not match the condition may be left out."""
         whole = EVENTS if table == "events" else QUARANTINE
         needed = {*frame_columns(names or whole.names), *window.columns}
         for part in self._parts():
@@ -256,7 +263,10 @@ class RangeReader:
     def decoded(
         self, window: ReadWindow, seen: Callable[[pa.RecordBatch], None], told: Callable[[BatchGroup], None]
     ) -> Iterator[Decoded]:
-        """Yield decoded batches; before, calls `seen` with their frames, or `told` with a row group's facts."""
+        """Yield decoded batches.
+
+        Before each batch, `seen` is called with its frames, or `told` with the facts about a row group.
+        """
         for part in [self._range] if window.columns else self._parts():
             if isinstance(part, Range):
                 batches = (_shown(rows, self.holes.rows) for rows in self._batches(part, None))

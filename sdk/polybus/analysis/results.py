@@ -1,11 +1,11 @@
-"""Results of a capture: a folder with four Parquet tables, and the log of the files that belong to them.
+"""Results of a capture, stored in a folder with four Parquet tables and a log of the files that belong to them.
 
-The folder is a Delta Lake table. A run writes new files, moves them into place and commits all of them with its counts and its
-end position: completely or not at all, one run at a time. Files outside the log belong to a killed run; the next run removes
-them. So each message is in the tables once, even if writers are killed.
+The folder is a Delta Lake table. A run writes new files, moves them into place, and commits all of them together with its
+counts and end position. Commits are atomic, and only one run commits at a time. Files that are not in the log belong to a
+killed run, and the next run removes them. Each message is therefore in the tables exactly once, even if writers are killed.
 
-Each table may have a log of its own for readers of Delta Lake. It follows the folder's log: the next run writes the entries
-that a killed run has not written.
+Each table may have its own log for Delta Lake readers. This log follows the folder's log: if a run is killed, the next run
+writes the missing entries.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ STAGING: Final = "_staging"
 STATE: Final = "_state"
 TABLES: Final = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS}
 SMALL: Final = ROWS_AT_ONCE
-"""A file with fewer rows is small: it has one row group."""
+"""A file with fewer rows counts as small. It has one row group."""
 MANY_SMALL: Final = 16
-"""Number of small files in a folder that are merged into one."""
+"""Number of small files in a folder from which they are merged into one."""
 _OURS: Final = re.compile(r"run-(\d{6})-")
 _FILE: Final = re.compile(rf"(?:{'|'.join(TABLES)})(?:/[^/=]+=[^/]*)*/run-\d{{6,}}-[^/]+\.parquet")
 _STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
-"""Names that a log may contain: files that it names are read, and removed."""
+"""Names that a log may contain. Files named in a log are read and removed."""
 _VERSION: Final = 4
 _NOTE: Final = "polybus"
 _PARTS: Final = ("table", "provisional")
 _FILES: Final = pa.schema([("table", pa.string()), ("provisional", pa.bool_()), ("capture_id", pa.string())])
 _SETTINGS: Final = {"delta.deletedFileRetentionDuration": "interval 10000 weeks"}
-"""Makes `VACUUM` leave other files in the folder, such as the report."""
+"""Settings that make `VACUUM` ignore other files in the folder, such as the report."""
 
 
 def run_prefix(run: int) -> str:
@@ -63,7 +63,7 @@ class ResultFile:
     name: str
     rows: int
     provisional: bool = False
-    """True if the next run replaces it."""
+    """True if the next run replaces this file."""
 
     @property
     def table(self) -> str:
@@ -74,14 +74,14 @@ class ResultFile:
 class ResultsState:
     capture: str
     settings: dict[str, Any]
-    """Settings that change the rows: later runs must use the same."""
+    """Settings that affect the rows. Later runs must use the same settings."""
     end: ReadPosition
     counts: RunCounts
-    """Rows of all runs; of exchanges only final ones."""
+    """Row counts of all runs. Exchanges are counted only if they are final."""
     ends: dict[str, int]
-    """Last moment of each recording with open turns, ns on its monotonic clock."""
+    """Last moment of each recording that has open turns, in ns on its monotonic clock."""
     seen: dict[str, int]
-    """The same on the wall clock, ns since 1970 UTC."""
+    """Last moment of each recording on the wall clock, in ns since 1970 (UTC)."""
     folder: str | None
     gaps: list[dict[str, Any]]
     losses: list[dict[str, Any]]
@@ -92,7 +92,10 @@ class ResultsState:
 
 
 class Output:
-    """The folder of results after the last run; CaptureError if it has other contents, another version's results, or damage."""
+    """The results folder after the last run.
+
+    Raises `CaptureError` if it contains anything else, results of another version, or corrupt data.
+    """
 
     def __init__(self, storage: TableStorage) -> None:
         self.storage = storage
@@ -105,7 +108,7 @@ class Output:
                 "choose another folder, or a new one"
             )
         self.last: ResultsState | None = None
-        """State after the newest run; None before the first."""
+        """State after the most recent run, or `None` before the first run."""
         self._files: list[ResultFile] = []
         try:
             self._log = _Log(storage, "")
@@ -119,7 +122,7 @@ class Output:
 
     @classmethod
     def of(cls, out: AnyPath) -> Self:
-        """Open a folder with results; CaptureError if there are none."""
+        """Open a results folder. Raises `CaptureError` if it does not contain results."""
         output = cls(TableStorage(out))
         if output.last is None:
             raise CaptureError(f"{os.fspath(out)} has no results: create them with `polybus analyse` or Pipeline.run")
@@ -143,14 +146,19 @@ class Output:
         return [file for file in self._files if file.table == table]
 
     def files(self, table: str) -> list[str]:
-        """Return the names of a table's files; CaptureError if one unpacks to too much, since results may come from others."""
+        """Return the file names of a table.
+
+        Raises `CaptureError` if a file is too large when unpacked, because results may come from others.
+        """
         names = [file.name for file in self.named(table)]
         for name in names:
             self.storage.check(name)
         return names
 
     def check(self, capture: str, settings: dict[str, Any]) -> None:
-        """Raise CaptureError unless the next run may continue here: the results are of this capture and these settings."""
+        """Raise `CaptureError` unless the next run may continue here, which requires results of this capture and these
+        settings.
+        """
         last, here = self.last, self.storage.inside("")
         if last is None:
             return
@@ -172,7 +180,10 @@ class Output:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
-        """Commit a run: add files, remove provisional and `merged` ones (returned); CaptureError if another run was first."""
+        """Commit a run: add files, and remove provisional and `merged` files, which are returned.
+
+        Raises `CaptureError` if another run has committed first.
+        """
         replaced = [*merged, *(file.name for file in self._files if file.provisional)]
         parts: list[dict[str, str | None]]
         parts = [{"table": file.table, "provisional": str(file.provisional).lower()} for file in added]
@@ -182,7 +193,9 @@ class Output:
 
 
 def merge_small(output: Output, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
-    """Merge the small files of folders with many, since each run adds some; returns the new files with the old names."""
+    """Merge small files in folders that have many, because each run adds some. Returns the new files with the names of the old
+    files.
+    """
     storage, crowded, merged = output.storage, dict[str, list[str]](), dict[ResultFile, list[str]]()
     for file in (file for table in TABLES for file in output.named(table)):
         if not file.provisional and file.rows < SMALL:
@@ -205,7 +218,7 @@ def merge_small(output: Output, prefix: str, staging: str) -> dict[ResultFile, l
 
 
 def keep_logs(output: Output, *, begin: bool) -> None:
-    """Bring the tables' logs up to date; with `begin`, create missing ones."""
+    """Bring the tables' logs up to date. If `begin` is set, create missing logs."""
     logs = {table: _Log(output.storage, table) for table in TABLES}
     if not begin and not any(log.runs for log in logs.values()):
         return
@@ -217,7 +230,7 @@ def keep_logs(output: Output, *, begin: bool) -> None:
 
 
 class _Log:
-    """The Delta Lake log of the folder of results, or of a table in it; CaptureError if it is damaged."""
+    """The Delta Lake log of a results folder or of a table in it. Raises `CaptureError` if the log is corrupt."""
 
     def __init__(self, storage: TableStorage, folder: str) -> None:
         self._storage, self._folder = storage, folder
@@ -225,7 +238,7 @@ class _Log:
         self._table: DeltaTable | None = None
         self.runs = 0
         self.files: dict[str, dict[str, Any]] = {}
-        """Entries of current files, by name."""
+        """Log entries of the current files, by name."""
         if storage.local and re.search("%[0-9a-fA-F]{2}", self._place):
             raise CaptureError(f"{self._place}: deltalake does not find folders with %.. in their names: choose another one")
         for name in storage.files(f"{folder}/{LOG}".lstrip("/")):
@@ -250,7 +263,10 @@ class _Log:
         removed: Sequence[str],
         note: dict[str, Any] | None = None,
     ) -> None:
-        """Commit new files with their rows and partition values, and remove others; CaptureError if another run was first."""
+        """Commit new files with their rows and partition values, and remove other files.
+
+        Raises `CaptureError` if another run has committed first.
+        """
         storage = self._storage
         infos = storage.filesystem.get_file_info([storage.inside(f"{self._folder}/{name}".lstrip("/")) for name in added])
         adds = [
@@ -284,7 +300,7 @@ def _described(schema: pa.Schema) -> pa.Schema:
 
 
 def _state_of(note: dict[str, Any]) -> ResultsState:
-    """Parse a commit's note; CaptureError if it is of another version, other errors if it is damaged."""
+    """Parse a commit's note. Raises `CaptureError` if it is from another version, and other errors if it is corrupt."""
     if (version := note.pop("version")) != _VERSION:
         raise CaptureError(
             f"the results have version {version!r:.40}, and this polybus writes version {_VERSION}: analyse into a new folder"
@@ -297,7 +313,7 @@ def _state_of(note: dict[str, Any]) -> ResultsState:
 
 @contextmanager
 def _plainly(said: str) -> Iterator[None]:
-    """Put the library's coloured, multi-line errors into one line."""
+    """Convert the library's coloured, multi-line errors to a single line."""
     try:
         yield
     except (OSError, DeltaError) as error:

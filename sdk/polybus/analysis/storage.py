@@ -1,4 +1,4 @@
-"""Storage of tables: a local folder, or any place that `pyarrow.fs` reaches; and the writer of their files."""
+"""Storage for tables, in a local folder or any location that `pyarrow.fs` supports, and the writer of table files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from polybus.capture.store.segments import lock
 from ..capture.store.compute import pc
 
 ROWS_AT_ONCE: Final = 50_000
-"""Rows of a row group, and most rows in memory per date and protocol of a task."""
+"""Maximum rows per row group, and maximum rows that a task keeps in memory per date and protocol."""
 BYTES_AT_ONCE: Final = 64 << 20
-"""Bytes of a row group, plus one batch: a row may have megabytes."""
+"""Maximum bytes per row group, plus one batch. A single row may have megabytes."""
 BY_DATE: Final = ("date", "protocol")
 _OF_ROWS: Final = ("id", "correlation_id", "reply_to", "data")
-"""Columns with a different value in each row: a dictionary would make them larger, and slow down the check of a file."""
+"""Columns with a different value in each row. A dictionary would make them larger and slow down file checks."""
 _EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Replaces a value that is null or empty."""
+"""Replacement for null or empty values."""
 
 
 def absolute(path: str) -> str:
@@ -43,11 +43,11 @@ def _within(path: str) -> str:
 
 
 class TableStorage:
-    """A local folder, or one at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
+    """A local folder, or a folder at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
-        CaptureError: The URI is wrong, or the server does not answer.
-        OSError: By its methods: the operation failed.
+        CaptureError: If the URI is invalid or the server does not respond.
+        OSError: Raised by the methods if an operation fails.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -62,18 +62,18 @@ class TableStorage:
         self._checked = set[str]()
 
     def inside(self, path: str) -> str:
-        """Return a path for `pyarrow`; CaptureError if it leads out of the storage."""
+        """Return a path for `pyarrow`. Raises `CaptureError` if the path leads out of the storage."""
         return f"{self._root}/{_within(path)}" if path else self._root
 
     def for_spark(self, path: str) -> str:
         return f"{self._for_spark}/{_within(path)}" if path else self._for_spark
 
     def to_read(self, path: str) -> str:
-        """Return a path for Spark functions that take patterns, with pattern characters escaped."""
+        """Return a path for Spark functions that accept patterns, with pattern characters escaped."""
         return re.sub(r"([\\\[\]{}*?])", r"\\\1", self.for_spark(path))
 
     def for_delta(self, path: str) -> tuple[str, dict[str, str]]:
-        """Return a path for `deltalake`, with the options of the URI under its names."""
+        """Return a path for `deltalake`, with the URI's options under the names that `deltalake` uses."""
         if self.local:
             return self.inside(path), {}
         said, options = dict(parse_qsl(self._uri.query)), dict[str, str]()
@@ -90,7 +90,10 @@ class TableStorage:
 
     @contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
-        """Keep other runs out of a local folder while this process lives (not on Windows); calls `waits` if it has to wait."""
+        """Keep other runs out of a local folder while this process lives (not on Windows).
+
+        `waits` is called if this run has to wait.
+        """
         with naming(self._root), ExitStack() as stack:
             if self.local:
                 self._make_root()
@@ -114,7 +117,7 @@ class TableStorage:
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
     def check(self, path: str) -> None:
-        """Raise CaptureError if a Parquet file of any origin is damaged, or unpacks to more than any file of ours."""
+        """Raise `CaptureError` if a Parquet file is corrupt, or larger when unpacked than any file that polybus writes."""
         if path not in self._checked:
             check_file(self.filesystem, self.inside(path))
             self._checked.add(path)
@@ -123,7 +126,7 @@ class TableStorage:
         return int(pq.read_metadata(self.inside(path), filesystem=self.filesystem).num_rows)
 
     def span(self, path: str, column: str) -> tuple[int, int]:
-        """Return the least and greatest value of an integer column, from the statistics of a checked file."""
+        """Return the minimum and maximum of an integer column from the statistics of a checked file."""
         self.check(path)
         found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
         columns = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))]
@@ -188,7 +191,7 @@ def rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa
 class PartitionWriter:
     def __init__(self, storage: TableStorage, staging: str) -> None:
         self.files: list[list[Any]] = []
-        """Partition, path and number of rows of each file."""
+        """The partition, path and number of rows of each file."""
         self._storage = storage
         self._staging = staging
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
@@ -227,7 +230,7 @@ class PartitionWriter:
 
 
 def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows by folder, without the columns in the folder's name."""
+    """Yield the rows grouped by folder, without the columns that are in the folder's name."""
     if not rows.num_rows:
         return
     if not parts:
@@ -248,7 +251,7 @@ def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa
 
 
 def _name(value: str) -> str:
-    """Encode a value as Spark does in folder names; a capture may contain any text."""
+    """Encode a value for a folder name as Spark does, because a capture may contain any text."""
     return quote(value, safe="") or _EMPTY
 
 

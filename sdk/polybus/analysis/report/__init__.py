@@ -1,1 +1,1 @@
-"""The metrics and the report."""
+"""Metrics and the report."""

@@ -1,9 +1,10 @@
-"""Journeys: important or requested exchanges, each with its hops and the frames that carried them.
+"""Journeys, which show the hops of important or requested exchanges and the frames that carried the hops.
 
-The hops of an exchange are its views in other recordings, and the further exchanges that it caused.
+The hops of an exchange are its views in other recordings and the exchanges that it caused.
 
 Two exchanges certainly belong together if they have the same id or trace, or the same name and body in one recording. An
-exchange that only fits (same body elsewhere, same name, or alone at that time) is listed as uncertain.
+exchange is listed as uncertain if it only seems to match: it has the same body in another recording, has the same name, or is
+the only exchange at that time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from .views import SLACK_NS, TIES, USERS, clocks_of, told_apart
 Row = dict[str, Any]
 
 _APART_NS: Final = 20_000
-"""Largest difference between two recorders of one machine for the same moment."""
+"""Maximum difference between the times that two recorders on one machine have for the same moment."""
 MOST: Final = 8
 BY_ID: Final = "same id"
 BY_TRACE: Final = "same trace"
@@ -51,16 +52,18 @@ BY_TIME: Final = "nothing else at that time"
 class Hop:
     row: Row
     known_by: str
-    """`BY_ID`, `BY_TRACE`, `BY_NAME`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`; empty for the first exchange."""
+    """The reason for the match: `BY_ID`, `BY_TRACE`, `BY_NAME`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`. Empty for the first
+    exchange.
+    """
     sure: bool = True
-    """False if it, or an exchange before it, is uncertain."""
+    """False if this exchange or an exchange before it is uncertain."""
 
 
 def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
-    """Return the hops of an exchange, by time.
+    """Return the hops of an exchange, ordered by time.
 
-    Rows have the columns of `views.told_apart`, and ``digest`` (of the body) and ``traceparent`` of their request. With
-    `all_near`, `near` has all exchanges of that time: a single candidate is known to be the only one.
+    Rows have the columns of `views.told_apart`, and the ``digest`` (of the body) and ``traceparent`` of their request. If
+    `all_near` is set, `near` contains all exchanges of that time, so that a single candidate is known to be the only one.
     """
     found, left, led = [Hop(root, "")], [row for row in near if _key(row) != _key(root)], set[tuple[int, Any]]()
     for sure in (True, False):  # certain hops first
@@ -128,7 +131,7 @@ def _encloses(outer: Row, inner: Row) -> bool:
 
 
 def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
-    """Return the best match. In another recording, such as a bridge's other bus, it must be the only candidate."""
+    """Return the best match. In another recording, for example of a bridge's other bus, it must be the only candidate."""
     trace = _trace(row)
     others = [other for other in others if trace is None or _trace(other) in (None, trace)]
     ours = [other for other in others if other["capture_id"] == row["capture_id"]]
@@ -146,7 +149,7 @@ def _apart(one: Row, other: Row) -> int:
 
 
 def _trace(row: Row) -> str | None:
-    """Return the trace id; each request of a trace has its own span."""
+    """Return the trace id. Each request in a trace has its own span."""
     found = re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", row["traceparent"] or "")
     return found and found[1]
 
@@ -157,7 +160,7 @@ def _body(row: Row) -> str | None:
 
 
 def _name(row: Row) -> str | None:
-    """Return the last word of a subject, which bridges usually keep."""
+    """Return the last word of a subject, which bridges usually preserve."""
     words = re.findall(r"\w+", unquote(row["subject"] or ""))
     return words[-1] if words else None
 
@@ -171,19 +174,19 @@ Rows = list[dict[str, Any]]
 
 SHOWN: Final = 4
 _NEAR: Final = 60
-"""Nearby exchanges considered per journey."""
+"""Maximum nearby exchanges to consider per journey."""
 _ENOUGH: Final = 5 * _NEAR
-"""Nearby exchanges expected by a search."""
+"""Number of nearby exchanges that a search should find."""
 _AROUND_NS: Final = 2_000_000_000
-"""Time between an exchange and the beginning of its hops."""
+"""Maximum time between an exchange and the beginning of its hops."""
 _CARRIED_NS: Final = 50_000_000
-"""Time between a frame in a tunnel and its carrier."""
+"""Maximum time between a frame in a tunnel and the frame that carries it."""
 _CARRIERS: Final = 20
 _RANGES: Final = 20
 _COMMON: Final = frozenset(
     hashlib.md5(body, usedforsecurity=False).hexdigest() for body in (b"", b"null", b"true", b"false", b"{}", b"[]", b"0", b"1")
 )
-"""Digests of bodies that do not identify a sender."""
+"""Digests of bodies that are too common to identify a sender."""
 
 _COLUMNS: Final = (
     "capture_id conn_id direction protocol subject correlation_id request_seq response_seq request_time_ns latency_ns outcome "
@@ -280,11 +283,13 @@ _LAST: Final = f"""
 _LINK: Final = pa.schema([EVENTS.field(name) for name in ("capture_id", "conn_id")])
 _ENDED: Final = ("protocol", "peer", "who", "closed", "n", "last_ns")
 _BEFORE_NS: Final = 30_000_000_000
-"""Time before the end of a connection in which its last messages are looked for."""
+"""Time before the end of a connection in which to look for its last messages."""
 
 
 def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Rows) -> Rows:
-    """Return the last messages of some connections, those that broke off first, with the begin of each body as recorded."""
+    """Return the last messages of some connections, in the order in which the connections were lost, with the recorded
+    beginning of each body.
+    """
     some = [{name: row[name] for name in (*_LINK.names, *_ENDED)} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
     known = {tuple(row[name] for name in _LINK.names): row for row in sums.now.followed}
     found = [known.get(tuple(row[name] for name in _LINK.names), row) for row in some]
@@ -304,7 +309,7 @@ def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Row
 
 
 def _on_driver(engine: Engine) -> AbstractContextManager[Engine]:
-    """Return DuckDB: a cluster would take ten jobs for a few rows."""
+    """Return the DuckDB engine, because a cluster would need ten jobs for a few rows."""
     return nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine()
 
 
@@ -334,7 +339,7 @@ def _told(engine: Engine, output: Output, sums: Sums, chosen: Rows, spans: Spans
 
 
 def _close(engine: Engine, views: Any, chosen: Rows, within: Callable[[int], int]) -> Any:
-    """Return the exchanges of one recording that `_NEARBY` may find, so that these are read once."""
+    """Return the exchanges of a recording that `_NEARBY` may find, so that they are read only once."""
     ids = {row["correlation_id"] for row in chosen} - {None}
     spans = _joined((row["request_time_ns"], within(row["request_time_ns"])) for row in chosen)
     close = " or ".join(f"at_ns between {begin} and {end}" for begin, end in spans)
@@ -345,7 +350,7 @@ def _close(engine: Engine, views: Any, chosen: Rows, within: Callable[[int], int
 
 
 def _within(sums: Sums) -> Callable[[int], int]:
-    """Return a function that limits the distance of nearby exchanges, so that busy times give enough but not too many."""
+    """Return a function that limits the distance of nearby exchanges, so that even busy times yield a suitable number."""
     width, paces = sums.width_ns, Counter[int]()
     for window, n in zip(*(sums.shown["paces"][name].to_pylist() for name in ("window_ns", "n")), strict=True):
         if window is not None:
@@ -370,7 +375,7 @@ def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
 
 
 def _moments(rows: Iterable[Row], stepped_ns: int) -> Spans:
-    """Return the times of requests and their answers, in not too many ranges."""
+    """Return the times of requests and their answers, merged into a limited number of ranges."""
     spans = _joined((row["request_time_ns"] + after, stepped_ns) for row in rows for after in {0, row["latency_ns"] or 0})
     least = sorted(after[0] - before[1] for before, after in pairwise(spans))[-_RANGES:][:1]
     return _joined(((begin + end) // 2, (end - begin + least[0]) // 2 + 1) for begin, end in spans) if least else spans
@@ -426,7 +431,7 @@ class Journeys:
         return [way.told() for way in ways]
 
     def _messages(self, events: Any, rows: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """Return the requests and answers of exchanges, by `_asked` and `_answered`."""
+        """Return the requests and answers of exchanges, selected by `_asked` and `_answered`."""
         seqs = {(row["capture_id"], row[name]) for row in rows for name in ("request_seq", "response_seq")}
         wanted = [{"capture_id": capture, "seq": seq} for capture, seq in sorted(seqs, key=str) if seq is not None]
         given = self._engine.hand(pa.Table.from_pylist(wanted, _PLACE))
@@ -485,7 +490,7 @@ class _Way:
         self._hops, self._may_be = [hop for hop in hops if hop.sure], [hop for hop in hops if not hop.sure]
         self._begin = min(hop.row["at_ns"] for hop in self._hops)
         self.frames: Rows = []
-        """Frames of the hops, each with its hop's number and its `carriers`."""
+        """Frames of the hops, each with its hop's number and the frames that carried it (`carriers`)."""
         for number, hop in enumerate(self._hops):
             for key, after in ((_asked(hop.row), 0), (_answered(hop.row), hop.row["latency_ns"])):
                 if (message := messages.get(key)) is not None and after is not None:
@@ -520,7 +525,7 @@ class _Way:
 
 
 def _shown(frame: dict[str, Any], inner: dict[str, Any], *, carries: bool) -> dict[str, Any]:
-    """Return a frame for the list; a carrier gets its time relative to the carried frame."""
+    """Return a frame for the list. A carrier's time is relative to the carried frame."""
     names = "capture_id conn_id direction protocol peer kind nbytes seq".split()
     at = inner["at_ns"] + frame["time_ns"] - inner["time_ns"]
     return {**{name: frame[name] for name in names}, "at_ns": at, "hop": inner["hop"], "carries": carries}
@@ -535,22 +540,22 @@ def journeys(
     end_ns: int | None = None,
     most: int = 4,
 ) -> list[dict[str, Any]]:
-    """Follow exchanges, earliest first: their further exchanges, and the frames that carried them.
+    """Return journeys of exchanges, earliest first, with the exchanges that they caused and the frames that carried them.
 
     Args:
-        out: The folder of results.
-        id: Only with this id, the ``correlation_id`` of the tables.
-        subject: Only of this subject or pattern, for example ``tank.*``.
-        start_ns: Only requests from this time, ns since 1970 UTC.
-        end_ns: Only requests before this time.
-        most: Largest number of journeys.
+        out: The results folder.
+        id: Include only exchanges with this id, which is the ``correlation_id`` in the tables.
+        subject: Include only exchanges that match this subject or pattern, for example ``tank.*``.
+        start_ns: Include only requests from this time on, in ns since 1970 (UTC).
+        end_ns: Include only requests before this time.
+        most: Maximum number of journeys.
 
     Returns:
-        Each as in ``journeys`` of ``metrics.json``: ``hops`` are certain, ``may_be`` are uncertain.
+        The journeys in the format of ``journeys`` in ``metrics.json``, where ``hops`` are certain and ``may_be`` are uncertain.
 
     Raises:
-        CaptureError: `out` is not a folder of results.
-        ValueError: The subject is not valid, or `end_ns` is not after `start_ns`.
+        CaptureError: If `out` is not a results folder.
+        ValueError: If the subject is invalid or `end_ns` is not after `start_ns`.
     """
     ReadWindow(start_ns, end_ns).check()
     if subject is not None:

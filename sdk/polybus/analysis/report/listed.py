@@ -1,4 +1,4 @@
-"""Exchanges that the report lists one by one; the choice of many runs is that of a single run."""
+"""Selects exchanges that the report lists individually. Several runs select the same exchanges as a single run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KIND_OF: Final = ("protocol", "subject", "outcome", "code")
 _BY_TIME: Final = ("request_time_ns", *TIES.split(", "))
 _SAME: Final = (*_BY_TIME, "protocol", "address", "outcome", "latency_ns")
 _CANDIDATES: Final = 8
-"""Candidates for journeys per reason: some are hops of an earlier journey."""
+"""Candidates for journeys per reason. There are several because some are hops of an earlier journey."""
 
 
 def in_order(row: Mapping[str, Any], names: Sequence[str] = _BY_TIME) -> tuple[Any, ...]:
@@ -24,12 +24,12 @@ def in_order(row: Mapping[str, Any], names: Sequence[str] = _BY_TIME) -> tuple[A
 
 
 def _by_latency(row: Row) -> tuple[Any, ...]:
-    """Sort key: without an answer first, then the slowest."""
+    """Sort key that puts exchanges without an answer first, then the slowest."""
     return row["latency_ns"] is not None, -(row["latency_ns"] or 0), *in_order(row)
 
 
 def kinds_to_list(kinds: Rows) -> Iterator[tuple[Row, int]]:
-    """Yield the kinds of exchanges that have listed ones, and how many of each, from their slowest ``value``."""
+    """Yield the kinds that have exchanges to list and the number of each, using the slowest ``value`` of each kind."""
     least = sorted(row["value"] or 0 for row in kinds)[-SAMPLES:][:1]
     for place, row in enumerate(sorted(kinds, key=_listed_by)):
         slow = (row["value"] or 0) >= least[0]
@@ -52,7 +52,7 @@ def _once(rows: Iterable[Row]) -> Rows:
 
 
 def listed(rows: Rows) -> Rows:
-    """Return the slowest of each kind: of the failed kinds first."""
+    """Return the slowest exchanges of each kind, starting with the failed kinds."""
     some = [(row["outcome"] == "ok", nth, in_order(row, KIND_OF), row) for nth, row in _numbered(sorted(rows, key=_by_latency))]
     return [row for _, nth, _, row in sorted(some, key=lambda one: one[:3])[:ROWS] if nth <= ALIKE]
 
@@ -62,12 +62,12 @@ def slowest(rows: Rows, most: int | None = SAMPLES) -> Rows:
 
 
 def unanswered(rows: Rows) -> Rows:
-    """Return the first ones by the wall clock: each recording counts its frames from 0."""
+    """Return the first exchanges by wall-clock time, because each recording numbers its frames from 0."""
     return sorted((row for row in rows if row["latency_ns"] is None), key=in_order)[:SAMPLES]
 
 
 def for_journeys(rows: Rows) -> Rows:
-    """Return candidates for each reason (``why``): the first of each subject and code, then the second..."""
+    """Return candidates for each reason (``why``): the first of each subject and code, then the second, and so on."""
     found: dict[str, Rows] = {}
     for row in rows:
         if row["outcome"] not in ("cancelled", "unseen", "open-at-end") and row["request_time_ns"] is not None:
@@ -81,7 +81,7 @@ def for_journeys(rows: Rows) -> Rows:
 
 
 def _numbered(rows: Iterable[Row], names: Sequence[str] = KIND_OF) -> list[tuple[int, Row]]:
-    """Return the first row of each kind, then the second of each..."""
+    """Return the first row of each kind, then the second of each kind, and so on."""
     nth, found = Counter[tuple[Any, ...]](), list[tuple[int, Row]]()
     for row in rows:
         kind = tuple(row[name] for name in names)

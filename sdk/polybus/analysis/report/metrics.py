@@ -1,4 +1,4 @@
-"""Metrics of a capture, from its sums: the contents of the report and of ``metrics.json``."""
+"""Computes the metrics of a capture from its sums. The metrics are the contents of the report and of ``metrics.json``."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _Tables:
     def __init__(self, sums: Sums, names: Names) -> None:
         self._sums, self._parts, self._names = sums, dict(sums.shown), names
         self.broke: int = 0
-        """Number of connections that broke off, including unlisted ones."""
+        """Number of connections that were lost, including unlisted connections."""
         for name in ("subjects", "windows", "orphans"):
             table, place = self._parts[name], self._parts[name].schema.get_field_index("subject")
             found = pc.unique(table["subject"])
@@ -184,7 +184,7 @@ class _Tables:
         return found[:MANY]
 
     def _asks(self, *by: str) -> Rows:
-        """Return who asks whom by some columns; the recorded program is `here`."""
+        """Return which peers send requests to which, grouped by some columns. The recorded program is `here`."""
         table, keys = self._parts["asks"], ["capture_id", "direction", "who", *by]
         rows, alone = _most(table, " ".join(keys), {"n": "sum", "not_ok": "sum"}), len(pc.unique(table["capture_id"])) == 1
         few = pa.Table.from_pylist([{name: row[name] for name in keys} for row in rows], table.select(keys).schema)
@@ -198,7 +198,9 @@ class _Tables:
         return _first(rows, " ".join(("asker", "answerer", *by)))
 
     def _unheard(self, topics: pa.Table) -> Rows:
-        """Return publications that arrived without a subscription, and were not forwarded; recordings may share them."""
+        """Return publications that arrived without a subscription and were not forwarded. Several recordings may contain the
+        same publication.
+        """
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
         for name, way in (("came", 1), ("sent", 0)):
@@ -304,7 +306,7 @@ _NO_CLASSES: Final[_Classes] = ((), (), ())
 
 
 def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], _Classes]:
-    """Return by keys the latency classes in order, their numbers of answers, and their longest latencies."""
+    """By key, return the latency classes in order, with their answer counts and longest latencies."""
     answered = table.filter(pc.is_valid(table["class"]))
     counted = grouped(answered, [*keys, "class"], {"n": "sum", "value": "max"}).sort_by("class")
     lists = grouped(counted, keys, dict.fromkeys(("class", "n", "value"), "list"))

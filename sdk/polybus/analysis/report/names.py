@@ -1,4 +1,4 @@
-"""Names of subjects: a subject has one name, even if protocols write it differently."""
+"""Names of subjects. A subject has a single name, even if protocols write it differently."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 @attrs.frozen
 class Names:
-    """Tables of names, and routes of bridges.
+    """Tables of names, and the routes of bridges.
 
     Args:
-        table: Names with their numbers or addresses, as for ``Up(names=...)``; also numbers of CSB's actions.
-        routes: Routes of a bridge: subjects of its other side get their names on this side.
+        table: Maps names to numbers or addresses, as for ``Up(names=...)``. Numbers may also be CSB actions.
+        routes: Routes of a bridge. Subjects on its other side get their names on this side.
     """
 
     table: Mapping[str, Any] = attrs.field(factory=dict)
@@ -52,7 +52,7 @@ class Names:
         return bool(self._spelled or self._back)
 
     def of(self, subject: str) -> str:
-        """Return the name of a subject, by default the subject."""
+        """Return the name of a subject. If it has no other name, return the subject."""
         name = self._spelled.get(subject) or self._by_resource(subject) or _plain(subject)
         return next((found for back in self._back if (found := back(name))), name)
 
@@ -71,7 +71,7 @@ class Names:
 
 
 def by_name(engine: Engine, exchanges: Any, names: Mapping[str, str]) -> Any:
-    """Return the exchanges of users with names as subjects, and the original subjects as ``address``."""
+    """Return the exchanges of users with names as subjects, and the original subjects in the ``address`` column."""
     listed = ", ".join(f"found.{name}" for name in (*EXCHANGES.names, "place") if name != "subject")
     text = f"""
         select /*+ broadcast(names) */ {listed}, coalesce(names.name, found.subject) as subject, found.subject as address
@@ -103,7 +103,10 @@ def _spellings(given: Any) -> Iterator[str]:
 
 
 def _inverse(route: Route) -> Callable[[str], str | None] | None:
-    """Return a function that reverses a route: it gives the source of a target, or None. None for a route without a reverse."""
+    """Return a function that maps a route's target back to its source, or to `None`.
+
+    Returns `None` for a route that cannot be reversed.
+    """
     source, target = (f"0x{one:08X}" if isinstance(one, int) else one for one in (route.source, route.target))
     stars, parts = 0, list[str]()
     for token in re.split(r"([./])", source):

@@ -1,5 +1,6 @@
-"""The report: one HTML file, rendered from the metrics by the templates beside this module. The templates escape texts of
-peers.
+"""Renders the report as a single HTML file from the metrics, using the templates next to this module.
+
+The templates escape text from peers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Row = dict[str, Any]
 _HERE: Final = __name__.rpartition(".")[0]
 SHOWN: Final = 25
 _LONGEST: Final = 200
-"""Letters of a text in a table, and of a name in a query."""
+"""Maximum characters of a text in a table, and of a name in a query."""
 _NUMBERS: Final = frozenset(
     (
         "n nbytes answered code seq size segment offset batch frames n_before failed failed_before lost lost_before late "
@@ -48,7 +49,7 @@ def render(metrics: dict[str, Any]) -> str:
     groups = row_groups(metrics["rows"])
 
     def leads(row: Row | None = None, **given: Any) -> str | None:
-        """Return the anchor of the first group with a row's protocol and subject, and further values."""
+        """Return the anchor of the first group that has a row's protocol and subject, and further values."""
         wanted = given if row is None else {"protocol": row.get("protocol"), "subject": row.get("subject"), **given}
         alike = (one.anchor for one in groups if all(one.first[name] == value for name, value in wanted.items()))
         return next(alike, None)
@@ -57,7 +58,7 @@ def render(metrics: dict[str, Any]) -> str:
     most = max((row["n"] for row in metrics["errors"]), default=0) or 1
 
     def span(session: Row) -> tuple[float, float, str]:
-        """Return the position of a connection within the time of the capture, in percent, and the class of its bar."""
+        """Return a connection's position within the time of the capture, in percent, and the CSS class of its bar."""
         first, last = (begin if session[name] is None else session[name] for name in ("first_ns", "last_ns"))
         return 100 * (first - begin) / whole, 100 * (last - first) / whole, "bad" if broke_off(session) else ""
 
@@ -84,7 +85,7 @@ def render(metrics: dict[str, Any]) -> str:
 
 
 def _windows(metrics: dict[str, Any]) -> list[list[float]]:
-    """Return start (ms), messages, requests, unsuccessful requests and p95 (ms) of each time window."""
+    """Return start (ms), messages, requests, unsuccessful requests and p95 (ms) for each time window."""
     found: dict[int, list[float]] = {}
     for table, names in (("throughput", {"n": 1}), ("latency_over_time", {"n": 2, "not_ok": 3, "p95_ns": 4})):
         for row in metrics[table]:
@@ -119,7 +120,7 @@ def templates() -> jinja2.Environment:
 
 
 def _visible(value: Any) -> Any:
-    """Escape what a browser would hide or reorder, in every text but that of the templates."""
+    """Escape characters that a browser would hide or reorder, in all text that does not come from the templates."""
     return in_one_line(value) if type(value) is str else value
 
 
@@ -177,7 +178,7 @@ class Group:
         return self.rows[0]
 
     def query(self) -> str:
-        """Return a DuckDB query for all of them, to be run in the folder of the report."""
+        """Return a DuckDB query for all exchanges of the group, to be run in the report's folder."""
         subjects = " or ".join(sorted({_condition("subject", row["address"]) for row in self.rows}))
         others = " and ".join(_condition(name, self.first[name]) for name in _OF_GROUP if name != "subject")
         where = f"({subjects}) and {others}"
@@ -207,12 +208,14 @@ def _condition(column: str, value: Any) -> str:
 # -- who asks whom -----------------------------------------------------------------------------------------------------------
 
 _SIDE: Final = 8
-"""Peers on a side of the map; the others are combined."""
+"""Maximum peers on each side of the map. Further peers are combined."""
 _STEP: Final = 40
 
 
 def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
-    """Return the map: askers on the left, recorded programs in the middle, and on the right whom they ask."""
+    """Return the map, with the askers on the left, the recorded programs in the middle, and the peers that they ask on the
+    right.
+    """
     sides: tuple[dict[str | None, dict[str, list[int]]], ...] = ({}, {})
     others, programs = (set[str](), set[str]()), dict[str, None]()
     for row in rows:
@@ -245,7 +248,7 @@ def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
 
 _KINDS: Final = {"failed": "Failed", "unanswered": "Without an answer", "slowest": "Slowest"}
 _LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
-"""Pixels between two lanes and two frames, above the first frame, and left of the first lane."""
+"""Pixels between two lanes, between two frames, above the first frame, and left of the first lane."""
 _LETTERS: Final = 26
 _FRAMES: Final = 40
 
@@ -293,7 +296,9 @@ def _middle_out(name: str) -> str:
 
 
 def _lanes(frames: Sequence[Row], hops: Sequence[Row]) -> tuple[list[Any], dict[Any, str]]:
-    """Return lanes from left to right: for each recording its askers, itself, and the peers that it asks."""
+    """Return lanes from left to right: for each recording, its askers, the recorded program itself, and the peers that it
+    asks.
+    """
     tunnels = {(hop["capture_id"], hop["conn_id"]): hop for hop in hops}
     asking: dict[Any, dict[Any, None]] = {}
     asked: dict[Any, dict[Any, None]] = {}

@@ -1,4 +1,4 @@
-"""The plots of the report as shapes in pixels, which the template ``plots.html`` draws as SVG."""
+"""Computes the report's plots as shapes in pixels, which the ``plots.html`` template draws as SVG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .words import moment
 Rows = Sequence[dict[str, Any]]
 
 _INSIDE, _FOOT, _LINE, _MARGIN, _LETTER = 150, 42, 14, 10, 5.6
-"""Pixels of the plot's height, of the space below it, of a legend line, of the space beside the legend, and of a letter."""
+"""Pixels of the plot's height, of the space below it, of a legend line, of the space next to the legend, and of a letter."""
 _LONGEST: Final = 28
 _RED, _GREY = "#c2413b", "#9a9ea8"
 _COLOURS: Final = "#2f6fb3 #e08214 #3b9a4b #8a63b8 #c2413b #8c5a4a #d467ab #8f8f1a".split()
@@ -27,7 +27,7 @@ _STEPS_NS: Final = (
     *(n * 10**power * _DAY for power in range(6) for n in (1, 2, 5)),
 )
 _PARTS: Final = {_DAY: (0, 10), _MINUTE: (11, 16), _SECOND: (11, 19), 0: (17, 23)}
-"""Part of a time that a tick shows, by the distance between ticks."""
+"""The part of a time that a tick label shows, by the distance between ticks."""
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ def _times(low: int, high: int) -> Axis:
 
 
 def _short(text: str | None) -> str:
-    """Shorten a name to its beginning and a longer part of its end, where names differ."""
+    """Shorten a name to its beginning and a longer part of its end, where names usually differ."""
     shown = in_one_line(text or "(none)")
     begin = _LONGEST // 3
     return shown if len(shown) <= _LONGEST else f"{shown[:begin]}…{shown[begin + 1 - _LONGEST :]}"
@@ -75,7 +75,7 @@ def _short(text: str | None) -> str:
 
 @attrs.frozen
 class Plot:
-    """Shapes between two axes, wide enough for a phone to show its letters without zooming."""
+    """Shapes between two axes. The plot is wide enough to be readable on a phone without zooming."""
 
     width: ClassVar[int] = 360
     right: ClassVar[int] = 338

@@ -1,12 +1,12 @@
-"""Sums, the basis of the metrics: a run reads new rows once, and adds them to the sums of earlier runs.
+"""Sums, from which the metrics are computed. A run reads new rows once and adds them to the sums of earlier runs.
 
-One statement reduces new messages to the rows of some tables, a second one new exchanges, and a third one finds the few to be
-listed; Spark and DuckDB run the same text. Sums are of integers, so that the number of runs does not matter; latencies are
-counted in classes less than 1 % wide.
+One statement reduces new messages to rows of some tables, a second statement does the same for new exchanges, and a third finds
+the few exchanges to list. Spark and DuckDB run the same SQL. All sums are integers, so that the result does not depend on the
+number of runs. Latencies are counted in classes that are less than 1 % wide.
 
-With one recording an exchange is counted once it is final. With several recordings, one recording's view of an exchange may be
-read later than another's: exchanges of the last minutes are looked at again in the next run, and all exchanges if a recording
-reaches farther back.
+If there is one recording, an exchange is counted once it is final. If there are several, one recording's view of an exchange
+may be read later than another's. The next run therefore re-examines the exchanges of the last minutes, or all exchanges if a
+recording reaches farther back.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .tables import METRICS, SAMPLES
 from .views import CROWDED_NS, DRAWN, FAR_NS, SLACK_NS, TIES, USERS, clocks_of, lost, told_apart
 
 DIGITS: Final = 3
-"""Significant digits of latency classes."""
+"""Number of significant digits in latency classes."""
 MOST: Final = 500_000
-"""Rows of a table of sums. Beyond them the rarest rows lose their names: they are counted without a name."""
+"""Maximum rows in a table of sums. If there are more, the rarest rows lose their names and are counted without a name."""
 WIDTHS_S: Final = tuple(
     map(float, "0.01 0.1 0.5 1 5 10 30 60 300 600 1800 3600 21600 86400 604800 6048000 60480000 604800000".split())
 )
-"""Lengths of time windows: each is a multiple of the one before, so that windows add up to longer ones."""
+"""Lengths of time windows. Each is a multiple of the previous length, so that windows can be combined into longer windows."""
 WINDOWS: Final = 120
 SUMS: Final = "_sums"
 _NOW: Final = f"{SUMS}/now.json"
@@ -57,9 +57,9 @@ _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bo
 class Part:
     keys: Mapping[str, pa.DataType]
     numbers: Mapping[str, str]
-    """The other columns, each a sum, min or max."""
+    """The other columns, each of which is a sum, minimum or maximum."""
     named: tuple[str, ...]
-    """Keys that the rarest rows lose in a table that is too long."""
+    """Keys that the rarest rows lose if the table is too long."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -121,15 +121,15 @@ PARTS: Final = {
     "orphans": Part({"protocol": _TEXT, "subject": _TEXT}, {"n": "sum"}, ("subject",)),
     "quarantine": Part({"protocol": _TEXT, "reason": _TEXT}, {"n": "sum"}, ()),
 }
-"""Connections, subjects of publications and subscriptions, messages by time; exchanges, exchanges by time and by peer, stores;
-answers without a request, and unreadable frames.
+"""Tables of sums: connections, subjects of publications and subscriptions, messages by time, exchanges, exchanges by time and
+by peer, stores, answers without a request, and unreadable frames.
 """
 _OF_EXCHANGES: Final = ("exchanges", "paces", "asks", "stores")
 LISTED: Final = METRICS["rows"][1].remove(METRICS["rows"][1].get_field_index("alike"))
 
 
 def _summed(made: Mapping[str, str], parts: Mapping[str, tuple[str, str]], also: str = "") -> str:
-    """Return the SQL for some parts, each with a source and a condition; `made` has the expressions of columns by name."""
+    """Return the SQL for some parts, each with a source and a condition. `made` contains the expressions of columns by name."""
     # A statement for each part reads only its own columns. Grouping sets compute all numbers for each: twice the time.
     names, selects = dict.fromkeys(name for part in parts for name in PARTS[part].schema.names), list[str]()
     for part, (source, where) in parts.items():
@@ -235,7 +235,7 @@ _SHARED: Final = f"""
 
 
 Spans = list[tuple[int, int]]
-"""Ranges of time, ns since 1970 UTC."""
+"""Time ranges in ns since 1970 (UTC)."""
 
 
 class Now(msgspec.Struct):
@@ -246,20 +246,20 @@ class Now(msgspec.Struct):
     """Counted files by table, each with its first and last time."""
     again: list[str] = []
     since: dict[str, int] = {}
-    """By kind of exchange, the end of the counted time with several recordings."""
+    """By kind of exchange, the end of the time that has been counted if there are several recordings."""
     recordings: dict[str, int] = {}
-    """Last time of a request, by recording."""
+    """Time of the last request, by recording."""
     called: dict[str, str] = {}
     told: list[list[dict[str, Any]]] = []
-    """Exchanges for journeys, and these journeys."""
+    """Exchanges selected for journeys, and these journeys."""
     followed: list[dict[str, Any]] = []
     clocks: dict[str, int] | None = None
-    """Recordings with clocks that are ahead, in ns; None with only one recording."""
+    """Recordings whose clocks are ahead, in ns, or `None` if there is only one recording."""
 
 
 @attrs.define
 class Sums:
-    """The sums of results, with temporary additions that the next run may change."""
+    """The sums of a results folder, with temporary additions that the next run may change."""
 
     now: Now
     parts: dict[str, pa.Table]
@@ -267,13 +267,13 @@ class Sums:
     """Exchanges that may be listed."""
     samples: list[dict[str, Any]]
     shown: dict[str, pa.Table] = attrs.Factory(dict)
-    """The tables of sums with temporary additions."""
+    """The tables of sums including temporary additions."""
     shown_rows: list[dict[str, Any]] = attrs.Factory(list)
     fresh: list[tuple[int, int]] = attrs.Factory(list)
 
     @classmethod
     def of(cls, output: Output, names: Names) -> Self:
-        """Read the stored sums; empty if files that they include are gone."""
+        """Read the stored sums. They are empty if files that they include no longer exist."""
         storage, none = output.storage, {name: part.added(()) for name, part in PARTS.items()}
         made = cls(Now(names=str(names)), none, [], [])
         if _NOW not in storage.files(SUMS):
@@ -322,7 +322,7 @@ class Sums:
         self._add_orphans(engine, output, new["orphans"])
 
     def _new(self, output: Output) -> dict[str, list[str]]:
-        """Return the uncounted files by table, and mark them as counted."""
+        """Return the uncounted files by table and mark them as counted."""
         found, times = dict[str, list[str]](), {"exchanges": "request_time_ns", "quarantine": "ts_ns"}
         for table in TABLES:
             counted = self.now.files[table]
@@ -348,7 +348,7 @@ class Sums:
         return self._read(engine, output, table, [file.name for file in output.named(table)])
 
     def near(self, engine: Engine, output: Output, table: str, spans: Spans) -> Any:
-        """Return the events or exchanges in some ranges of time."""
+        """Return the events or exchanges in some time ranges."""
         column, known = "time_ns" if table == "events" else "request_time_ns", self.now.files[table]
         files = [file.name for file in output.named(table) if meets(known.get(file.name), spans)]
         wanted = " or ".join(f"{column} between {begin} and {end}" for begin, end in spans)
@@ -356,7 +356,7 @@ class Sums:
 
     @property
     def stepped_ns(self) -> int:
-        """The most that a recording's wall clock has moved against its monotonic clock."""
+        """The largest shift of a recording's wall clock relative to its monotonic clock, in ns."""
         found = grouped(self.parts["links"], ["capture_id"], {"least_ns": "min", "most_ns": "max"})
         return min(pc.max(pc.subtract(found["most_ns"], found["least_ns"])).as_py() or 0, LAST_NS)
 
@@ -459,7 +459,7 @@ class Sums:
         return int(at - (self.now.clocks or {}).get(row["capture_id"], 0) if abs(at) < FAR_NS else at)
 
     def _reaches_back(self, engine: Engine, output: Output, found: Any, facts: Sequence[Mapping[str, Any]]) -> bool:
-        """True if new exchanges may change the view of counted ones."""
+        """Return True if new exchanges may change the view of exchanges that were already counted."""
         now = self.now
         if now.clocks is None:
             return bool(now.recordings)
@@ -488,7 +488,7 @@ class Sums:
 
 
 def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> None:
-    """Note that files were merged into one, so that the counts stay valid; otherwise all sums are made again."""
+    """Record that files were merged, so that the counts stay valid. Otherwise all sums would be recomputed."""
     if not merged or _NOW not in storage.files(SUMS):
         return
     with suppress(ValueError, KeyError):
@@ -503,7 +503,9 @@ def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> N
 
 
 def _wanted(summed: pa.Table) -> pa.Table:
-    """Return the kinds of exchanges to list, each with a number of rows, and the least latency of these by their classes."""
+    """Return the kinds of exchanges to list, each with a number of rows and the minimum latency of these rows according to the
+    classes.
+    """
     requests = summed.filter(pc.and_(pc.equal(summed["part"], "exchanges"), pc.equal(summed["kind"], "request")))
     texts = (pc.cast(requests[name], pa.string()) for name in KIND)
     key = pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\1")
@@ -528,7 +530,7 @@ def _table(storage: TableStorage, name: str) -> pa.Table:
 
 
 def as_parquet(table: pa.Table) -> bytes:
-    """Write a table as Parquet; without rows it has no pages."""
+    """Write a table as Parquet. A table without rows has no pages."""
     buffer = pa.BufferOutputStream()
     with pq.ParquetWriter(buffer, table.schema) as file:
         if len(table):

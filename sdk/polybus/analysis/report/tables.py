@@ -1,6 +1,6 @@
-"""The tables of ``metrics/``, with the meaning of each column.
+"""The tables in ``metrics/``, with the meaning of each column.
 
-In ``metrics.json`` each table is a list of objects with its columns as members.
+In ``metrics.json`` each table is a list of objects whose members are the table's columns.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from polybus.capture.schema import EVENTS, EXCHANGES, OUTCOMES
 from polybus.errors import Code
 
 FEW: Final = 100
-"""p99 needs this many samples."""
+"""Minimum number of samples for p99."""
 SAMPLES: Final = 20
 ROWS: Final = 400
-"""Listed exchanges."""
+"""Maximum number of listed exchanges."""
 ALIKE: Final = 5
-"""Listed exchanges with the same protocol, subject, outcome and code."""
+"""Maximum number of listed exchanges that have the same protocol, subject, outcome and code."""
 STACKED: Final = 8
-"""Subjects in a plot of throughput; the others are combined."""
+"""Maximum number of subjects in a throughput plot. Further subjects are combined."""
 BUCKETS_A_DECADE: Final = 5
 DEFECTS: Final = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS))
-"""Codes that concern the service; other codes concern the request."""
+"""Error codes that indicate a problem of the service. Other codes indicate a problem of the request."""
 MANY: Final = 1000
-"""Most rows of a table of subjects, errors, peers, sessions or reasons; the rarest are left out."""
+"""Maximum rows in a table of subjects, errors, peers, sessions or reasons. The rarest are left out."""
 
 _ORDERLY: Final = frozenset(("1000", "1001", "1005"))
 
@@ -37,7 +37,7 @@ def broke_off(session: dict[str, Any]) -> bool:
 
 
 def host_of(peer: str | None) -> str:
-    """Return an address without the port, which changes each time."""
+    """Return an address without its port, because the port changes with each connection."""
     host, mark, port = (peer or "").rpartition(":")
     return host if mark and port.isdecimal() else peer or ""
 
@@ -295,4 +295,4 @@ METRICS: Final = {
         _column("most_attempts", _WHOLE, "Most deliveries of one publication."),
     ),
 }
-"""Meaning and columns, by name."""
+"""Meaning and columns of each table, by name."""

@@ -1,4 +1,5 @@
-"""The verdict: failures, missing answers, slow subjects, blind spots and changes since an earlier capture in sentences.
+"""The verdict, which describes failures, missing answers, slow subjects, blind spots and changes since an earlier capture in
+sentences.
 
 It is computed from the metrics, so it does not depend on the engine.
 """
@@ -28,7 +29,7 @@ from .words import moment, part_of, shortened
 @attrs.frozen
 class Finding:
     about: str
-    """fine, failed, missing, slow, broke, unheard, refused, new, better, same, unseen, cancelled, places or clocks."""
+    """Topic: fine, failed, missing, slow, broke, unheard, refused, new, better, same, unseen, cancelled, places or clocks."""
     text: str
     section: str
 
@@ -37,7 +38,7 @@ _FILE: Final = "metrics.json"
 
 
 class SubjectRow(msgspec.Struct, frozen=True):
-    """Exchanges of a subject: some columns of ``metrics/latency``."""
+    """Exchanges of a subject, with some columns of ``metrics/latency``."""
 
     protocol: str | None
     subject: str | None
@@ -54,7 +55,7 @@ class SubjectRow(msgspec.Struct, frozen=True):
 
     @property
     def as_asked(self) -> bool:
-        """Return True if the client's view counts for most requests; its latencies differ from the server's."""
+        """Return True if the client's view counts for most requests. Its latencies differ from the server's."""
         return self.asked * 2 > self.n
 
     @property
@@ -63,7 +64,7 @@ class SubjectRow(msgspec.Struct, frozen=True):
 
 
 class TopicRow(msgspec.Struct, frozen=True):
-    """Publications of a subject: some columns of ``metrics/topics``."""
+    """Publications of a subject, with some columns of ``metrics/topics``."""
 
     protocol: str | None
     subject: str | None
@@ -90,7 +91,10 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
-    """Read the metrics in `before` to compare the results `out` with; CaptureError if there are none, or of another version."""
+    """Read the metrics in `before` that the results in `out` are to be compared with.
+
+    Raises `CaptureError` if there are no metrics, or they are from another version.
+    """
     path = os.fspath(before)
     if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
         raise CaptureError(f"{path} is the folder of these results: choose the results of an earlier capture")
@@ -111,24 +115,27 @@ def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
 Rows = list[dict[str, Any]]
 
 TIMES: Final = 1.5
-"""Factor of growth at which a latency or a share of bad ends is reported."""
+"""Growth factor from which a change in latency, or in the share of unsuccessful exchanges, is reported."""
 LEAST_CHANGE_NS: Final = 1_000_000
-"""A latency that changed by less is the same."""
+"""Minimum change in latency. Smaller changes are ignored."""
 ERRORS: Final = 3.0
-"""Standard errors between two shares that are more than chance."""
+"""Minimum difference between two shares, in standard errors. A smaller difference may be chance."""
 ENOUGH_EACH: Final = 20
-"""Answers on both sides needed to compare a median; a p95 needs `FEW`."""
+"""Minimum answers on both sides for comparing medians. Comparing p95 requires `FEW`."""
 EXPECTED: Final = 5.0
-"""Expected messages of a subject, by the earlier capture, for it to be gone."""
+"""Minimum messages expected of a subject, based on the earlier capture, to report that the subject is gone."""
 NAMED: Final = 3
-"""Subjects with a sentence of their own, per kind of change."""
+"""Maximum subjects with a separate sentence, per kind of change."""
 
 TITLE: Final = "Compared"
 _Key = tuple[str, str | None, str | None]
 
 
 def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
-    """Return the members ``changes`` and ``compared`` of the metrics; empty and None without an earlier capture."""
+    """Return the ``changes`` and ``compared`` members of the metrics.
+
+    If there is no earlier capture, they are empty and `None`.
+    """
     if earlier is None:
         return {"changes": [], "compared": None}
     now, before = msgspec.convert(metrics, Measured), earlier.measured
@@ -140,7 +147,7 @@ def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
 
 
 def is_of(metrics: dict[str, Any], earlier: Earlier | None) -> bool:
-    """True if these metrics were compared with the same results."""
+    """Return True if these metrics were compared with the same results."""
     made = metrics.get("compared")
     return (made["digest"] if made else None) == (earlier.digest if earlier is not None else None)
 
@@ -192,13 +199,16 @@ def _by_topic(rows: Iterable[TopicRow]) -> dict[tuple[str | None, str | None], i
 
 
 def _share(now: Measured, before: Measured) -> float:
-    """Return the share of the earlier messages to expect now, by the lengths of the captures."""
+    """Return the share of the earlier messages to expect now, given the durations of the captures."""
     length, length_before = now.end_ns - now.begin_ns, before.end_ns - before.begin_ns
     return min(1.0, length / length_before) if length_before > 0 else 1.0
 
 
 def _came(n: int, n_before: int, share: float, ours: Sized, theirs: Sized) -> list[str]:
-    """Compare numbers of messages. A subject that is missing in a full list may be neither gone nor new."""
+    """Compare message counts.
+
+    If a subject is missing from a full list, it is neither reported as gone nor as new, because the list may have omitted it.
+    """
     expected = n_before * share
     if not n:
         return ["gone"] if len(ours) < MANY and expected >= EXPECTED else []
@@ -219,7 +229,7 @@ def _ends(one: SubjectRow, other: SubjectRow) -> list[str]:
 
 
 def _is_more(bad: int, n: int, bad_before: int, n_before: int) -> bool:
-    """True if the share of bad ends has grown beyond chance, and enough to matter."""
+    """Return True if the share of unsuccessful exchanges has grown significantly, and enough to matter."""
     if not n or not n_before:
         return False
     share, share_before, pooled = bad / n, bad_before / n_before, (bad + bad_before) / (n + n_before)
@@ -300,18 +310,18 @@ _TOLD: Final = (
     ("late less", "better", _ended("late", "is answered too late less often"), "are answered too late less often"),
     ("faster", "better", _took("has become faster", slower=False), "have become faster"),
 )
-"""By kind of change: the finding's topic, the sentence about one subject, and the words for further subjects."""
+"""By kind of change: the finding's topic, the sentence about a single subject, and the words for further subjects."""
 
 
 # -- the verdict --------------------------------------------------------------------------------------------------------------
 
 ENOUGH: Final = 20
 SLOWER: Final = 4
-"""Factor above the usual p95 that is worth a sentence."""
+"""Factor above the usual p95 from which a sentence is added."""
 STEP_NS: Final = 1_000_000_000
-"""A clock adjustment below this is normal."""
+"""Clock adjustments below this value are normal."""
 LEAST_NS: Final = 5_000_000
-"""A latency below this is never slow."""
+"""Latencies below this value are never considered slow."""
 
 
 _NOT_SEEN: Final = {
@@ -336,7 +346,7 @@ _CLOSES: Final = {
 
 
 def verdict(metrics: dict[str, Any]) -> list[Finding]:
-    """Return the findings, gravest first: defects of the service come before errors that concern a request."""
+    """Return the findings, most serious first. Problems of the service come before errors caused by a request."""
     parts = (_failed, _streams, _buried, _missing, _slow, changed, _broke, _unheard, _unseen, _places, _clocks)
     findings = sorted((one for part in parts for one in part(metrics)), key=lambda one: _ORDER.index(one.about))
     if any(finding.about in _GRAVE for finding in findings):
@@ -468,7 +478,7 @@ def _subject(row: dict[str, Any]) -> str:
 
 
 def _most(told: Sequence[tuple[str, int]], whole: int) -> str:
-    """List the most frequent with their numbers, and the rest of the whole."""
+    """List the most frequent items with their counts, and the remaining share of the total."""
     summed = Counter[str]()
     for name, n in told:  # protocols may share names
         summed[name] += n
@@ -495,7 +505,7 @@ def _whose(session: dict[str, Any]) -> str:
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """Report the exchanges with several views, and the one that counts."""
+    """Report exchanges that have several views, and which view counts."""
     rows = [row for row in metrics["places"] if row["views"] > 1]
     if not (seen := sum(row["n"] for row in rows)):
         return

@@ -1,8 +1,9 @@
-"""Counts each exchange once: the records of one request by client, broker and server are views of one exchange.
+"""Counts each exchange once, even if client, broker and server have all recorded it. Their records are views of one exchange.
 
-Views have the same protocol, id and subject. Each outgoing request is an exchange; each recording of incoming requests has a
-view, the first, second... of a reused id. One view counts for all: the asker's, if it saw the end. A request and an incoming
-request of the same recording are never views of one exchange.
+Views have the same protocol, id and subject. Each outgoing request is an exchange, and each recording with a matching incoming
+request has a view of it. If an id is reused, the first requests are matched, then the second, and so on. Only one view counts,
+which is the asker's if it saw the end. An outgoing and an incoming request in the same recording are never views of one
+exchange.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 SLACK_NS: Final = 1_000_000_000
-"""Difference allowed between two recordings' clocks before correction, and between the views of one exchange."""
+"""Maximum difference between the clocks of two recordings before correction, and between the views of one exchange."""
 TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 """Sort order of exchanges that are otherwise equal."""
 CROWDED_NS: Final = 60_000_000_000
-"""Longest wait for the end of a period in which an id is reused repeatedly."""
+"""Maximum wait for the end of a period in which an id is reused repeatedly."""
 _LONG_NS: Final = 30_000_000_000
 FAR_NS: Final = 2**61
 """No clock has a time that is farther from 1970."""
 _UNKNOWN: Final = "('open-at-end', 'unseen')"
-"""Outcomes of a view that did not see the end."""
+"""Outcomes of a view that did not see the end of the exchange."""
 
 USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/rpc._polybus.' in subject) = 0, true)"
-"""SQL: true for a subject that is not the bus's own."""
+"""SQL that is true for a subject that is not one of the bus's own."""
 _ID: Final = "protocol, correlation_id, subject"
 _WHO: Final = "direction, case when direction = 1 then capture_id end"
-"""Each outgoing request is an exchange of its own; each recording of incoming requests has a view."""
+"""SQL for matching views: each outgoing request is a separate exchange, and each recording of incoming requests has a view."""
 DRAWN: Final = "translate(correlation_id, '0123456789', '') != ''"
-"""SQL: true for a random id. Numbers are counted up: two clients use the same ones at different times."""
+"""SQL that is true for a random id. Counted ids are not unique, because two clients use the same numbers at different times."""
 _LISTED: Final = ", ".join((*EXCHANGES.names, "address", "place"))
 
 _APART: Final = f"""
@@ -59,7 +60,7 @@ _APART: Final = f"""
     ) as ordered
     where place * 2 between n and n + 1
 """
-"""Offset between the clocks of two recordings: the median over random ids that both have seen."""
+"""SQL for the offset between the clocks of two recordings, which is the median over random ids in both."""
 
 _VIEWS: Final = f"""
     select {_LISTED}, at_ns, spell, again,
@@ -95,7 +96,7 @@ _ALONE: Final = f"""
         cast(null as bigint) as way_ns, request_time_ns as last_ns
     from {{exchanges}}
 """
-"""With one recording each row is an exchange, even an incoming and an outgoing one with the same id."""
+"""SQL for a single recording, where each row is an exchange, even if an incoming and an outgoing request have the same id."""
 
 _ORPHANS: Final = f"""
     select protocol, subject, count(*) as n from (
@@ -117,16 +118,18 @@ _ORPHANS: Final = f"""
             and cast(views.request_time_ns as double) + coalesce(views.latency_ns, {_LONG_NS}) + {SLACK_NS}
     where view = 1 group by protocol, subject
 """
-"""Answers without a request in any recording, each once."""
+"""SQL for answers without a request in any recording, each counted once."""
 
 
 @contextmanager
 def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None) -> Iterator[Any]:
-    """Distinguish the exchanges of users, given the recordings' clock offsets in ns; None with one recording.
+    """Distinguish the exchanges of users, using the clock offsets of the recordings in ns.
 
-    In the table, exchanges with the same protocol, id, subject, `spell` and `again` are views of one, and the one with `view` 1
-    counts. `views` is their number, `at_ns` the request time on a common clock, `last_ns` the last request time of the spell,
-    and `way_ns` the view's latency minus the shortest one: the time on the way.
+    The offsets are `None` if there is only one recording.
+
+    In the table, exchanges with the same protocol, id, subject, `spell` and `again` are views of one exchange, and the view
+    whose `view` is 1 counts. `views` is the number of views, `at_ns` the request time on a common clock, `last_ns` the last
+    request time of the spell, and `way_ns` the transit time, which is the view's latency minus the shortest latency.
     """
     if clocks is None:
         yield engine.sql(_ALONE, exchanges=exchanges)

@@ -1,4 +1,4 @@
-"""Numbers and times as texts of the report."""
+"""Formats numbers and times for the report."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ LONGEST: Final = 60
 
 
 def moment(ns: Any) -> str:
-    """Format a time: ``2026-11-21 08:00:00.123Z``."""
+    """Format a time, for example ``2026-11-21 08:00:00.123Z``."""
     return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def share(part: int, whole: int) -> str:
-    """Format a share in percent: ``13 %``."""
+    """Format a share in percent, for example ``13 %``."""
     percent = 100 * part / whole if whole else 0.0
     return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"
 
 
 def shortened(name: Any) -> str:
-    """Shorten a name from a peer in its middle."""
+    """Shorten a peer's name by leaving out its middle."""
     text = in_one_line(str(name))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
 
 
 def part_of(part: int, whole: int, what: str = "request") -> str:
-    """Format a share with both numbers: ``34 of 401 requests (8.5 %)``."""
+    """Format a share with both numbers, for example ``34 of 401 requests (8.5 %)``."""
     return f"{part:,} of {counted(whole, what)} ({share(part, whole)})"
