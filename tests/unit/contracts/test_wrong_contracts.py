@@ -70,7 +70,7 @@ WRONG: list[tuple[str, str]] = [
     ("async def get(id: int) -> User: ...", r"get has no self: write it as the first parameter, before 'id'"),
     ("async def get(self, id) -> User: ...", r"get has no type for 'id': write `id: GetUser`, or Any"),
     ("async def get(self, id: int): ...", r"get has no return type: write `-> User`, or `-> None`"),
-    ("async def get(self, price: 'Decimal') -> User: ...", r"get: .* 'price' does not resolve, 'Decimal' is not known"),
+    ("async def get(self, price: 'Decimal') -> User: ...", r"get: .* 'price' does not resolve, because 'Decimal' is unknown"),
     ("async def get(self, id: int) -> 'Decimal': ...", r"get returns Decimal, .*: import it outside of `if TYPE_CHECKING:`"),
     (
         "async def watch(self, id: int) -> AsyncIterator[User]: ...",
@@ -290,7 +290,7 @@ UNFIT: list[tuple[str, str]] = [
     ("get = lambda self, id: User(id)", r"<lambda> is a plain `def`, but Users\.get is async"),
     ("def get(self, id: int) -> User: ...", r"get is a plain `def`, but Users\.get is async: write `async def get"),
     ("get = 7", r"get is 7, but Users\.get is a method: write `async def get\(self, id: int\)`"),
-    ("async def get(self, id: 'Decimal') -> User: ...", r"get: .* 'id' does not resolve, 'Decimal' is not known"),
+    ("async def get(self, id: 'Decimal') -> User: ...", r"get: .* 'id' does not resolve, because 'Decimal' is unknown"),
     ("async def get(self, id: str) -> User: ...", r"get reads 'id' as str, but .* takes int: change the annotation or Users"),
     ("async def get(self, channel: Channel[int, User]) -> None: ...", r"get takes a Channel, but Users\.get has none"),
     ("async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)", r"get is a stream, but Users\.get gives one"),
