@@ -151,6 +151,42 @@ async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
     assert running == [1]
 
 
+@pytest.mark.parametrize("mode", ["stream", "channel"])
+async def test_a_peer_that_ends_its_half_twice_or_has_none_still_gets_the_rest(mode: str) -> None:
+    bus = Bus()
+
+    @bus.handle("stream")
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    @bus.handle("channel")
+    async def channel(numbers: Channel[int, int]) -> None:
+        async for _ in numbers:
+            pass
+        await numbers.send(1)
+        await numbers.send(2)
+
+    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+
+        def speak() -> list[str]:
+            with raw.connect(listener.url.removeprefix("ubre+"), proxy=None) as peer:
+                peer.send(f'{{"open":"a","subject":"{mode}","mode":"{mode}","n":1,"hops":0}}')
+                peer.send('{"end":"a"}')
+                peer.send('{"end":"a"}')
+                received = list[str]()
+                while not received or '"item"' not in received[-1]:
+                    received.append(str(peer.recv(timeout=BOUND)))
+                peer.send('{"credit":"a","n":1}')
+                while not received[-1].startswith('{"end"'):
+                    received.append(str(peer.recv(timeout=BOUND)))
+                return received
+
+        received = await anyio.to_thread.run_sync(speak)
+    assert received[-3:] == ['{"item":"a","body":1}', '{"item":"a","body":2}', '{"end":"a"}']
+    assert bus.stats().failed == 0
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> None:
     bus, jobs = Bus(), list[Any]()

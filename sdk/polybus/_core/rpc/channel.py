@@ -307,7 +307,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     def received_end(self, message: Message) -> None:
         """Close the receiving direction, or the channel if the message is an error."""
         if message.code is None or message.code is Code.OK:
-            if not self._receiving:
+            if not self._receiving and not self.answers:
                 self._sending = False  # the second end means that the handler has returned
             self._receiving = False
             self._wake()
