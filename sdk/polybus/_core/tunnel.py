@@ -1,8 +1,8 @@
-"""Tunnels: connections inside another connection. A tunnel is a channel of frames.
+"""Tunnels: connections inside another connection. A tunnel is a channel whose items are frames.
 
-`TunnelConnector` is the result of `Bus.tunnel` and `Peer.tunnel`; `TunnelTransport` is one connection, at either end. A frame
-requires no task or queue, unless the other side has granted no credit or the outer connection is slow. Frames travel as bytes;
-on a text protocol, JSON documents are embedded instead of being quoted as strings.
+`Bus.tunnel` and `Peer.tunnel` return a `TunnelConnector`. A `TunnelTransport` is one end of a connection. Sending a frame
+requires neither a task nor a queue, unless the other side has not granted credit or the outer connection is slow. Frames are
+sent as bytes. In a text protocol, JSON documents are embedded instead of being quoted as strings.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from .peer.streams import Streams
 
 _MARGIN: Final = 512
-"""Maximum size in bytes of the outer frame around the inner one, without the name."""
+"""Maximum number of bytes that the outer frame adds to an inner frame, not counting the name."""
 _DEPTH: Final = 8
-"""Levels of nesting that the outer message uses of `Limits.depth`."""
+"""Nesting levels that the outer message uses up in `Limits.depth`."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
 def _is_document(frame: bytes, depth: int) -> bool:
-    """Check whether a frame is a JSON object or array to embed."""
+    """Return True if a frame is a JSON object or array, which can be embedded."""
     if frame[:1] not in (b"{", b"["):
         return False
     try:
@@ -63,19 +63,19 @@ def _is_document(frame: bytes, depth: int) -> bool:
 
 class Packing(Struct, frozen=True):
     text: bool
-    """True if JSON frames are embedded as such."""
+    """True if JSON frames are embedded without quoting."""
     octets: bool
-    """True if items carry raw bytes. Otherwise, bytes are a value."""
+    """True if items can contain raw bytes. Otherwise bytes are encoded as a value."""
     depth: int
     plain: int
-    """Maximum size of a frame that is sent as it is."""
+    """Maximum size in bytes of a frame that is sent without encoding."""
     encoded: int
-    """Maximum size of a frame that a text protocol sends as base64."""
+    """Maximum size in bytes of a frame that a text protocol sends as base64."""
     outer: int
-    """Maximum size of a frame of the outer connection."""
+    """Maximum size in bytes of a frame on the outer connection."""
 
     def choose(self, frame: bytes) -> BodyFormat | None:
-        """Choose JSON, bytes, or None for a value of the protocol's own. Raises `TooLarge`."""
+        """Return JSON, bytes, or None to send the frame as a value of the protocol's own. Raises `TooLarge`."""
         chosen: BodyFormat | None = OCTETS if self.octets else None
         limit = self.encoded
         if self.text and _is_document(frame, self.depth):
@@ -89,7 +89,7 @@ class Packing(Struct, frozen=True):
 
 
 def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
-    """`text` is True if the inner protocol writes text."""
+    """Return the packing for a peer. `text` is True if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
     codec = link.adapter.codec(limits)
@@ -121,7 +121,7 @@ def frame_of(message: Message) -> bytes | None:
 
 
 WINDOW: Final = 256
-"""Number of frames granted before the first is read; see also `channel.CREDIT_BYTES`."""
+"""Number of frames that may be sent before the first is read. See also `channel.CREDIT_BYTES`."""
 _CODES: Final[Mapping[int, Code]] = {
     1000: Code.CANCELLED,
     1001: Code.UNAVAILABLE,
@@ -134,7 +134,7 @@ _CODES: Final[Mapping[int, Code]] = {
 
 
 class FrameChannel(Channel[bytes, bytes]):
-    """The channel below a tunnel. It passes incoming frames to a receiver and queues outgoing ones."""
+    """The channel that carries a tunnel. Passes incoming frames to a receiver and queues outgoing frames."""
 
     def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
@@ -150,7 +150,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._paused = False
         self._stalled = False
         self._since = 0.0
-        """Time of the last written frame, or of the oldest waiting one."""
+        """Time at which the last frame was written, or the oldest waiting frame was queued."""
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
         self._told = False
@@ -160,7 +160,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- acceptance ------------------------------------------------------------------------------------------------------
 
     async def acceptance(self) -> None:
-        """Wait until the other side accepts the tunnel. Raises `BusError` if it refuses or has gone."""
+        """Wait until the other side accepts the tunnel. Raises `BusError` if it rejects the tunnel or has left."""
         while not self.accepted and self._why is None:
             self._waiter = self._loop.waiter()
             await self._waiter
@@ -180,7 +180,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
-        """Write a frame, or queue it until there is room. Raises `TooLarge`."""
+        """Write a frame, or queue it until there is space. Raises `TooLarge`."""
         if not self._sending or self._goodbye is not None:
             return
         chosen = self.packing.choose(frame)
@@ -208,7 +208,7 @@ class FrameChannel(Channel[bytes, bytes]):
         return False
 
     async def _wait_for_room(self) -> None:
-        """Wait for the slow outer connection: one task for all frames."""
+        """Wait until the slow outer connection has space. A single task does this for all frames."""
         try:
             if (room := self._port.channel_room()) is not None:
                 await room
@@ -253,7 +253,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._loop.call_soon(self._deliver)
 
     def listen(self, *, on: bool) -> None:
-        """Accept frames, or leave them queued, which limits the other side to its credit."""
+        """Start or stop passing on frames. While stopped, frames are queued, which limits the other side to its credit."""
         if self._deaf is on:
             self._deaf = not on
             self._loop.call_soon(self._deliver)
@@ -289,7 +289,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
 
     def _deliver(self) -> None:
-        """Pass on frames that arrived before the receiver, and then the end."""
+        """Pass on the frames that arrived before there was a receiver, and then the end."""
         receiver = self._receiver
         if receiver is None or (self._deaf and self._why is None):
             return
@@ -329,7 +329,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(why)
 
     def cut(self, why: Closed) -> None:
-        """End both halves at once, and send the reason."""
+        """Close both directions immediately, and send the reason."""
         if self.id is None:
             return  # the other side does not know this channel yet
         self._drop()
@@ -382,7 +382,7 @@ class FrameChannel(Channel[bytes, bytes]):
 
 
 def too_large(error: BusError) -> Closed:
-    """Return the end of a tunnel after a frame that the outer connection refused too late for its sender."""
+    """Return the reason for closing a tunnel when the outer connection rejects a frame after its sender has gone on."""
     return Closed(1009, getattr(error, "text", "") or str(error))
 
 
@@ -413,7 +413,7 @@ class TunnelTransport:
         """Send a frame without waiting.
 
         Raises:
-            TooLarge: If it does not fit the outer connection. The text has both limits.
+            TooLarge: If the frame exceeds the limits of the outer connection. The text names both limits.
         """
         self._channel.put(frame)
 
@@ -424,7 +424,7 @@ class TunnelTransport:
         return self._channel.queued
 
     def pause_reading(self) -> None:
-        """Pause. The other side may use up its credit."""
+        """Stop passing on frames. The other side can still send until its credit is used up."""
         self._channel.listen(on=False)
 
     def resume_reading(self) -> None:
@@ -434,7 +434,7 @@ class TunnelTransport:
         self._channel.close(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut the connection. Queued frames are lost."""
+        """Close the connection immediately. Queued frames are lost."""
         self._channel.cut(why)
 
     def tick(self, now: float) -> None:
@@ -451,7 +451,7 @@ def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str,
 
 
 class TunnelConnector:
-    """A destination at the other end of a link: ``connect(bus.tunnel("plant.7"), protocol="csb")``"""
+    """A destination at the other end of a link, as in ``connect(bus.tunnel("plant.7"), protocol="csb")``."""
 
     def __init__(
         self, route: Callable[[], PeerParty], lasting: Callable[[], bool], name: str, params: Mapping[str, str]
@@ -471,7 +471,7 @@ class TunnelConnector:
         return f"<TunnelConnector {self._name!r}>"
 
     async def connect(self, options: DialOptions) -> TunnelTransport:
-        """Make one attempt.
+        """Make one attempt to connect.
 
         Raises:
             ConnectFailed: If no peer handles the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.

@@ -818,7 +818,7 @@ class BlockingBus(Twin):
         """Send a request and return its answer. Ctrl-C cancels it, on the other side too if the protocol supports that.
 
         If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
-        bus opened, or over the opened link with a matching ``serves=``.
+        bus has opened, or the link with a matching ``serves=`` if there are several.
 
         Args:
             subject: Subject of the handler.
@@ -827,23 +827,23 @@ class BlockingBus(Twin):
             returns: Type to convert the answer to.
             to: Peer to send the request to.
             headers: Headers to send, as a mapping of strings to strings.
-            retry: Retry temporary failures within `timeout`; see `Retry`.
+            retry: Retry temporary failures within `timeout`. See `Retry`.
 
         Raises:
             EncodeError: If the body cannot be encoded. The error names the path of the value.
-            AmbiguousRoute: If several links could take the request.
+            AmbiguousRoute: If several links could carry the request.
             Unsupported: If the protocol cannot carry the request.
             ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
             TypeError, ValueError: If an argument has the wrong type or an invalid value.
             NoHandler: If this bus has neither a handler for the subject nor a link.
-            Disconnected, Unauthorized, Forbidden: If the only link has ended for good.
+            Disconnected, Unauthorized, Forbidden: If the only link is gone for good.
             BusError: See `Reply`.
         """
     def as_(self, identity: Any) -> BlockingCaller:
         """Call handlers of this bus on behalf of a user, for example from an HTTP endpoint.
 
         Args:
-            identity: Identity of the user, which handlers see as `Context.identity`.
+            identity: Identity of the user. Handlers see it as `Context.identity`.
         """
     @overload
     def notify(
@@ -858,14 +858,14 @@ class BlockingBus(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None:
-        """Send a notification to one handler, which does not answer. It is routed like a request.
+        """Send a notification to one handler, without an answer. Notifications are routed like requests.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the protocol can encode.
             headers: Headers to send, as a mapping of strings to strings.
-            to: A peer, or an address behind a link such as ``//phone/CD/4`` with `protocols.Up`. The link to an address is
-                chosen as for a request. A bus that only serves uses its only peer.
+            to: A peer or, with `protocols.Up`, an address behind a link such as ``//phone/CD/4``. The link to an address is
+                chosen as for a request. A bus that has not opened any links uses its only peer.
 
         Raises:
             EncodeError: If the body cannot be encoded.
@@ -898,27 +898,28 @@ class BlockingBus(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish a message to all matching subscriptions of this bus and its peers. Each receives it once.
+        """Publish a message to all matching subscriptions of this bus and its peers, each of which receives it once.
 
-        Links that this bus opened always receive it. The call returns when the message has been handed to the transports or is
-        waiting in an outbox, without any acknowledgement by subscribers. The message is also stored if a `Store` of the cluster
-        covers the subject, or if you pass `id` and a NATS link leads to an external stream.
+        The message is also sent over every link that this bus opened. The call returns as soon as the message has been passed
+        to the transports or is waiting in an outbox. Subscribers do not acknowledge messages. The message is also stored if a
+        `Store` of the cluster covers the subject, or if you pass `id` and a NATS link leads to an external stream.
 
         Args:
             subject: Subject to publish to.
             body: Any value that the protocol can encode.
             headers: Headers to send, as a mapping of strings to strings.
-            to: One or more peers to send the message to, and to no one else. It is then not stored in the cluster. An empty
-                list is allowed.
-            timeout: Seconds to wait for the store and for space in a full outbox. A message that is still in an outbox then
-                expires.
+            to: One or more peers. The message is sent only to these peers and is not stored in the cluster. An empty list is
+                allowed.
+            timeout: Seconds to wait for the store and for space in a full outbox. After that, a message that is still in an
+                outbox expires.
             id: Identifier for a `Store` or an external stream, which stores messages with the same id only once.
 
         Raises:
             EncodeError: If the body cannot be encoded.
-            QueueFull: If a queue, an outbox or the store stays full. The other receivers get the message.
-            DeadlineExceeded: If the NATS server does not confirm in time that it stored the message. It may have done so.
-            Disconnected: If a peer in `to` has left. The others get the message.
+            QueueFull: If a queue, an outbox or the store stays full. Other receivers still get the message.
+            DeadlineExceeded: If the NATS server does not confirm in time that it has stored the message. The message may be
+                stored nevertheless.
+            Disconnected: If a peer in `to` has left. The other peers still get the message.
             ReservedSubject, LocalProtocolError: If applications may not use the subject or a header.
             TypeError, ValueError: If an argument has the wrong type or an invalid value.
         """
@@ -948,8 +949,9 @@ class BlockingBus(Twin):
             timeout: Seconds after which a message that is still in an outbox expires.
 
         Raises:
-            QueueFull: If a queue or outbox is full. The other receivers get the message.
-            LocalProtocolError: As for `publish`, or if a `Store` covers the subject, because storing involves waiting.
+            QueueFull: If a queue or outbox is full. Other receivers still get the message.
+            LocalProtocolError: As for `publish`. Also if a `Store` covers the subject, because storing a message requires
+                waiting.
             Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
     @overload
@@ -1002,21 +1004,22 @@ class BlockingBus(Twin):
         """Subscribe to the subjects that match a pattern.
 
         Use the result as a context manager and iterate: ``with bus.subscribe("news.*") as news: for message
-        in news: ...`` Entering it returns once the connected peers know the subscription.
+        in news: ...`` The block is entered once the connected peers know the subscription.
 
-        With ``durable="audit"``, the subscription reads a `Store` of the cluster and resumes where it stopped. All readers with
-        that name share the messages, and each message is redelivered until one of them calls `Message.ack`. With `start` and no
-        `durable`, it reads stored messages and then new ones, in order, and does not remember a position. A bus without a
-        cluster reads the external stream that stores the pattern, over a link to a NATS network.
+        With ``durable="audit"``, the subscription reads a `Store` of the cluster and resumes where it stopped. All readers that
+        use this name share the messages, and each message is redelivered until a reader calls `Message.ack`. If you pass
+        `start` without `durable`, the subscription reads stored messages and then new messages, in order, and does not store
+        its position. A bus without a cluster reads the external stream that stores the pattern, over a link to a NATS network.
 
         Args:
             pattern: Subject or pattern. ``*`` matches one token and ``>`` matches the rest.
-            returns: Type to convert bodies to. Messages that do not fit are skipped and counted.
-            queue: Number of unread messages to hold; see `on`. The default is 64 if only `start` is given. With `durable`, the
-                number of messages that this reader may hold unacknowledged: 1 by default, more for speed.
+            returns: Type to convert bodies to. Messages with an invalid body are skipped and counted.
+            queue: Maximum number of unread messages; see `on`. The default is 64 if you pass only `start`. With `durable`, it
+                is the number of messages that this reader may leave unacknowledged. The default is then 1, and a larger value
+                is faster.
             when_full: Policy for a full queue; see `WhenFull`.
-            local: Also receive messages that this bus publishes. A member of a `group` always does.
-            group: Name of a queue group. Only one member receives each message; see `on`.
+            local: Also receive messages that this bus publishes. Members of a `group` always receive them.
+            group: Name of a queue group. Each message goes to only one member; see `on`.
             durable: Name of a durable subscription; see `on`. Handlers and readers with the same name share the messages.
             retry: With `durable`, the maximum number of deliveries and the pauses between them. `Message.retry` can set another
                 pause.
@@ -1025,8 +1028,8 @@ class BlockingBus(Twin):
             ordered: With `durable`; see `on`.
 
         Raises:
-            LocalProtocolError: If the pattern is invalid; on entry, if no store covers it or the bus runs in another event
-                loop.
+            LocalProtocolError: If the pattern is invalid. On entry, if no store covers the pattern or the bus runs in another
+                event loop.
             AmbiguousRoute: On entry, if several links could lead to the stream. Pass ``serves=`` to `connect`.
             ReservedSubject: If the pattern begins with ``_polybus.``.
             ValueError: If an argument is invalid, requires `durable`, or cannot be combined with it.
@@ -1092,10 +1095,10 @@ class BlockingBus(Twin):
         timeout: float | None = ...,
         to: AnyPeer | None = ...,
     ) -> BlockingChannel[Any, Any]:
-        """Open a channel, a conversation in both directions with one handler.
+        """Open a channel to a handler, in which both sides send items.
 
         Use the result as a context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
-        over it to receive items.
+        over the channel to receive items.
 
         Args:
             subject: Subject of the handler.

@@ -1,4 +1,4 @@
-"""Registration of handlers, shared by `Bus` and `Router`."""
+"""Registers handlers. `Bus` and `Router` share this code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ P = TypeVar("P")
 
 
 class Router:
-    """A group of handlers, which `Bus.include` adds to a bus.
+    """A group of handlers that `Bus.include` adds to a bus.
 
     Args:
         prefix: Prefix for the subjects and patterns of all handlers, as in ``Router(prefix="user.")``.
@@ -50,16 +50,16 @@ class Router:
     def handle(self, subject: AnySubject, *, inline: bool = False, running: int | None = None) -> Any:
         """Register a function that answers requests to a subject.
 
-        A coroutine function is awaited. A plain function runs in a worker thread, or on the event loop with ``inline=True``. An
-        async generator answers `stream`, and a coroutine function with a `Channel` parameter answers `channel`.
+        Coroutine functions are awaited. Plain functions run in a worker thread, or on the event loop with ``inline=True``.
+        Async generators answer `stream`, and coroutine functions with a `Channel` parameter answer `channel`.
 
         Args:
-            subject: Subject as a string, an integer or a `Subject`. Requests without a subject (UBRE allows them) go to the
-                handler of the empty string.
+            subject: Subject as a string, an integer or a `Subject`. Requests without a subject, which UBRE allows, go to the
+                handler for the empty string.
             inline: Call a plain function on the event loop.
-            running: Maximum number of concurrent calls of this function, including streams and channels. Further calls wait
-                without taking slots from other handlers. In a cluster, calls beyond `Cluster.waiting` go to another node. By
-                default only `Limits` apply.
+            running: Maximum number of concurrent calls of this function, including streams and channels. Additional calls wait
+                without using slots of other handlers. In a cluster, they go to another node if more than `Cluster.waiting` are
+                waiting. By default, only `Limits` apply.
 
         Raises:
             TypeError: If the signature is unsuitable, the subject already has a handler, this router has already been included,
@@ -130,35 +130,35 @@ class Router:
         ordered: bool = False,
         peers: bool = True,
     ) -> Any:
-        """Register a function that receives published messages, by default one at a time and in order.
+        """Register a function that receives published messages. By default, it receives one at a time and in order.
 
-        With ``durable="billing"``, the function processes the messages of a `Store` of the cluster. All workers with that name
-        share them, and each message is redelivered until the function has returned, even after a crash. The function may
-        therefore run twice for the same ``ctx.message.id``. A bus without a cluster reads the external stream that stores the
-        pattern, if a link to a NATS network leads to one when it opens.
+        With ``durable="billing"``, the function processes messages from a `Store` of the cluster. All workers that use this
+        name share the messages, and each message is redelivered until the function has returned, even after a crash. This means
+        that the function may run twice for the same ``ctx.message.id``. A bus without a cluster reads the external stream that
+        stores the pattern if one of its links to a NATS network leads to such a stream when it opens.
 
         Args:
             pattern: Subject or pattern. ``*`` matches one token and ``>`` matches the rest. ``{name}`` matches one token and
-                passes it as the argument ``name``.
-            queue: Number of messages that may wait for the function. By default the limit is `Limits.queue_bytes`, which counts
-                each body plus 200 bytes and so holds about 20,000 small messages. Messages for a durable handler wait in the
-                store.
+                passes it to the function as ``name``.
+            queue: Number of messages that may wait for the function. By default, the limit is `Limits.queue_bytes`, where each
+                message counts as its body plus 200 bytes. That is enough for about 20,000 small messages. Messages for a
+                durable handler wait in the store.
             when_full: Policy for a full queue; see `WhenFull`.
             concurrency: Number of messages to process at the same time. Above 1, their order is not guaranteed.
             inline: Call a plain function on the event loop.
-            group: Name of a queue group. Only one subscription with the same group and pattern receives each message, across
-                all nodes of the cluster and, for protocols with groups (NATS), other programs.
+            group: Name of a queue group. Each message goes to only one of the subscriptions with the same group and pattern.
+                This applies to all nodes of the cluster and, if the protocol supports groups (NATS), to other programs.
             durable: Name of a durable handler, made of letters, digits, ``-`` and ``_``.
             retry: For a durable handler, `Retry.attempts` and `Retry.backoff` apply after the function raises. The default is
-                five attempts. After the last one the message becomes a dead letter; a body that does not fit becomes one at
-                once.
+                five attempts. After the last attempt, the message becomes a dead letter. A message with an invalid body becomes
+                a dead letter immediately.
             ack_wait: For a durable handler, seconds until a message is redelivered after its worker was lost. The default is
-                30. A function may run for longer.
-            start: Where a new durable handler starts: at ``"all"`` stored messages (the default), with ``"new"`` ones, at a
-                `timedelta` before now, or at a sequence number.
+                30. The function itself may run longer.
+            start: Where a new durable handler starts: with ``"all"`` stored messages (the default), with ``"new"`` messages, at
+                a `timedelta` before now, or at a sequence number.
             ordered: For a durable handler, process one message at a time in the whole cluster, in the order of the store.
-            peers: If `False`, the function receives only messages from this bus (in a cluster, each node) and from bridges, and
-                peers do not see the subscription. Cannot be combined with `group` or `durable`.
+            peers: If `False`, the function receives only messages from this bus and from bridges, and peers do not see the
+                subscription. In a cluster, this applies to each node. Cannot be combined with `group` or `durable`.
 
         Raises:
             TypeError: If the signature is unsuitable, an argument has the wrong type, or this router has already been included.
@@ -184,18 +184,18 @@ class Router:
         return register
 
     def implement(self, contract: TypeForm[P], implementation: P, prefix: str = "") -> None:
-        """Register the methods of an object as handlers for a Protocol class.
+        """Register the methods of an object as handlers of a contract, which is a `typing.Protocol` class.
 
         Args:
             contract: As for `Bus.client`. Plain ``def`` methods are also allowed, and run in threads.
             implementation: Object with all methods of the contract. Deriving its class from the contract helps type checkers:
                 ``class UsersInDatabase(Users): ...``
-            prefix: As for `Bus.client`. The prefixes of routers precede it.
+            prefix: As for `Bus.client`. It is appended to the prefixes of routers.
 
         Raises:
             TypeError: If `contract` is not a contract, the object does not implement it, a subject already has a handler, or a
-                router's prefix would precede an integer. The text names the class and the method, and says what to write. No
-                handler is registered in that case.
+                router's prefix would precede an integer. The text names the class and the method, and says what to write
+                instead. In this case, no handler is registered.
             LocalProtocolError: If a subject is invalid with the prefix of the router.
         """
         from ...contracts.contract import handlers_of  # few programs have contracts
@@ -209,19 +209,19 @@ class Router:
     def publishes(self, subject: AnySubject, *, description: str = "") -> Subject[Any, Any]:
         """Declare a publication for the AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
 
-        This is for documentation only; you can publish to undeclared subjects too.
+        This is for documentation only. You can also publish to undeclared subjects.
 
         Args:
-            subject: The full subject and the type of the bodies, or a pattern if part of the subject varies. A router adds no
-                prefix.
-            description: Text in the form of a handler's docstring: a summary, details, and ``Args:`` for the names in a
+            subject: A `Subject` with the full subject, or a pattern if part of it varies, and the type of the bodies. A router
+                does not add its prefix.
+            description: Text in the style of a handler's docstring: a summary, details, and ``Args:`` for the names in a
                 pattern.
 
         Returns:
             The subject, for `Bus.publish`.
 
         Raises:
-            TypeError: If `subject` is not a subject, is a subject of requests, or was declared with another type.
+            TypeError: If `subject` is not a `Subject` instance, is a request subject, or was declared with another type.
             LocalProtocolError: If the subject is invalid.
             ReservedSubject: If the subject is reserved for polybus.
         """
@@ -234,11 +234,11 @@ class Router:
     def include(self, router: Router, *, prefix: str = "") -> None:
         """Add the handlers and declared publications of a router.
 
-        Register all handlers of the router first: it does not accept any more after this call.
+        Register all of the router's handlers before you call this. The router does not accept handlers afterwards.
 
         Args:
             router: The router.
-            prefix: Prefix for the subjects and patterns of its handlers.
+            prefix: Prefix for the subjects and patterns of the router's handlers.
 
         Raises:
             TypeError: If a subject already has a handler or another type, a prefix would precede an integer or a URI, or

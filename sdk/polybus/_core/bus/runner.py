@@ -1,4 +1,4 @@
-"""`polybus.connect`, and `polybus.run`, which serves a bus until a signal arrives."""
+"""Provides `polybus.connect`, and `polybus.run`, which serves a bus until the process receives a signal."""
 
 from __future__ import annotations
 
@@ -55,28 +55,29 @@ def connect(
     """Connect to a server.
 
     Use the result as an async context manager: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...`` The first
-    attempt fails fast unless you pass `wait`. Once established, the link reconnects on its own and restores its subscriptions
-    before any other traffic. Leaving the block drains the bus.
+    attempt fails immediately unless you pass `wait`. Once established, the link reconnects on its own and restores its
+    subscriptions before any other traffic. Leaving the block drains the bus.
 
     Args:
-        target: A URL ``<protocol>+<transport>://<address>``, or a transport object.
-        bus: Bus to add the link to, instead of a new one.
-        protocol: Protocol of a transport object, by name or as an adapter. With a URL, an adapter with options that a URL
-            cannot express.
-        serves: Patterns of the requests that go over this link, for a bus that opens several.
+        target: A URL of the form ``<protocol>+<transport>://<address>``, or a transport object.
+        bus: Bus to add the link to. By default, a new bus is created.
+        protocol: Protocol of a transport object, by name or as an adapter. If `target` is a URL, you can pass an adapter to set
+            options that a URL cannot express.
+        serves: Patterns for the requests that go over this link, if the bus opens several links.
         headers: Headers for the handshake, or a plain or async function that returns them. The function is called before every
-            attempt, and again before the identity of the link expires, so that it can return a new bearer token. If it raises,
-            the attempt fails; `Unauthorized` and `Forbidden` count as a rejection by the server.
-        tls: Client-side context for ``tls`` and ``wss``. The default verifies the server with the authorities of the system.
-        backoff: Pauses between attempts to reconnect. A server that sets `retry` replaces `initial` and `maximum`.
-        wait: Seconds to keep retrying the first attempt; `math.inf` for no limit.
+            attempt, and before the link's identity expires, so that it can return a new bearer token. If it raises, the attempt
+            fails; `Unauthorized` and `Forbidden` count as a rejection by the server.
+        tls: Client-side context for ``tls`` and ``wss``. By default, the server is verified against the system's certificate
+            authorities.
+        backoff: Pauses between attempts to reconnect. If the server sets `retry`, it overrides `initial` and `maximum`.
+        wait: Seconds to keep retrying the first attempt. Use `math.inf` for no limit.
         limits: Limits of the new bus.
         record: Folder in which to record every frame of this link, with the defaults of `Bus.record`.
 
     Raises:
         ValueError: If the URL or an option is invalid, or both `bus` and `limits` are given.
-        TypeError: If an option has the wrong type.
-        ConnectFailed: On entry, if the server cannot be reached. The error has the address and the reason.
+        TypeError: If an argument has the wrong type.
+        ConnectFailed: On entry, if the server cannot be reached. The error contains the address and the reason.
         Unauthorized, Forbidden: On entry, if the server rejects the connection. A rejection is never retried.
     """
     check_type(bus, Bus, "bus", "bus=Bus()")
@@ -90,14 +91,14 @@ def connect(
 logger: logging.Logger = logging.getLogger("polybus")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
-"""Pauses between attempts to reconnect to a broker or to the engine of a cluster."""
+"""Pauses between attempts to reconnect to a broker or to a cluster's engine."""
 _OUTAGE: Final = 5.0
-"""Seconds without a broker before the service is not ready, like `Cluster.outage`."""
+"""Seconds without a broker after which the service is not ready, similar to `Cluster.outage`."""
 _PATIENCE = 20.0
 """Seconds to wait for a broker."""
 
 _AT_ONCE = 3.0
-"""Seconds for closing after the second signal, because a lifespan or a thread may never end."""
+"""Seconds to wait for the bus to close after the second signal. A lifespan or a thread may never exit."""
 
 
 def run(
@@ -112,45 +113,49 @@ def run(
     workers: int = 1,
     **options: Any,
 ) -> None:
-    """Serve a bus until SIGINT or SIGTERM arrives, then drain it.
+    """Serve a bus until the process receives SIGINT or SIGTERM, then drain the bus.
 
-    A second signal ends the program at once, as does a signal before the bus serves. If a lifespan or thread is still running 3
-    s later, the process exits with status 128 plus the signal number.
+    A second signal ends the program immediately, and so does a signal that arrives before the bus is serving. If a lifespan or
+    thread is still running 3 s later, the process exits with status 128 plus the signal number.
 
     With several workers, this process binds the addresses, starts the same program once for each worker, and restarts workers
-    that die. Here, `run` returns when all workers have drained. Code of your program before `run` is executed in every worker.
+    that die. In this process, `run` returns once all workers have drained. The code before your call of `run` is executed in
+    every worker.
 
-    The ``polybus`` logger logs the addresses at level INFO. If no handler would show that, ``serving URL`` is printed.
+    The ``polybus`` logger logs the addresses at level INFO. If no logging handler shows INFO records, ``serving URL`` is
+    printed instead.
 
     Args:
         bus: Bus to serve.
-        urls: Addresses; see `Bus.serve`.
-        drain: Seconds for running handlers after the signal; see `Bus.drain`.
-        delay: Seconds between the signal and the drain. Meanwhile, requests are still accepted but ``/readyz`` returns 503, so
-            that load balancers stop sending them.
-        health: Address for ``/livez`` and ``/readyz``, such as ``http://127.0.0.1:8081``. It is served from before the bus
-            starts until after it has ended.
-        metrics: Also serve Prometheus metrics of all workers at ``/metrics`` on that address, to everyone who can reach it.
-            Requires ``pip install 'polybus[prometheus]'``.
+        urls: Addresses to serve. See `Bus.serve`.
+        drain: Seconds that running handlers have to finish after the signal. See `Bus.drain`.
+        delay: Seconds between the signal and the drain. During this time, requests are still accepted but ``/readyz`` returns
+            503, so that load balancers stop sending requests.
+        health: Address for ``/livez`` and ``/readyz``, such as ``http://127.0.0.1:8081``. The pages are available from before
+            the bus starts until after it has stopped.
+        metrics: Also serve Prometheus metrics of all workers at ``/metrics`` on the `health` address. Anyone who can reach the
+            address can read them. Requires ``pip install 'polybus[prometheus]'``.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop with asyncio.
-        workers: Number of serving processes (POSIX). More than one requires a bus with `cluster`, so that they act as one bus.
-            With ``"auto"`` and no ``POLYBUS_CLUSTER``, a NATS server is started for them.
-        options: Further options of `Bus.serve` for all URLs. `tls` applies only to URLs with TLS, and is a client-side context
-            if the bus connects to all URLs itself (``nats``).
+        workers: Number of serving processes (POSIX). More than one worker requires a bus with `cluster`, so that the workers
+            act as one bus. If `cluster` is ``"auto"`` and ``POLYBUS_CLUSTER`` is not set, a NATS server is started for the
+            workers.
+        options: Additional arguments of `Bus.serve`, which apply to all URLs. `tls` applies only to URLs with TLS. If the bus
+            connects to all URLs itself (``nats``), it is a client-side context.
 
     Raises:
         TypeError: If `bus` is not a bus, or an argument has the wrong type.
-        LocalProtocolError: If called outside the main thread or while an event loop is running; if other machines can reach an
-            address and the bus has no `authenticate` hook; or if there are several workers and the bus has no `cluster`, has
+        LocalProtocolError: If you call this outside the main thread or while an event loop is running. If other machines can
+            reach an address and the bus has no `authenticate` hook. With several workers, if the bus has no `cluster`, has
             stores but no engine, or finds no NATS server.
         Unsupported: If several workers cannot share an address.
-        ImportError: If uvloop, trio or prometheus-client is needed but not installed.
-        Exception: If the lifespan of the bus raises it. `RuntimeError` if a task of the bus failed, which closes the bus.
+        ImportError: If uvloop, trio or prometheus-client is required but not installed.
+        Exception: If the lifespan of the bus raises it. If a task of the bus fails, the bus closes and this is a
+            `RuntimeError`.
         SystemExit: If a URL or an option is invalid, an address cannot be bound, or the cluster's engine cannot be reached or
-            rejects the program: one line is printed to stderr, and the status is 1. The cause is the `ValueError`, `OSError`,
-            `ConnectFailed`, `Unauthorized` or `Forbidden`. Also if one of several workers was killed, or ended before it
-            served.
+            rejects the program. In these cases, one line is printed to stderr, the status is 1, and the cause is a
+            `ValueError`, `OSError`, `ConnectFailed`, `Unauthorized` or `Forbidden`. Also if one of several workers was killed,
+            or exited before it served.
     """
     try:
         serve_until_signal(
@@ -179,7 +184,10 @@ def _has_joined(bus: Bus) -> bool:
 
 
 def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
-    """Log the `def` handlers that outlive their bus. Returns True if the interpreter waits for their threads."""
+    """Log `def` handlers that are still running after their bus has stopped.
+
+    Returns True if the interpreter waits for their threads.
+    """
     left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
     waits = any(waited_for for _, waited_for in left)
     if left:
@@ -193,7 +201,7 @@ def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
 
 
 def announce(url: str) -> None:
-    """Log the address, or print it if no log shows it."""
+    """Log the address. If no log shows it, print it."""
     url = without_secrets(url)
     logger.info("serving %s", url, extra=log_fields(address=url))
     if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
@@ -214,7 +222,7 @@ def serve_until_signal(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """Implement `run`. Calls `announce` with each URL; `client_tls` is for URLs that the bus connects to."""
+    """Implement `run`. Calls `announce` with each URL. `client_tls` is for URLs that the bus connects to."""
     if not isinstance(bus, Bus):
         raise TypeError(
             f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
@@ -288,9 +296,9 @@ class _Addresses:
             )
             for number, url in enumerate(urls)
         ]
-        """Name, URL and listener of each address. The URL of a broker has no listener."""
+        """Name, URL and listener of each address. The listener is None for a broker's URL."""
         self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
-        """True if one of the addresses may lead to external streams."""
+        """True if an address may lead to external streams."""
 
     def connecting(self, bus: Bus, url: str) -> Any:
         tls = self._client_tls if url in self._secure else None
@@ -357,7 +365,7 @@ class _Run:
             raise failure
 
     def _told_why_not(self, error: BaseException) -> bool:
-        """Report a start-up error once, through the supervisor. Returns False if it must be raised here."""
+        """Report a start-up error once, through the supervisor. Returns False if this process must raise the error itself."""
         if self._worker is None or not isinstance(error, BusError):
             return False
         return not _has_joined(self._bus) and self._worker.tell_why_not(str(error))
@@ -393,7 +401,7 @@ class _Run:
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:
-        """Returns False if the bus was closed before a signal arrived."""
+        """Wait for a signal. Returns False if the bus is closed first."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_closed, group.cancel_scope)
             await self._signalled.wait()
@@ -406,7 +414,7 @@ class _Run:
         scope.cancel()
 
     def _tell_if_alone(self) -> None:
-        """Warn if nothing can reach this bus, after its lifespan has started, which may also serve and connect."""
+        """Warn if nothing can reach this bus. Call this after the lifespan has started, which may also serve and connect."""
         links = parts_of(self._bus).links
         if not links.gates and not links.services.running.links:
             logger.warning(

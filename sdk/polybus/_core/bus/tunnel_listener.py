@@ -1,4 +1,4 @@
-"""Listeners for tunnels, which admit tunnels with certain names as links of an inner bus."""
+"""Listens for tunnels, and accepts those with matching names as links of an inner bus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Opening(Struct, frozen=True):
 
 
 def _read(message: Message) -> _Opening:
-    """Parse the body of an open. Raises `BadRequest` if it does not have the form of `tunnel.tunnel_facts`."""
+    """Parse the body of an open message. Raises `BadRequest` if it does not have the form of `tunnel.tunnel_facts`."""
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
         raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")
@@ -55,7 +55,7 @@ def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
 
 
 class TunnelListener:
-    """The tunnels of a pattern and the bus behind them. Found in place of a handler; implements `Listening`."""
+    """Accepts tunnels that match a pattern, for the inner bus. Looked up in place of a handler. Implements `Listening`."""
 
     style = "tunnel"
 
@@ -77,7 +77,7 @@ class TunnelListener:
         self._gate = None
 
     async def gate(self) -> BusGate:
-        """Open the gate of the inner bus. A bus that is not running yet is entered, and left together with the outer one."""
+        """Open the inner bus's gate. If that bus is not running, enter it now and leave it together with the outer bus."""
         while self._opening is not None:
             await self._opening.wait()
         inner, gate = self._inner, self._gate
@@ -97,7 +97,7 @@ class TunnelListener:
         return gate
 
     async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
-        """Finish the calls in these tunnels (or those over the given peers), then say goodbye. The inner bus keeps running."""
+        """Finish the calls in all tunnels, or in those over the given peers, then say goodbye. The inner bus keeps running."""
         gate, runtime = self._gate, self._runtime
         if gate is None or runtime is None or self._inner.services.runtime is not runtime:
             return
@@ -160,8 +160,10 @@ class TunnelListener:
         return outcome
 
     def renewed(self, outer: PeerParty) -> None:
-        """Pass the renewed identity of a peer to its tunnels, and those inside them, unless the inner bus has its own
-        `authenticate`."""
+        """Pass on a peer's renewed identity to its tunnels and the tunnels inside them.
+
+        Does nothing if the inner bus has its own `authenticate`.
+        """
         gate = self._gate
         if gate is None or self._inner.services.access.authenticate is not None:
             return
@@ -188,7 +190,7 @@ class TunnelListener:
 
 
 def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
-    """Return the identity of the outer peer without its expiry: the tunnel ends with the outer link, which may renew it."""
+    """Return the outer peer's identity without its expiry. The tunnel closes with the outer link, which may renew it."""
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
@@ -198,13 +200,13 @@ def tunnel_call(accepts: Any, peer: PeerParty, message: Message, deadline: float
 
 
 def hops_of(message: Message) -> int:
-    """Count the tunnels and bridges that an open has passed: its own count, plus those of the delivering link."""
+    """Return the number of tunnels and bridges that an open message has passed, including those of the delivering link."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
 
 class TunnelCall(Call, eq=False, kw_only=True):
-    """The admission of a tunnel, which does not occupy a request slot."""
+    """A request to open a tunnel. It does not occupy a request slot."""
 
     sizes_known: ClassVar[bool] = False
     _accepts: Any
@@ -238,7 +240,7 @@ class TunnelCall(Call, eq=False, kw_only=True):
             self.channel.abort(code, text, reason, detail)
 
     def expire(self) -> None:
-        """Clear the deadline, which would end an open tunnel."""
+        """Clear the deadline, because it would close an open tunnel."""
         self.deadline = math.inf
 
     def stop(self) -> None:

@@ -1,1 +1,1 @@
-"""Handlers: their signatures, call plans and registration."""
+"""Handlers: their signatures, how to call them, and how they are registered and found."""

@@ -1,4 +1,4 @@
-"""Handlers and subscribers. A function's signature is read once, at registration, and becomes a plan for calling it."""
+"""Handlers and subscribers. A function's signature is inspected once, at registration, and becomes a plan for calling it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
-    """Raise `TypeError` if a handler cannot read the promised body; `of` names the source of the promise."""
+    """Raise `TypeError` if a handler cannot accept the promised body. `of` names where the promise was made."""
     if not _accepts(hint, takes):
         raise TypeError(
             f"{function} reads {parameter!r} as {type_name(hint)}, but {of} takes {type_name(takes)}: change the annotation or "
@@ -49,7 +49,7 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
 
 
 def read_as(hint: Any, takes: Any) -> Any:
-    """Return the type for reading a body: the annotation, if any, with the constraints of the promised type."""
+    """Return the type that a body is converted to: the annotation, if any, with the constraints of the promised type."""
     if hint is None:
         return takes
     if takes is Any or hint == takes or _bare(hint) != _bare(takes):
@@ -83,7 +83,7 @@ def _promise(of: str) -> str:
 
 
 def _accepts(wanted: Any, given: Any) -> bool:
-    """Check whether one type fits another. Returns True if that is undecided."""
+    """Return True if one type fits another, or if that cannot be determined."""
     wanted, given = _plain(wanted), _plain(given)
     if wanted in (Any, object) or given in (Any, object) or wanted == given:
         return True
@@ -126,33 +126,32 @@ _PLAIN_BODY: Final = attrgetter("body")
 @define(eq=False, repr=False)
 class Handler:
     subject: str | int
-    """Subject of requests, or pattern of publications."""
+    """Subject of the requests, or pattern of the publications."""
     function: Callable[..., Any]
     style: Style
     places: Places | None = None
-    """Set if the number of concurrent calls is limited."""
+    """Slots for concurrent calls, if their number is limited."""
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
     signature: Signature | None = field(default=None, init=False)
     takes: Any = field(default=Any, init=False)
-    """Type of the body or of a channel's incoming items. None without a body."""
+    """Type of the body, or of a channel's incoming items. None if the handler has no body."""
     returns: Any = field(default=Any, init=False)
-    """Type of the answer or of the outgoing items."""
+    """Type of the answer, or of the outgoing items."""
     checks: tuple[Any, ...] = field(default=(), init=False)
-    """Types for checking an answer or item: the annotated and the promised one."""
+    """Types that an answer or item is checked against: the annotated and the promised type."""
     body_name: str | None = field(default=None, init=False)
     reads: Any = field(default=Any, init=False)
     injection: Injection | None = field(default=None, init=False)
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
     only_body: Callable[[Message], Any] | None = field(default=None, init=False)
-    """Provides the only argument if that is the body: the fast path."""
+    """Provider of the body if that is the only argument. This is the fast path."""
 
     @property
     def name(self) -> str:
         return name_of(self.function)
 
     def arguments(self, context: Callable[[], Context], message: Message, channel: Any = None) -> dict[str, Any]:
-        """Return the keyword arguments; `context` provides the injected ones. Raises `Misfit` if one does not fit its
-        annotation."""
+        """Return the keyword arguments, with injected ones from `context`. Raises `Misfit` if a value has the wrong type."""
         try:
             return {name: make(context, message, channel) for name, make in self._makers}
         except BadRequest as error:
@@ -173,7 +172,7 @@ class Handler:
         return self.function(body)
 
     def checked(self, value: Any) -> Any:
-        """Validate an answer or item, and drop undeclared fields. Raises `TypeError`, which is a mistake of the handler."""
+        """Validate an answer or item, and drop undeclared fields. Raises `TypeError` if the handler's value is invalid."""
         made = value
         for kind in self.checks:
             try:
@@ -185,7 +184,7 @@ class Handler:
 
     @property
     def unchecked(self) -> str | None:
-        """Reason why answers cannot be checked, or None."""
+        """Reason why answers cannot be checked, or None if they can."""
         if not self.checks and self.signature is not None and self.signature.lost is not None:
             return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
         return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
@@ -218,11 +217,11 @@ def plan(
     publication: bool = False,
     running: int | None = None,
 ) -> Handler:
-    """Create the handler of a subject or pattern; `typed` promises the types.
+    """Create the handler for a subject or pattern. `typed` contains the promised types.
 
     Raises:
-        TypeError: If two parameters could be the body, an annotation does not resolve, a name of the pattern has no suitable
-            parameter, or a parameter cannot be provided. The text names the function.
+        TypeError: If two parameters could be the body, an annotation cannot be resolved, a name in the pattern has no suitable
+            parameter, or a value for a parameter is not available. The text names the function.
     """
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
     signature = replace(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
@@ -288,7 +287,7 @@ def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
 def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
 ) -> Callable[..., Any]:
-    """Return the function that provides an argument. `hint` is None without an annotation, and `takes` is the promised type."""
+    """Return the function that provides an argument. `hint` is None without an annotation. `takes` is the promised type."""
     given = injected(hint)
     in_thread = handler.style == "thread"
     if given is not None and (make := context_maker(given, parameter.name, function, in_thread=in_thread)) is not None:
@@ -338,11 +337,12 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
 # -- functions registered by `on` --------------------------------------------------------------------------------------------
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
-"""Policy for a message that finds the queue full.
+"""Policy for a message that arrives when the queue is full.
 
-``drop_oldest`` and ``drop_newest`` drop one message, and ``latest`` prefers an older one of the same subject. ``block`` makes
-publishers in this process wait. Messages from links then wait beyond the queue, up to `Limits.queue_bytes`; after that, a
-subscription ends with `SlowConsumer` and an `on` handler loses the oldest messages. Links and other readers are not affected.
+``drop_oldest`` and ``drop_newest`` drop one message. ``latest`` drops an older message with the same subject if there is one.
+``block`` makes publishers in this process wait. Messages from links then wait in addition to the queue, up to
+`Limits.queue_bytes`. If they exceed that limit, a subscription ends with `SlowConsumer`, and an `on` handler loses the oldest
+messages. Links and other readers are not affected.
 """
 
 
@@ -352,14 +352,14 @@ _GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 class SubscriberSpec(Struct, frozen=True):
     handler: Handler
     queue: int | None
-    """Number of messages, or None for as many as fit into `Limits.queue_bytes`."""
+    """Maximum number of messages. If None, only `Limits.queue_bytes` applies."""
     when_full: WhenFull
     concurrency: int
     group: str | None = None
     reading: Reading | None = None
-    """None for live publications."""
+    """Arguments for reading stored messages. None for live publications."""
     peers: bool = True
-    """False for publications of its own bus only."""
+    """False to receive only publications of the handler's own bus."""
 
 
 def reading_of(
@@ -373,13 +373,13 @@ def reading_of(
     concurrency: int = 1,
     of_handler: tuple[int | None, str] | None = None,
 ) -> Reading | None:
-    """Return how `on` or `subscribe` reads stored messages, or None for live ones.
+    """Return how `on` or `subscribe` reads stored messages. Returns None for live messages.
 
     Args:
-        of_handler: `queue` and `when_full` of a handler; None for a subscription.
+        of_handler: The `queue` and `when_full` arguments of a handler, or None for a subscription.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid, or cannot be combined with another one.
+        TypeError, ValueError: If an argument is invalid or cannot be combined with another argument.
     """
     if durable is None and retry is None and ack_wait is None and start is None and not ordered:
         return None

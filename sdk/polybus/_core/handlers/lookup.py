@@ -1,4 +1,4 @@
-"""Lookup of the receiver of a request, stream or tunnel."""
+"""Finds the handler, bridge route or tunnel listener for a request, stream or tunnel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Publication(Struct, frozen=True):
-    """A declared publication; see `Router.publishes`."""
+    """A declared publication. See `Router.publishes`."""
 
     subject: Subject[Any, Any]
     description: str = ""
@@ -49,29 +49,29 @@ def _name(hint: Any) -> str:
 
 
 class HandlerLookup(Struct, eq=False):
-    """Handlers by subject, then routes of bridges and tunnel listeners."""
+    """Finds handlers by subject, then bridge routes and tunnel listeners."""
 
     handlers: dict[str | int, Handler] = {}
     by_uri: dict[str, Handler] = {}
-    """Handlers of URIs by canonical spelling."""
+    """Handlers for URIs, by canonical spelling."""
     subscribers: list[SubscriberSpec] = []
     publications: dict[str | int, Publication] = {}
     routes: list[Any] = []
-    """Routes of bridges from this bus, `_core.bus.bridge_forwarding.RouteParty`. The first match counts."""
+    """Bridge routes from this bus, as `_core.bus.bridge_forwarding.RouteParty`. The first matching route is used."""
     listeners: list[Any] = []
-    """Listeners for tunnels, `_core.bus.tunnel_listener.TunnelListener`."""
+    """Tunnel listeners, as `_core.bus.tunnel_listener.TunnelListener`."""
     handler_check: Callable[[Handler], None] | None = None
-    """Rejects a handler before any is added."""
+    """Called to reject invalid handlers before any handler is added."""
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
     copied: bool = False
-    """True once this router is included. Later handlers would not reach the bus."""
+    """True once this router has been included. Handlers that are added later would not reach the bus."""
 
     def add(self, *handlers: Handler) -> None:
-        """Register all of these handlers, or none.
+        """Register all of these handlers or, if there is an error, none of them.
 
         Raises:
-            TypeError: If a subject already has a handler, this router is already included, or the bus rejects a handler.
+            TypeError: If a subject already has a handler, this router has already been included, or the bus rejects a handler.
         """
         for handler in handlers:
             self._check_open(handler)
@@ -117,8 +117,8 @@ class HandlerLookup(Struct, eq=False):
     def find_for(self, message: Message, kind: str = "request") -> Any:
         """Find the handler, bridge route or tunnel listener for a peer's message.
 
-        A URI is replaced by its registered or otherwise canonical spelling, so that `authorize` never sees the peer's. A route
-        takes precedence over a handler of another kind.
+        A URI is replaced by its registered spelling, or by its canonical one if it is not registered. This means that
+        `authorize` never sees the peer's spelling. Routes take precedence over handlers of another kind.
         """
         subject = message.subject
         if kind == "tunnel":
@@ -135,7 +135,7 @@ class HandlerLookup(Struct, eq=False):
         return found if kind == "tunnel" else self.route_for(message, kind)
 
     def route_for(self, message: Message, kind: str) -> Any:
-        """Find the bridge route for a message, which may rename its subject to an address."""
+        """Find the bridge route for a message. The route may rename the message's subject to an address."""
         for subject in (message.subject, *message.spellings) if self.routes else ():
             if (found := self.route(subject, kind)) is not None:
                 message.subject = subject
@@ -143,7 +143,7 @@ class HandlerLookup(Struct, eq=False):
         return None
 
     def meant(self, subject: str | int) -> str:
-        """Return a hint for a subject without a handler, or an empty string."""
+        """Return a suggestion for a subject that has no handler, or an empty string."""
         if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
             return "an `on` handler receives it but does not answer; publish it, or register it with bus.handle"
         from difflib import get_close_matches
@@ -153,7 +153,7 @@ class HandlerLookup(Struct, eq=False):
         return f"did it mean {names[near[0]]!r}?" if near else ""
 
     def route(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
-        """Find the bridge route for such messages, unless it leads to the bus `back_to`."""
+        """Find the bridge route for messages of this kind. Routes that lead to the bus `back_to` are skipped."""
         return next((route for route in self.routes if route.there is not back_to and route.fits(subject, kind)), None)
 
     def listener(self, name: str | int) -> Any:
@@ -163,9 +163,9 @@ class HandlerLookup(Struct, eq=False):
         return subject in self.handlers or subject in self.answered()
 
     def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
-        """Return the subjects with handlers or bridge routes for requests, with wildcards only if `patterns` is set.
+        """Return the subjects of request handlers and of bridge routes. Wildcards are included only if `patterns` is set.
 
-        For the inner link (`inner`), this includes tunnel listeners and excludes routes into that link.
+        For the inner link (`inner`), the result includes tunnel listeners and excludes routes that lead into that link.
         """
         listeners = [wire_pattern(one.pattern) for one in self.listeners] if inner else []
         routes = [one.route for one in self.routes if "request" in one.route.kinds and not (inner and one.inward)]

@@ -1,6 +1,6 @@
-"""Dependencies of handlers, marked with `Depends` of fast-depends or FastAPI.
+"""Resolves the dependencies of handlers, which are marked with `Depends` from fast-depends or FastAPI.
 
-Both marks have the attributes ``dependency`` and ``use_cache``, so they are recognized without importing the library.
+Both marks have ``dependency`` and ``use_cache`` attributes, by which they are recognized without importing the library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .signature import check_takes_by_name, context_part, injected, read_provide
 
 
 def check_default(parameter: inspect.Parameter, function: str) -> None:
-    """Raise `TypeError` for a field object of pydantic or FastAPI as the default: nothing would check its constraints."""
+    """Raise `TypeError` if a default is a pydantic or FastAPI field, because its constraints would not be checked."""
     default = parameter.default
     if hasattr(default, "default_factory") and is_own(default):
         word = type(default).__name__.removesuffix("Info")
@@ -37,10 +37,10 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
 
 
 def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
-    """Return a type without open type variables, otherwise the promised type.
+    """Return the type, or the promised type if it has open type variables.
 
     Raises:
-        TypeError: If no type was promised, so that every value would fit without conversion.
+        TypeError: If no type was promised. Every value would then fit without conversion.
     """
     if (variable := open_variable(hint)) is None:
         return hint
@@ -53,7 +53,10 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
 
 
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
-    """Return a function that reads a token of the subject as an argument. Raises `TypeError` if its type has no text form."""
+    """Return a function that converts a token of the subject to an argument.
+
+    Raises `TypeError` if values of the type cannot be written as text.
+    """
     hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
         raise TypeError(f"{function}: no token of a subject can be read as the type of {name!r}: {problem}")
@@ -87,10 +90,10 @@ class AskedDependency(Struct, frozen=True):
 
 
 def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
-    """Find the dependency of a parameter, in its ``Annotated`` or default.
+    """Find the dependency of a parameter, in its ``Annotated`` annotation or its default.
 
     Raises:
-        TypeError: If ``Depends`` has no function, or is inside another type, so that the peer would choose the value.
+        TypeError: If ``Depends`` has no function, or is nested inside another type, where the peer would choose the value.
     """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
@@ -136,15 +139,16 @@ def provider_of(
     names: set[str],
     within: tuple[Callable[..., Any], ...] = (),
 ) -> Provider:
-    """Read a dependency and its own dependencies. `within` is the chain of functions that starts at the handler.
+    """Resolve a dependency and its own dependencies. `within` is the chain of functions, starting at the handler.
 
     Args:
-        handler: Name of the handler or of another user, for error texts.
+        handler: Name of the handler or other function with the dependency, for error texts.
         positions: Names in the pattern, with their positions in the subject.
-        names: Collects the names that are used.
+        names: Set to which the used names are added.
 
     Raises:
-        TypeError: If the dependency needs itself, or a value that calls do not have. The text names it and the handler.
+        TypeError: If the dependency depends on itself, or on a value that is not available in calls. The text names the
+            dependency and the handler.
     """
     function = asked.function
     name = f"{handler}: {name_of(function)}, which it depends on,"
@@ -193,8 +197,10 @@ def _maker(
 
 
 def context_maker(given: Any, parameter: str, name: str, *, in_thread: bool) -> Maker | None:
-    """Return the provider of a `Context`, a part of it, or a `Message`, otherwise None. Raises `TypeError` in the wrong
-    thread."""
+    """Return the provider of a `Context`, a part of it, or a `Message`, or None for other types.
+
+    Raises `TypeError` if the type is for handlers in the other kind of thread.
+    """
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and not in_thread:
             raise TypeError(f"{name} runs on the event loop: annotate {parameter!r} with polybus.Context")
@@ -212,7 +218,7 @@ def context_maker(given: Any, parameter: str, name: str, *, in_thread: bool) -> 
 
 
 def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
-    """Return the name of a class of FastAPI or Starlette that needs an HTTP request, such as ``Header()``."""
+    """Return the name of a FastAPI or Starlette class that requires an HTTP request, such as ``Header()``."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if metadata else hint
     for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
@@ -224,7 +230,7 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
 def provider_finder(
     find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str
 ) -> Callable[[Callable[..., Any]], Provider | None]:
-    """Return a function that looks up replacements. `where` names their source in error texts."""
+    """Return a function that looks up replacements. `where` names the origin of the replacements in error texts."""
 
     def found(original: Callable[..., Any]) -> Provider | None:
         replacement = find(original)
@@ -237,7 +243,7 @@ def provider_finder(
 
 @define(eq=False, repr=False)
 class Dependencies:
-    """The dependencies of the handlers of a bus, returned by `Bus.dependencies`."""
+    """The dependencies of a bus's handlers. Returned by `Bus.dependencies`."""
 
     _overrides: dict[Callable[..., Any], Provider]
 
@@ -245,11 +251,11 @@ class Dependencies:
     def override(self, original: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
         """Replace a dependency of handlers in tests: ``with bus.dependencies.override(f, fake): ...``
 
-        Only calls that begin within the block are affected. The replacement may have dependencies and clean-up of its own, but
-        no parameters for the names in patterns.
+        Only calls that begin within the block are affected. The replacement can have its own dependencies and clean-up, but no
+        parameters for the names in patterns.
 
         Raises:
-            TypeError: If one of the functions is not callable, or the replacement needs a value that is not available.
+            TypeError: If one of the arguments is not callable, or the replacement requires a value that is not available.
         """
         for name, function in (("original", original), ("replacement", replacement)):
             if not callable(function):

@@ -1,4 +1,4 @@
-"""Signatures of handlers, read once, at registration."""
+"""Inspects the signatures of handlers once, at registration."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _MARK: Final = "__context_part__"
 
 
 class ContextPart(Struct, frozen=True):
-    """An attribute of `Context` that handlers receive by its class.
+    """An attribute of `Context` that handlers receive if they have a parameter annotated with its class.
 
     Attributes:
-        name: The attribute.
-        in_thread: True for the blocking class, for `def` handlers in a thread.
+        name: Name of the attribute.
+        in_thread: True if the class is the blocking one, which `def` handlers in a thread receive.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ContextPart(Struct, frozen=True):
 
 
 def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a class injectable: parameters annotated with it receive this attribute of `Context`."""
+    """Make a class injectable. Parameters annotated with the class receive this attribute of `Context`."""
 
     def decorate(kind: type[T]) -> type[T]:
         setattr(kind, _MARK, ContextPart(name, in_thread))
@@ -72,9 +72,9 @@ class Signature(Struct, frozen=True):
     hints: dict[str, Any]
     style: Style
     lost: str | None = None
-    """Annotation of the result, or of its items, that only type checkers can resolve."""
+    """Annotation of the result or its items, if only type checkers can resolve it."""
     description: str = ""
-    """Description from a contract, for a function without a docstring."""
+    """Description from a contract, used if the function has no docstring."""
 
     @property
     def text(self) -> str:
@@ -104,7 +104,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
-    """Read the signature of a dependency. Raises `TypeError` if there is none, or if a decorator hides a generator."""
+    """Inspect the signature of a dependency. Raises `TypeError` if it has no signature or a decorator hides a generator."""
     parameters = _parameters(function, name)
     called = _called(function)
     inner = _innermost(called)
@@ -123,7 +123,7 @@ def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect
 
 
 def injected(hint: Any) -> Any:
-    """Return the class to inject for a hint, even for ``Context | None``. Raises `TypeError` if the hint offers a choice."""
+    """Return the class to inject for a hint, including for ``Context | None``. Raises `TypeError` for other unions."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
@@ -167,7 +167,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], name: str) -> dict[str, Any]:
-    """Resolve the annotations, except for a result that only type checkers can resolve. Raises `TypeError` for a parameter."""
+    """Resolve the annotations. A result that only type checkers can resolve is left out, but a parameter raises `TypeError`."""
     target = _annotated(function)
     try:
         hints = typing.get_type_hints(target, include_extras=True)
@@ -199,7 +199,7 @@ def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | No
 
 
 def _awaited(hint: Any) -> Any:
-    """Return the type of an awaited result, for a plain function that returns an awaitable, or else the hint."""
+    """Return the type of the awaited result if a plain function returns an awaitable. Otherwise return the hint."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         choices = tuple(map(_awaited, arguments))
@@ -210,14 +210,14 @@ def _awaited(hint: Any) -> Any:
 
 
 def without_name(hint: Any) -> Any:
-    """Resolve a named type, as in ``type Rows[T] = list[T]``.
+    """Resolve a type alias such as ``type Rows[T] = list[T]``.
 
-    Python 3.11 has these from typing_extensions, so their class is recognized by name. Pydantic's own, such as `JsonValue`,
-    refer to themselves and are left unchanged.
+    On Python 3.11, aliases come from typing_extensions, so their class is recognized by name. Pydantic's own aliases, such as
+    `JsonValue`, refer to themselves and are left unchanged.
 
     Raises:
-        NameError: If its value is unknown.
-        TypeError: If its value is itself.
+        NameError: If the alias refers to an undefined name.
+        TypeError: If the alias refers to itself.
     """
     seen: list[Any] = []
     while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType" and not is_own(named):
@@ -293,7 +293,10 @@ def takes_by_position(function: Callable[..., Any]) -> bool:
 
 
 def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name: str) -> None:
-    """Raise `TypeError` if a decorator does not accept the arguments by name: it may show the signature of another function."""
+    """Raise `TypeError` if a function does not accept its arguments by name.
+
+    This happens with decorators that show the signature of the function that they wrap.
+    """
     if not _all_take(function, 0, names):
         raise TypeError(
             f"{name}: a decorator around it does not accept the arguments by name, {', '.join(names)}: let its wrapper "
@@ -352,7 +355,7 @@ def gives_many(hint: Any) -> bool:
 
 
 def items_of(hint: Any) -> Any:
-    """Return the item type of a result with many items, or else the hint."""
+    """Return the item type of a result with many items. Otherwise return the hint."""
     return next(iter(get_args(hint)), Any) if gives_many(hint) else hint
 
 

@@ -1,12 +1,12 @@
-"""Types of the decorators for a `Subject`. They are only for type checkers, and never imported at run time.
+"""Types of the decorators for a `Subject`. They are for type checkers only and never imported at run time.
 
-A function fits by its body and its result. The body may be its first, second or third parameter; the others are injected and
-not checked here. Type checkers cannot express some valid functions, such as one with a keyword-only body, for which
-``handle("user.get")`` accepts any function.
+Type checkers check the body and the result of a function. The body may be its first, second or third parameter. The other
+parameters are injected and not checked here. Type checkers cannot express some valid functions, for example one with a
+keyword-only body. For these, use ``handle("user.get")``, which accepts any function.
 
-There are no variants with ``Awaitable``: mypy does not choose among fitting variants if a parameter is a ``Context[Any]``, and
-would treat such functions as untyped. The last variant repeats the first, because type checkers name the last one in their
-messages.
+There are no variants with ``Awaitable``. If a parameter is a ``Context[Any]``, mypy does not choose among fitting variants and
+would treat the function as untyped. The last variant repeats the first one, because type checkers name the last variant in
+their messages.
 """
 
 # mypy: disable-error-code="overload-overlap, overload-cannot-match"
@@ -32,7 +32,7 @@ Y = TypeVar("Y")
 
 
 class Injected(Protocol):
-    """A class that handlers can receive; see `injected_as`."""
+    """A class whose instances handlers can receive. See `injected_as`."""
 
     __context_part__: ClassVar[ContextPart]
 
