@@ -1,1 +1,1 @@
-"""One connection: a session joined to a transport."""
+"""A link, which connects a session to a transport."""

@@ -1,4 +1,4 @@
-"""The sending side of a link: writes messages to the connection, or queues them while it is slow or down."""
+"""The sending side of a link. Writes messages to the connection, or queues them while it is slow or down."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(init=False, eq=False, repr=False, weakref_slot=False)
 class LinkFlow(ABC):
-    """A session and its transport, and the queue for messages that cannot be written yet."""
+    """Sends messages over a session and its transport. Messages that cannot be written yet wait in a queue."""
 
     owner: LinkOwner
     services: Services
@@ -49,40 +49,40 @@ class LinkFlow(ABC):
     """The peer of a point-to-point link, a `PeerPort`."""
     multiplexed: MultiplexedPeers | None = field(default=None, init=False)
     carries_headers: bool = field(default=True, init=False)
-    """`Capabilities.headers`, once there has been a session."""
+    """Value of `Capabilities.headers`, once there has been a session."""
     bare_headers: bool = field(default=False, init=False)
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
     destinations: bool = field(default=False, init=False)
     has_groups: bool = field(default=False, init=False)
-    """`Capabilities.groups`, once there has been a session."""
+    """Value of `Capabilities.groups`, once there has been a session."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
     """True if `format_for` always returns `format`."""
     urgency: Callable[[Message], int] | None = field(init=False)
-    """Returns the priority of a message, in protocols with priorities."""
+    """Returns the priority of a message, if the protocol has priorities."""
     shared: Codec | None = field(default=None, init=False)
-    """The codec, if a publication has the same frame on all its sessions."""
+    """Codec, if a publication has the same frame on all sessions of the codec."""
     framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
-    """Cache key for the bytes of a publication. They are the same on all links with this key."""
+    """Cache key for the encoded bytes of a publication, which are the same on all links with this key."""
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
-    """Writes the result of `framed`."""
+    """Function that writes the result of `framed`."""
     send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = field(default=None, init=False)
-    """`SessionFeatures.ask`, if it can be used."""
+    """Value of `SessionFeatures.ask`, if it can be used."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
-    """`SessionFeatures.tell`, if it can be used."""
+    """Value of `SessionFeatures.tell`, if it can be used."""
     usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = field(default=None, init=False)
-    """`SessionFeatures.usual`, if it can be used."""
+    """Value of `SessionFeatures.usual`, if it can be used."""
     flowing: bool = field(default=False, init=False)
-    """True if messages can be passed to the session immediately, because the link is up and nothing waits."""
+    """True if messages can be passed to the session immediately, because the link is up and its queue is empty."""
     initiates: bool = field(default=True, init=False)
     """True if this side may send requests and publications."""
     when_full: str = field(default="drop_oldest", kw_only=True)
     outbox: SendQueue | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
     share: Share | None = field(default=None, init=False)
-    """Quota of `Limits.total_bytes`; None for the link to a server, which doesn't have a quota."""
+    """Quota of `Limits.total_bytes`. None for a link to a server, which doesn't have a quota."""
     slow: int = field(default=0, init=False)
     unwritten: MemoryBudget = field(init=False)
     """Number of bytes that the connection had not written at its last pause."""
@@ -90,7 +90,7 @@ class LinkFlow(ABC):
     stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
     """Requests that wait until the peer has read earlier answers."""
     holds: bool = field(default=False, init=False)
-    """True while everything except answers is queued, until other links have reconnected."""
+    """True while the link queues everything except answers, until other links have reconnected."""
     _ending: Ending | None = field(default=None, init=False)
     _arriving: MemoryBudget | None = field(default=None, init=False)
 
@@ -111,7 +111,7 @@ class LinkFlow(ABC):
 
     @property
     def crowded(self) -> bool:
-        """True if several programs send over this link, behind a broker or on a fabric, so that one must not affect others."""
+        """True if several programs send over this link, behind a broker or on a fabric, and must not affect each other."""
         return self.multiplexed is not None or (self.session is not None and self.session.capabilities.many_senders)
 
     def log_fields(self, message: Message | None = None) -> dict[str, object]:
@@ -171,7 +171,7 @@ class LinkFlow(ABC):
             self.send_frames(self.session.forget(key, self.runtime.time()))
 
     def write(self, message: Message, peer: PeerPort) -> Any:
-        """Write a message, bypassing the queue. Raises errors like `Session.send`.
+        """Write a message, bypassing the queue. Raises the errors of `Session.send`.
 
         On multiplexed links, messages to peers that have left are dropped, because their keys may be reused.
         """
@@ -193,7 +193,7 @@ class LinkFlow(ABC):
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server cannot send first")
 
     def publish_alone(self, message: Message, peer: PeerPort) -> None:
-        """Write a publication without caching its frame, because there is a single receiver. The link must be flowing."""
+        """Write a publication for a single receiver, without caching its frame. The link must be flowing."""
         codec = self.shared
         if codec is None:
             self.write(message, peer)
@@ -233,7 +233,7 @@ class LinkFlow(ABC):
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
-        """Send or queue a publication. Returns False if there is no room."""
+        """Send or queue a publication. Returns False if the queue is full."""
         session = self.session
         if self.multiplexed is not None and peer.gone:
             return True  # no peer will read it
@@ -253,7 +253,7 @@ class LinkFlow(ABC):
         return self._wait(message, peer, None, deadline, droppable=True)
 
     def request(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
-        """Send or queue a request. Invalid requests raise errors, and others fail the reply."""
+        """Send or queue a request. Invalid requests raise an error. Other failures are reported through the reply."""
         if self.multiplexed is not None and peer.gone:
             reply.fail(Disconnected("the peer has gone", peer.address, False))
             return
@@ -269,8 +269,7 @@ class LinkFlow(ABC):
         self.send_request(message, reply, peer, reply.started)
 
     def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
-        """Send or queue an answer, item or control message. If the queue is full, close the link, because these cannot be
-        dropped.
+        """Send or queue an answer, item or control message. These cannot be dropped, so a full queue closes the link.
 
         `alone` is True if no other message follows in this event loop iteration.
         """
@@ -290,12 +289,12 @@ class LinkFlow(ABC):
 
     @property
     def takes_answers(self) -> bool:
-        """True if requests of its peers may start, because few answers are unread."""
+        """True if requests from peers may start, because few answers are unread."""
         return self.outbox is None or self.outbox.takes_answers
 
     @property
     def unread(self) -> int:
-        """Number of bytes in answers and control messages that haven't been written."""
+        """Number of bytes in answers and control messages that have not been written yet."""
         return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     def too_slow(self, peer: Any, text: str) -> None:
@@ -312,7 +311,7 @@ class LinkFlow(ABC):
         self.abort(slow, comes_back=True)
 
     def tell_end(self, why: Closed) -> None:
-        """Log why a client's connection ends. For other connections, the dialer does."""
+        """Log the reason why a client's connection ends. For connections that this bus opened, the dialer logs it."""
         if not self.opened:
             template = "the connection of %s has ended: %.200s"
             self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self.log_fields())
@@ -334,7 +333,7 @@ class LinkFlow(ABC):
 
     @property
     def _comes(self) -> bool:
-        """True while there is, or will be, a connection to write queued messages to."""
+        """True if there is or will be a connection to write queued messages to."""
         ending = self._ending
         return self.state is not State.CLOSED and (ending is None or (self.opened and ending.returns))
 
@@ -362,16 +361,16 @@ class LinkFlow(ABC):
                 calls.resume()
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there may be room. Returns False at the deadline, or if the link is closed."""
+        """Wait until the queue may have room. Returns False if the deadline passes or the link is closed."""
         if self.state is State.CLOSED:
             return False
         return self.outbox is None or await self.outbox.room(deadline)
 
     async def room_for_answer(self) -> None:
-        """Delay a handler's answer while too many are unread.
+        """Delay a handler's answer while too many earlier answers are unread.
 
-        The answer keeps the handler's slot, so a peer that reads receives all its answers, no matter how large they are. If the
-        peer doesn't read, the connection ends after `Limits.write_timeout`.
+        The answer keeps the handler's slot, so that a peer that reads receives all its answers, no matter how large they are.
+        If the peer doesn't read, the connection ends after `Limits.write_timeout`.
         """
         while self.stands and self.outbox is not None and not self.outbox.takes_answers:
             await self.room(math.inf)
@@ -399,7 +398,7 @@ class LinkFlow(ABC):
         self.drain_outbox()
 
     def _charge(self, size: int) -> None:
-        """Charge the unwritten bytes of the connection like queued messages."""
+        """Charge the connection's unwritten bytes like queued messages."""
         self.unwritten.charge(size - self.unwritten.held)
 
     # -- memory ----------------------------------------------------------------------------------------------------------
@@ -410,13 +409,13 @@ class LinkFlow(ABC):
         self.bodies = MemoryBudget(self.runtime, share=share)
 
     def hold_back(self) -> None:
-        """Set a quota for a link that this bus opened, because its peers are the clients of a broker."""
+        """Set a quota for a link that this bus opened to a broker, because its peers are the broker's clients."""
         self._charge(0)
         self.share_with(Share())
         self.share.join(self.runtime.addresses, f"broker {self.address}")  # type: ignore[union-attr]  # not an address of a client
 
     def charge_arrival(self, transport: Transport) -> None:
-        """Charge frames that arrive slowly to `Limits.total_bytes`."""
+        """Charge slowly arriving frames to `Limits.total_bytes`."""
         slow_arrival = getattr(transport, "slow_arrival", None)  # faster than `TransportFeatures.of`, since this runs often
         size: int = slow_arrival() if slow_arrival is not None else 0
         budget = self._arriving

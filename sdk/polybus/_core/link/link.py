@@ -1,7 +1,7 @@
-"""Links: a session, a transport and their peers, across reconnects.
+"""Links, each with a session, a transport and peers. They keep their identity across reconnects.
 
-Messages pass between transport, session and peers without a queue or task in between, except for a `SendQueue` that is used
-while the connection is slow or down.
+Messages pass between transport, session and peers without a queue or task in between, except for the `SendQueue` of a
+connection that is slow or down.
 """
 
 from __future__ import annotations
@@ -45,39 +45,39 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _SILENT: Final = 3.0
-"""Seconds without input until an inner link counts as silent. Its session sends pings more often."""
+"""Seconds without input after which an inner link counts as silent. Its session sends pings more often than that."""
 _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
 """Close codes for violations of the transport protocol, by either side."""
 
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Link(LinkFlow):
-    """A connection that this bus opened, which may reconnect, or accepted."""
+    """A connection that this bus opened or accepted. Connections that this bus opened can reconnect."""
 
     dialer: LinkDialer | None = field(default=None, kw_only=True)
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     admission: Admission | None = field(default=None, kw_only=True)
     retry: Backoff | None = field(default=None, kw_only=True)
-    """Back-off for the client to use, if the listener sets one."""
+    """Back-off that the client should use, if the listener sets one."""
     deferred: list[Callable[[], None]] = field(factory=list, init=False)
     """Functions to call after the current batch of frames."""
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
-    """True if every attempt to connect requests new credentials."""
+    """True if every connection attempt requests new credentials."""
     greets: bool = field(default=False, init=False)
-    """True if every connection must start with a hello, because the server's answer may change."""
+    """True if every connection must begin with a hello, because the server's answer may change."""
     insists: bool = field(default=False, init=False)
-    """True to reconnect even after a rejection, once the link has been up."""
+    """True to reconnect even after a rejection if the link has been up before."""
     reader: LinkReader | None = field(default=None, kw_only=True)
-    """Handles messages with an address in `Message.peer`."""
+    """Handler for messages that have an address in `Message.peer`."""
     inner: bool = field(default=False, kw_only=True)
-    """True if the link connects the nodes of this bus in a cluster, so that its messages are the bus's own."""
+    """True if the link connects this bus to the other nodes of its cluster, so that its messages are the bus's own."""
     beyond: str = field(default="", kw_only=True)
     """Name of the remote end of an inner link, for error messages."""
     most_running: int | None = field(default=None, init=False)
-    """Overrides `Limits.running` on this link."""
+    """Override of `Limits.running` for this link."""
     most_waiting: int | None = field(default=None, init=False)
-    """Overrides `Limits.waiting` on this link."""
+    """Override of `Limits.waiting` for this link."""
     recorder: Recorder | None = field(default=None, init=False)
     expires: float | None = field(init=False)
     offences: ViolationCounter = field(factory=ViolationCounter, init=False)
@@ -86,10 +86,10 @@ class Link(LinkFlow):
     confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
     _lost_at: float | None = field(default=None, init=False)
-    """Time at which the last usable connection was lost; None while the link is up, and before it was."""
+    """Time at which the last usable connection was lost. None while the link is up, and before it was first up."""
     _lost_why: str = field(default="", init=False)
     due: float = field(default=math.inf, init=False)
-    """Time at which the session asked to be called."""
+    """Time at which the session wants to be called."""
 
     def __attrs_post_init__(self) -> None:
         runtime = self.services.running
@@ -120,7 +120,7 @@ class Link(LinkFlow):
 
     @property
     def ends(self) -> Closed | None:
-        """The reason if the link has ended, or is about to end, for good; otherwise None."""
+        """Reason why the link has closed or is about to close for good, otherwise None."""
         ending = self._ending
         return ending.why if ending is not None and (self.state is State.CLOSED or not ending.returns) else None
 
@@ -163,7 +163,7 @@ class Link(LinkFlow):
         return fabric.session(role, self.runtime.limits, sources.get().rng, hear)
 
     def record(self, recorder: Recorder) -> None:
-        """Start recording the frames of this connection. Don't call this while a frame is being handled."""
+        """Start recording the frames of this connection. Do not call this while a frame is being handled."""
         if self.session is not None and self.transport is not None:
             taps = self.taps = self.taps or Taps(self.session, self.transport)
             who = None if self.admission is None else self.admission.identity.key
@@ -171,7 +171,7 @@ class Link(LinkFlow):
                 self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:
-        """Stop recording. Don't call this while a frame is being handled."""
+        """Stop recording. Do not call this while a frame is being handled."""
         if self.session is not None and self.taps is not None and self.taps.remove(recorder):
             self._wrap(self.taps)
 
@@ -222,7 +222,7 @@ class Link(LinkFlow):
         transport.close(code, reason)
 
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Abort the connection. With `comes_back`, a link that this bus opened reconnects."""
+        """Abort the connection. If `comes_back` is set, a link that this bus opened reconnects."""
         if comes_back and self.state is State.DOWN:
             return  # already reconnecting
         self._ending = ending_after(self._ending, why, returns=comes_back)
@@ -240,14 +240,14 @@ class Link(LinkFlow):
             self._ended(why)
 
     def turn_away(self, error: Forbidden | Unauthorized, text: str) -> None:
-        """Close the link of a client that isn't admitted, or has lost its admission."""
+        """Close the link of a client that is not authorized to connect, or no longer authorized."""
         self.expires = None
         code = 4403 if isinstance(error, Forbidden) else 4401
         self._ending = Ending(Closed(code, error.text, error))
         self.close(code, text)
 
     def tick(self, now: float) -> None:
-        """Check timeouts, and do what is due. Called about once a second."""
+        """Check timeouts and call the session if it is due. Called about once a second."""
         transport, session = self.transport, self.session
         if self.expires is not None and self.expires <= now:
             self.turn_away(Unauthorized("the identity has expired"), "the identity has expired: authenticate again")
@@ -324,7 +324,7 @@ class Link(LinkFlow):
                 raise
 
     def _take(self, output: SessionOutput, session: Session, now: float) -> bool:
-        """Handle the items of the session's output. Returns False if the rest must be dropped."""
+        """Handle the session's output. Returns False if the remaining output must be dropped."""
         for one in each(output):
             if isinstance(one, Message):
                 self._deliver(one, now)
@@ -351,7 +351,7 @@ class Link(LinkFlow):
 
     @property
     def ending(self) -> bool:
-        """True if further input is dropped."""
+        """True if later input is dropped."""
         return self._ending is not None or self.session is None
 
     def _do_deferred(self) -> None:
@@ -360,7 +360,7 @@ class Link(LinkFlow):
             act()
 
     def broken(self) -> None:
-        """Abort the link after a bug in polybus or a plugin, without affecting other links."""
+        """Abort this link, but no others, after a bug in polybus or a plugin."""
         logger.exception("what came from %s could not be handled; its link is cut", self.address, extra=self.log_fields())
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
@@ -379,7 +379,7 @@ class Link(LinkFlow):
             self._do_deferred()
 
     def break_off(self, why: Closed) -> None:
-        """Close the connection because the session requires it. A link that this bus opened reconnects."""
+        """Close the connection because the session requests it. A link that this bus opened then reconnects."""
         self._ending = ending_after(self._ending, why, returns=True)
         self._move(Change.CLOSE)
         if self.transport is not None:
@@ -397,7 +397,7 @@ class Link(LinkFlow):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     async def written(self) -> None:
-        """Wait until everything has been written, on transports with slow writes such as HTTP, or the connection is lost."""
+        """Wait until everything has been written or the connection is lost, on transports with slow writes such as HTTP."""
         written = TransportFeatures.of(self.transport).written
         if written is None:
             return
@@ -410,7 +410,7 @@ class Link(LinkFlow):
             await self.room(math.inf)
 
     async def confirmed(self) -> Collection[str | int]:
-        """Wait until the peer has handled all earlier messages, in protocols with confirmations.
+        """Wait until the peer has handled all earlier messages, if the protocol supports confirmations.
 
         Returns the patterns that the peer refused to subscribe to. Raises `Disconnected` if the connection ends first.
         """
@@ -427,7 +427,7 @@ class Link(LinkFlow):
         return await asked.answer(self.address)
 
     def absence(self, longest: float = 0.0) -> str:
-        """Describe how long the link has been down, or return an empty string if less than `longest` seconds."""
+        """Describe how long the link has been down. Returns an empty string if it is less than `longest` seconds."""
         if self._lost_at is None or self.runtime.time() - self._lost_at < longest:
             return ""
         which = f"the link to {self.beyond} is down " if self.inner else ""
@@ -435,7 +435,7 @@ class Link(LinkFlow):
         return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
 
     def silence(self, longest: float = 0.0) -> str:
-        """Describe how long an inner link has been silent, or return an empty string if less than `longest` seconds."""
+        """Describe how long an inner link has been silent. Returns an empty string if it is less than `longest` seconds."""
         heard: float | None = getattr(self.session, "heard", None) if self.inner else None
         silent = 0.0 if heard is None else self.runtime.time() - heard
         return (
@@ -467,7 +467,7 @@ class Link(LinkFlow):
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
-        """Handle the end of the connection: the link reconnects or ends."""
+        """Handle the end of the connection, after which the link reconnects or ends."""
         if self.state is State.CLOSED:
             return
         before = self.state

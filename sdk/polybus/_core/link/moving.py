@@ -1,8 +1,8 @@
 """Moves a link to another server before the current one stops.
 
-For a while both connections are up. New messages use the new connection, and requests are answered on the one that they used.
-Publications arrive on both connections, except those for queue groups, and the link drops the second copy. Copies are
-recognised by their contents, because third-party publishers don't mark them.
+For a while both connections are up. New messages use the new connection, and requests are answered on the connection that they
+arrived on. Publications, except those for queue groups, arrive on both connections, and the link drops the second copy. The
+link recognises copies by their contents, because third-party publishers don't mark them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from .receiver import Taps
 
 _COPIES: Final = 65_536
-"""Maximum number of publications with an outstanding second copy."""
+"""Maximum number of publications whose second copy has not arrived yet."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
-"""Events of the old connection to ignore."""
+"""Events of the old connection that are ignored."""
 
 
 def next_connection(link: Link, transport: Transport) -> NextConnection | None:
-    """Create a session on a second connection, or return None if the protocol doesn't support that."""
+    """Create a session on a second connection. Returns None if the protocol doesn't support this."""
     moves = SessionFeatures.of(link.session).moves
     if moves is None or link.state is not State.UP:
         return None
@@ -55,7 +55,7 @@ class NextConnection:
         self.moving: Moving | None = None
         self.why: str = ""
         self._early: list[Message | SessionEvent] = []
-        """Output from `Ready` on."""
+        """Output that the session has produced since `Ready`."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class NextConnection:
             self.decided.set()
 
     def _go_on(self) -> Moving | None:
-        """Move the link to this connection, or return None if the link is down."""
+        """Move the link to this connection. Returns None if the link is down."""
         link = self.link
         old, transport, receiver = link.session, link.transport, link.receiver
         if link.state is not State.UP or old is None or transport is None or receiver is None:
@@ -140,10 +140,10 @@ class NextConnection:
 
 
 class Moving:
-    """The session of a link with two connections, and the receiver of the old one. Implements `plugins.Session`."""
+    """A session with two connections, which also receives from the old one. Implements `plugins.Session`."""
 
     ask: None = None
-    """Not available, because it would bypass `send`."""
+    """Always None, because the fast path would bypass `send`."""
     tell: None = None
     usual: None = None
     """Not available, because it would bypass `receive`."""
@@ -160,9 +160,9 @@ class Moving:
         self.left: anyio.Event = anyio.Event()
         self.runtime: Runtime = link.runtime
         self._missing: dict[int, int] = {}
-        """Number of outstanding copies by content, positive if they are missing on the new connection, else negative."""
+        """Number of copies by content that the new connection has not delivered yet. Negative for the old connection."""
         self._early_copies: dict[int, int] = {}
-        """Copies in `_missing` that the old connection delivered before the new one was subscribed."""
+        """Copies in `_missing` that the old connection delivered before the new connection was subscribed."""
         self._moves: SessionMoves = SessionFeatures.of(old).moves  # type: ignore[assignment]  # else `next_connection` gives None
         receiver.hand_over(self)
 
@@ -170,15 +170,15 @@ class Moving:
         return getattr(self.new, name)
 
     def began(self) -> Iterator[Message | SessionEvent | bytes]:
-        """Return the early output of the new connection, except `Ready`."""
+        """Return the early output of the new connection, without `Ready`."""
         return self._once([event for event in self._early if not isinstance(event, Ready)], 1)
 
     def subscribed(self) -> None:
-        """Called when all subscriptions are active on the new connection. Copies missing now may never arrive."""
+        """Called when all subscriptions are active on the new connection. Copies that are missing by then may never arrive."""
         self._early_copies = {content: count for content, count in self._missing.items() if count > 0}
 
     def retire(self) -> None:
-        """Unsubscribe on the old connection, which ends after its last answer."""
+        """Unsubscribe on the old connection, which closes after its last answer."""
         for content, early in self._early_copies.items():  # don't expect these copies any more
             count = self._missing.get(content, 0)
             if count > 0:
@@ -259,7 +259,7 @@ class Moving:
             self._transport.send(frame)
 
     def next_tick(self) -> float | None:
-        """Return a time in the past, so that the old connection ends as soon as it is idle."""
+        """Return a time in the past, so that the old connection closes as soon as it is idle."""
         return -1.0 if self._old is not None else self.new.next_tick()
 
     def tick(self, now: float) -> SessionOutput:
@@ -320,7 +320,7 @@ class Moving:
 
 
 def _has_copies(message: Message) -> bool:
-    """Return True if a publication arrives on both connections, unlike those for a single group member, node or client."""
+    """Return True if a publication arrives on both connections. Those for a single group member, node or client do not."""
     if message.peer is not None:
         return isinstance(message.peer, (ToAll, ToUser))
     return message.extras is None or "group" not in message.extras

@@ -1,4 +1,4 @@
-"""The peers of a multiplexed connection, such as clients behind a broker."""
+"""Manages the peers of a multiplexed connection, such as clients behind a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .ports import PeerPort
 
 _PARTS = 16
-"""Each pending peer may use 1/n of the memory for pending peers."""
+"""Number of parts into which the memory for pending peers is divided. Each peer may use one part."""
 
 
 class PendingPeer(Struct, eq=False):
@@ -43,7 +43,7 @@ class MultiplexedPeers:
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
-        """Pending peers before the call of `authenticate`."""
+        """Pending peers for which `authenticate` has not been called yet."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._offences: dict[Any, ViolationCounter] = {}
@@ -66,7 +66,7 @@ class MultiplexedPeers:
                 link.runtime.spawn(self._ask_all)
 
     async def _ask_all(self) -> None:
-        """Authenticate pending peers in turn, in at most `Limits.handshakes` tasks."""
+        """Authenticate pending peers in turn, using at most `Limits.handshakes` tasks."""
         try:
             while self._unasked:
                 pending = self._unasked.pop(next(iter(self._unasked)))
@@ -112,7 +112,7 @@ class MultiplexedPeers:
             link.send_frames(link.session.close(code, reason, link.runtime.time(), key))
 
     def hold(self, message: Message) -> None:
-        """Queue a message of a peer that is being authenticated, or drop one of an unknown peer."""
+        """Queue a message of a peer that is being authenticated. Messages of unknown peers are dropped."""
         link, pending = self._link, self._pending.get(message.peer)
         if pending is None:
             link.services.counters.dropped += 1
@@ -167,7 +167,7 @@ class MultiplexedPeers:
             self._link.services.emit(LinkDown(peer=peer.public, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
-        """Remove all peers, because the connection is lost. A peer that returns is a new one."""
+        """Remove all peers, because the connection is lost. A peer that reconnects is a new peer."""
         for pending in self._pending.values():
             pending.forget()
         self._pending.clear()

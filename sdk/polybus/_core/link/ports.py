@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class LinkOwner(Protocol):
     def open_peer(self, link: Link, key: Any, identity: Identity, address: str, /) -> Any:
-        """Create a peer of a connection, a `PeerPort`."""
+        """Create the `PeerPort` for a peer of a connection."""
         ...
 
     def link_up(self, link: Link) -> None: ...
@@ -25,14 +25,14 @@ class LinkOwner(Protocol):
 
 
 class LinkDialer(Protocol):
-    """The dialer of a link, which reconnects it."""
+    """The dialer of a link. Reconnects the link when its connection is lost."""
 
     def link_up(self) -> None: ...
     def link_down(self, why: Closed) -> None: ...
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None: ...
     def told_retry(self, retry: Any) -> None: ...
     async def renewal(self) -> dict[str, Any] | None:
-        """Return the members of a hello that renew the identity, or None if this link has no token."""
+        """Return the members of a hello that renew the identity. Returns None if this link has no token."""
         ...
 
 
@@ -42,7 +42,7 @@ class PeerPort(Protocol):
     key: Any
     pending: dict[Any, Reply[Any]]
     until: float
-    """Requests with an earlier deadline must be watched."""
+    """Time before which deadlines of requests must be watched."""
 
     @property
     def address(self) -> str: ...
@@ -50,7 +50,7 @@ class PeerPort(Protocol):
     def gone(self) -> bool: ...
     @property
     def public(self) -> Any:
-        """The `Peer` that the application knows."""
+        """The application's `Peer`."""
         ...
 
     @property
@@ -67,10 +67,10 @@ class PeerPort(Protocol):
         ...
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
-        """Fail a request because of a malformed answer."""
+        """Fail a request because its answer is malformed."""
 
     def answered_in_vain(self, key: Any, text: str) -> None:
-        """Record an unusable answer, so that a timeout of the request reports this text."""
+        """Record an unusable answer. If the request then times out, the error contains this text."""
 
     def watch_reply(self, reply: Reply[Any]) -> None:
         """Fail a request soon after its deadline."""
@@ -82,16 +82,16 @@ class PeerPort(Protocol):
         """Record that a request was taken from the outbox, to be sent."""
 
     def abandoned(self, reply: Reply[Any]) -> None:
-        """Forget and cancel a request."""
+        """Forget a request and cancel it."""
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
-        """Fail requests and channels with these ids to the peer, and stop its own."""
+        """Fail requests and channels to the peer with these ids, and stop those from the peer."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
-        """Fail pending requests, because the peer won't send anything more."""
+        """Fail pending requests, because the peer will not send anything else."""
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End everything in flight. `going_on` is True if the link will reconnect."""
+        """End everything in flight. If the link will reconnect, `going_on` is True."""
 
 
 class StalledCalls(Protocol):

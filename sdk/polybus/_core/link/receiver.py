@@ -1,4 +1,4 @@
-"""The receiver of a connection, which spreads long frames and large batches over several event loop iterations."""
+"""Receives frames from a connection, and spreads long frames and large batches over several event-loop iterations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from .link import Link
 
 _AT_ONCE: Final = 16 * 1024
-"""Bytes of frames to handle per iteration. 4 KiB may change a thousand subscriptions, and 256 KiB of those took a second."""
+"""Bytes of frames to handle per event-loop iteration. 4 KiB can change a thousand subscriptions, and 256 KiB took a second."""
 _LONG: Final = 32 * 1024
 """Maximum size of a frame that is not split, in bytes."""
 _EACH: Final = 32
-"""Bytes added per frame, because even empty ones take time."""
+"""Bytes to add for each frame, because even empty frames take time."""
 _STILL_COME: Final = 1024 * 1024
-"""Bytes to queue on a transport that cannot pause. Beyond that, everything is handled at once."""
+"""Maximum number of bytes to queue if the transport cannot pause. Beyond that, everything is handled immediately."""
 
 
 class ConnectionReceiver:
@@ -85,7 +85,7 @@ class ConnectionReceiver:
 
 
 class _FramePieces(Struct, eq=False):
-    """Frames of a connection that are still to be handled. Reading is paused until they are."""
+    """Frames of a connection that have not been handled yet. Reading is paused until the link has handled all of them."""
 
     _link: Link
     _transport: Transport
@@ -94,7 +94,7 @@ class _FramePieces(Struct, eq=False):
     _bytes: int = 0
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Handle frames now, unless there are too many or others are waiting."""
+        """Handle frames immediately, unless there are too many or other frames are waiting."""
         if self._waiting:
             self._waiting.extend(frames)
             self._bytes += sum(map(len, frames))
@@ -164,7 +164,7 @@ class Confirmations(Struct, eq=False):
 
 
 class _Asked(Struct, eq=False):
-    """A confirmation request. It needs no timeout, because heartbeats are answered after it."""
+    """A confirmation request. It requires no timeout, because heartbeats are answered only after it."""
 
     over: anyio.Event = field(default_factory=anyio.Event)
     refused: Collection[str | int] = ()
@@ -184,7 +184,7 @@ class Taps(Struct, eq=False):
     _taps: list[Tap] = []
 
     def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None) -> bool:
-        """Add a recorder. Returns False if it is already recording."""
+        """Add a recorder. Returns False if the recorder has already been added."""
         if any(tap.recorder is recorder for tap in self._taps):
             return False
         self._taps.append(recorder.tap(adapter, transport, opened=opened, who=who))

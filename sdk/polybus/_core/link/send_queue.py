@@ -1,4 +1,4 @@
-"""The send queue of a slow or disconnected link."""
+"""A queue for messages that wait for a slow or disconnected link."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WaitingMessage:
 
     Attributes:
         message: None if the message was dropped.
-        level: Priority; higher ones are sent first.
+        level: Priority. Messages with a higher priority are sent first.
         waits: False once the message has left the queue.
     """
 
@@ -47,10 +47,10 @@ class WaitingMessage:
 
 @define(eq=False, repr=False)
 class _PeerEntries:
-    """The messages in a queue for one peer.
+    """One peer's messages in a queue.
 
     Attributes:
-        droppable: Droppable messages in order. Some may have left the queue.
+        droppable: Droppable messages in order. Some of them may have left the queue already.
     """
 
     count: int = 0
@@ -59,10 +59,10 @@ class _PeerEntries:
 
 
 class SendQueue:
-    """Messages that wait for a link, bounded in messages and bytes, and sent in order or by priority.
+    """A queue of messages that wait for a link. They are sent in order or by priority.
 
-    A link has a queue only while its connection is slow or down. The peers of a multiplexed link share a queue. When it is
-    full, the peer that uses most of it loses messages.
+    The queue is bounded in messages and bytes. A link has a queue only while its connection is slow or down. The peers of a
+    multiplexed link share one queue. When it is full, the peer that uses the largest part of it loses messages.
     """
 
     __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
@@ -75,10 +75,10 @@ class SendQueue:
         self._earliest = math.inf
         self._count = 0
         self._kept = 0
-        """Number of messages that cannot be dropped: requests, answers, items and control messages."""
+        """Number of requests, answers, items and control messages, which cannot be dropped."""
         self.kept_bytes: int = 0
         self.last: WaitingMessage | None = None
-        """The last message added, even after it has left the queue."""
+        """Message that was added last, even if it has left the queue."""
         self._room = Notifier(link.runtime.loop)
 
     def __len__(self) -> int:
@@ -92,12 +92,12 @@ class SendQueue:
         return self._budget.held
 
     def has_room(self, size: int) -> bool:
-        """Return True if a message fits. An empty queue accepts any message."""
+        """Return True if a message fits. An empty queue accepts messages of any size."""
         return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
-        """True if answers may be added. Half of the queue is reserved for messages that cannot wait."""
+        """True if answers may be added. Half of the queue is reserved for messages whose sender cannot wait."""
         if self._count == 0:
             return True
         limits = self._link.runtime.limits
@@ -115,7 +115,7 @@ class SendQueue:
         self._count_in(entry, share, 1)
 
     def pop(self) -> WaitingMessage | None:
-        """Remove and return the oldest message of the highest priority, or None."""
+        """Remove and return the oldest message of the highest priority. Returns None if the queue is empty."""
         while self._entries:
             entry = self._entries.popleft()
             if entry.waits:
@@ -124,7 +124,7 @@ class SendQueue:
         return None
 
     def drop(self, entry: WaitingMessage) -> None:
-        """Drop a message. Its entry stays in the queue until its turn."""
+        """Drop a message. The entry stays in the queue until it would have been sent."""
         if entry.waits:
             self._release(entry)
             entry.message = None
@@ -133,7 +133,7 @@ class SendQueue:
                 self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> PeerPort:
-        """Return the peer that uses most of the queue, in messages or bytes relative to the limits."""
+        """Return the peer that uses the largest part of the queue, in messages or bytes relative to the limits."""
         limits = self._link.runtime.limits
 
         def part(peer: PeerPort) -> float:
@@ -143,7 +143,7 @@ class SendQueue:
         return max(self._shares, key=part)
 
     def drop_oldest(self, peer: PeerPort) -> bool:
-        """Drop the oldest droppable message of a peer. Returns False if it has no such message."""
+        """Drop a peer's oldest droppable message. Returns False if the peer has none."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False
@@ -151,7 +151,7 @@ class SendQueue:
         return True
 
     def drop_expired(self, now: float) -> int:
-        """Drop expired publications, and return their number."""
+        """Drop expired publications, and return how many there were."""
         if now < self._earliest:
             return 0
         droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
@@ -206,7 +206,7 @@ class SendQueue:
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
     ) -> WaitingMessage:
-        """Create the entry for a message, which is encoded to determine its size."""
+        """Create the entry for a message. Encodes the message to determine its size."""
         link = self._link
         if message.raw is None and message.has_body:
             message.encoded(link.adapter.codec(link.runtime.limits).formats)
@@ -214,7 +214,7 @@ class SendQueue:
         return WaitingMessage(message, peer, reply, deadline, droppable, cost(message), level)
 
     def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        """Queue a message. Returns False if there is no room."""
+        """Add a message to the queue. Returns False if the queue is full."""
         if not droppable:  # the body of a publication is shared with other peers
             trim(message)
         entry = self.entry(message, peer, deadline, reply, droppable)
@@ -233,7 +233,7 @@ class SendQueue:
         return True
 
     def make_room(self, entry: WaitingMessage) -> bool:
-        """Make room for a message according to the policy. Returns False if that fails."""
+        """Make room for a message as the policy allows. Returns False if that is not possible."""
         link, size = self._link, entry.size
         if self.has_room(size):
             return True
@@ -261,7 +261,7 @@ class SendQueue:
     # -- room ------------------------------------------------------------------------------------------------------------
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there may be room. Returns False at the deadline."""
+        """Wait until the queue may have room. Returns False if the deadline passes."""
         runtime = self._link.runtime
         with anyio.move_on_at(deadline) as scope:
             if self._earliest < deadline:
@@ -270,7 +270,7 @@ class SendQueue:
         return not scope.cancelled_caught
 
     def wake(self) -> None:
-        """Wake publishers that wait for room, and start requests that wait for answers to be written."""
+        """Wake publishers that wait for room, and start requests that wait until answers have been written."""
         self._room.signal()
         self._link.let_begin()
 

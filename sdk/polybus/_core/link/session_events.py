@@ -36,7 +36,7 @@ _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 
 
 def act_on(link: Link, event: Any, now: float) -> None:
-    """Handle an event of the session. Raises `TypeError` if it is not an event."""
+    """Handle an event of the session. Raises `TypeError` for other objects."""
     action = _ACTIONS.get(type(event))
     if action is None:
         raise TypeError(
@@ -47,9 +47,9 @@ def act_on(link: Link, event: Any, now: float) -> None:
 
 
 def refuse(link: Link, reason: str, text: str, now: float, key: Any = None) -> None:
-    """Count a malformed message, and close the link, or disconnect only the peer on a multiplexed link, after too many.
+    """Count a malformed message. After too many, close the link, or disconnect only the peer on a multiplexed link.
 
-    Connections with many unidentified senders stay open, because the sender isn't known.
+    A connection stays open if its senders cannot be identified.
     """
     link.services.counters.malformed += 1
     multiplexed = link.multiplexed
@@ -76,7 +76,10 @@ def _ready(link: Link, event: Ready, now: float) -> None:
 
 
 def _refused(link: Link, event: Refused, now: float) -> None:
-    """Count a malformed message, and answer it unless its id is in flight, as the peer would confuse the answers."""
+    """Count a malformed message, and answer it unless a request with its id is in flight.
+
+    In that case, the peer would confuse the two answers.
+    """
     key, answer = event.peer_key, event.answer
     refuse(link, event.error.reason, str(event.error), now, key)
     peer = link.peer_of(key)

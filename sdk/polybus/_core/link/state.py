@@ -1,4 +1,4 @@
-"""The states of a link and their transitions."""
+"""The states of a link, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class State(enum.Enum):
     """There is no connection yet, or its handshake isn't complete."""
     UP = "up"
     CLOSING = "closing"
-    """The connection is being closed, and the outbox is written if possible."""
+    """The connection is being closed. If possible, the outbox is written first."""
     FAILING = "failing"
-    """The connection is unusable but hasn't ended yet."""
+    """The connection is unusable but has not ended yet."""
     DOWN = "down"
-    """The connection is lost, and the link will reconnect."""
+    """The connection is lost, and the link is going to reconnect."""
     CLOSED = "closed"
 
 
@@ -32,7 +32,7 @@ class Change(enum.Enum):
     """This side or the session closes the connection."""
     CUT = "cut"
     LOST = "lost"
-    """The connection is lost, and the link will reconnect."""
+    """The connection is lost, and the link is going to reconnect."""
     ENDED = "ended"
 
 
@@ -62,5 +62,5 @@ class Ending(Struct, frozen=True):
 
 
 def ending_after(before: Ending | None, why: Closed, *, returns: bool = False) -> Ending:
-    """Combine two ends. The first one provides the reason, and the link reconnects only if both allow it."""
+    """Combine two endings. The reason comes from the first, and the link reconnects only if both allow it."""
     return Ending(why, returns) if before is None else Ending(before.why, returns and before.returns)
