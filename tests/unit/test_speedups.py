@@ -30,6 +30,13 @@ def test_a_process_chooses_the_twins_in_python() -> None:
 
 
 @pytest.mark.native
+def test_c_that_was_built_from_older_sources_is_not_used() -> None:
+    older = "import sys, types; sys.modules['polybus._speedups'] = types.ModuleType('older'); "
+    environment = {name: value for name, value in os.environ.items() if name != "POLYBUS_SPEEDUPS"}
+    subprocess.run([sys.executable, "-c", older + WANTED], env=environment, check=True, timeout=60)
+
+
+@pytest.mark.native
 def test_c_is_there_where_ci_has_a_compiler() -> None:
     if "POLYBUS_CI" not in os.environ or os.environ.get("POLYBUS_SPEEDUPS") == "0":
         pytest.skip("outside CI the module in C may not have been built, and POLYBUS_SPEEDUPS=0 asks for Python")
