@@ -18,6 +18,8 @@ from .problems import UsageError
 _TEMPLATES: Final = files("polybus.cli") / "templates"
 _SUFFIX: Final = ".tmpl"
 """Keeps linters and type checkers away from the templates."""
+_LONGEST: Final = 63
+"""Maximum length of a DNS label, in characters."""
 
 
 def new(
@@ -49,7 +51,7 @@ def _path(folder: Path) -> str:
 def _service_name(folder: Path) -> str:
     """Return a name that images, clusters and hosts accept: ``My shop`` becomes ``my-shop``."""
     given = os.path.basename(os.path.abspath(folder))  # links are not followed
-    name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:_LONGEST].rstrip("-")
     if not name:
         raise UsageError(f"{given!r} is not a name for a service: use letters a to z and digits, as in polybus new shop")
     return name

@@ -89,6 +89,10 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         raise ValueError(
             f"{shown}: the URL carries no user and no password; put a token into headers={{'authorization': 'Bearer TOKEN'}}"
         )
+    try:
+        _ = unquote(" ".join((parts.netloc, parts.path if transport == "unix" else "", parts.query)), errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError(f"{shown}: a percent-encoded character is not UTF-8: ä, for example, is written %C3%A4") from None
     # `urlunsplit` would turn unix:///path into unix:/path.
     address = f"{transport}://{rest.partition('?')[0]}"
     pairs = parse_qsl(parts.query, keep_blank_values=True)

@@ -50,6 +50,12 @@ def test_the_current_folder_gives_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert Path("README.md").read_text().startswith("# class\n")
 
 
+def test_a_long_name_is_cut_to_what_a_host_may_be_called(tmp_path: Path, cli: Cli) -> None:
+    folder = tmp_path / ("a" * 62 + " long shop")
+    cli.out("new", str(folder), "--minimal")
+    assert (folder / "README.md").read_text().startswith(f"# {'a' * 62}\n")
+
+
 def test_nothing_is_overwritten(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "app.py").write_text("mine")
     for taken in (tmp_path, tmp_path / "app.py"):

@@ -76,6 +76,21 @@ def test_a_member_of_the_query_that_is_no_option_is_refused_where_nobody_would_s
             use(f"ubre+{address}?tenant=7")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats+tcp://127.0.0.1:1?token=s%ff", "nats+tcp://u:s%ff@127.0.0.1:1", "ubre+ws://127.0.0.1:1/?token=s%ff",
+        "ubre+unix:///run/%ff.sock", "ubre+memory://x?%ff=1",
+    ],
+)  # fmt: skip
+def test_characters_that_are_not_utf_8_are_refused_and_not_replaced(url: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"a percent-encoded character is not UTF-8: ä, for example, is written %C3%A4$"
+    ) as told:
+        resolve_url(url)
+    assert "s%ff" not in str(told.value)
+
+
 @pytest.mark.parametrize("address", ["memory://x", "ws://127.0.0.1:1", "tcp://127.0.0.1:1"])
 def test_a_wrong_value_of_an_option_is_refused_on_every_transport(address: str) -> None:
     with pytest.raises(ValueError, match=r"format='xml' is not known; it is one of json"):
