@@ -61,19 +61,19 @@ class BlockingPeer(Twin):
         """Random string that identifies the peer, for example in logs."""
     @property
     def identity(self) -> Any:
-        """Value returned by `authenticate`."""
+        """Identity that `authenticate` returned for the peer."""
     @property
     def identity_key(self) -> str | None:
-        """Key of the user, for `BlockingBus.peers_of`."""
+        """Key of the user, which you can pass to `BlockingBus.peers_of`."""
     @property
     def address(self) -> str:
-        """Network address, if the transport knows it."""
+        """Network address of the peer, if the transport knows it."""
     @property
     def protocol(self) -> str:
         """Name of the protocol."""
     @property
     def transport(self) -> str:
-        """Name of the transport; empty while the link is down."""
+        """Name of the transport, or an empty string while the link is down."""
     @property
     def connected(self) -> bool:
         """True while the peer is connected."""
@@ -128,7 +128,7 @@ class BlockingPeer(Twin):
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
             Unsupported: If the protocol doesn't support the request.
-            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            NoHandler: With `BlockingBus.as_`, if this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
@@ -157,16 +157,17 @@ class BlockingPeer(Twin):
         """Publish to this peer only. See `BlockingBus.publish`.
 
         Args:
-            id: On links to a NATS network, makes the call wait until a stream has stored the publication. A stream stores only
-                one publication per id.
+            id: Identifier of the publication, for links to a NATS network. The call then waits until a stream has stored the
+                publication. A stream stores only one publication per id.
 
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox or the stream has no room within `timeout` seconds.
             Disconnected: If the peer has left.
-            LocalProtocolError: If `id` is given, but no stream stores the subject.
-            DeadlineExceeded: If `id` is given, and no stream confirms the publication in time. It may be stored nevertheless.
-            Unsupported: If `id` is given, but the link doesn't lead to streams.
+            LocalProtocolError: If you pass `id` but no stream stores the subject.
+            DeadlineExceeded: If you pass `id` and no stream confirms the publication in time. The publication may be stored
+                nevertheless.
+            Unsupported: If you pass `id` but the link doesn't lead to streams.
         """
     @overload
     def subscribe(
@@ -211,9 +212,9 @@ class BlockingPeer(Twin):
     ) -> BlockingSubscription[Any]:
         """Receive publications of this peer: ``with peer.subscribe("news.*") as news: for message in news: ...``
 
-        The bus sends the subscription to this peer only, whichever side opened the connection, and enters the block when the
-        peer has confirmed it. After a reconnect it is restored. If the peer is a client that has left, iterating raises
-        `Disconnected`.
+        The bus sends the subscription to this peer only, no matter which side opened the connection. The block is entered once
+        the peer has confirmed the subscription. After a reconnect, the subscription is restored. If the peer is a client that
+        has left, iterating raises `Disconnected`.
 
         See `BlockingBus.subscribe` for the arguments. On links to NATS networks, `durable` and `start` read a stream.
 
@@ -230,13 +231,13 @@ class BlockingPeer(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: str | None = ...
     ) -> None:
-        """Call a handler without an answer. See `BlockingBus.notify`.
+        """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the protocol can encode.
-            headers: Headers as strings.
-            to: Address behind this peer, in protocols with addresses, such as ``//phone/CD/4`` with `protocols.Up`.
+            headers: Headers to send, as a mapping of strings to strings.
+            to: Address behind this peer, if the protocol supports addresses, such as ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
             EncodeError: If the body cannot be encoded.
@@ -377,7 +378,7 @@ class BlockingRemotePeer(Twin):
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
             Unsupported: If the protocol doesn't support the request.
-            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            NoHandler: With `BlockingBus.as_`, if this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
@@ -387,13 +388,13 @@ class BlockingRemotePeer(Twin):
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Call a handler without an answer. See `BlockingBus.notify`.
+        """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
-            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `BlockingBus.as_`.
+            BadRequest, NoHandler: With `BlockingBus.as_`, if the handler is for streams or channels, or doesn't exist.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
@@ -518,7 +519,7 @@ class BlockingUser(Twin):
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
             Unsupported: If the protocol doesn't support the request.
-            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            NoHandler: With `BlockingBus.as_`, if this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
@@ -528,13 +529,13 @@ class BlockingUser(Twin):
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Call a handler without an answer. See `BlockingBus.notify`.
+        """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
-            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `BlockingBus.as_`.
+            BadRequest, NoHandler: With `BlockingBus.as_`, if the handler is for streams or channels, or doesn't exist.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
@@ -675,7 +676,7 @@ class BlockingCaller(Twin):
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
             Unsupported: If the protocol doesn't support the request.
-            NoHandler: If this bus has no handler for the subject, with `BlockingBus.as_`.
+            NoHandler: With `BlockingBus.as_`, if this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: If the receiver has left or, with ``sent=False``, isn't connected.
@@ -685,13 +686,13 @@ class BlockingCaller(Twin):
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Call a handler without an answer. See `BlockingBus.notify`.
+        """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
-            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `BlockingBus.as_`.
+            BadRequest, NoHandler: With `BlockingBus.as_`, if the handler is for streams or channels, or doesn't exist.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload

@@ -1,1 +1,1 @@
-"""The other end of a link: verbs towards it, subscriptions, and dispatch of its messages."""
+"""The program at the other end of a link: the verbs that address it, its subscriptions, and the dispatch of its messages."""

@@ -1,4 +1,4 @@
-"""Queues for messages from and to a peer while an asynchronous `authorize` decides."""
+"""Queues messages from and to a peer while an asynchronous `authorize` is deciding about them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def receive(peer: PeerParty, message: Message) -> None:
-    """Handle a publication, subscription or unsubscription if `authorize` allows it.
+    """Handle a peer's publication, subscription or unsubscription if `authorize` allows it.
 
-    While an asynchronous `authorize` decides, the following messages of the peer wait in order.
+    While an asynchronous `authorize` is deciding, later messages of the peer wait in order.
     """
     services = peer.link.services
     if services.authorize is None:
@@ -64,7 +64,7 @@ def receive(peer: PeerParty, message: Message) -> None:
 
 
 def hello(peer: PeerParty, message: Message) -> None:
-    """Answer a request to a reserved subject. A hello is answered after all earlier messages have been decided."""
+    """Answer a request to a reserved subject. Hellos are answered once all earlier messages have been decided."""
     if message.subject != HELLO:
         send_error(peer, message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
     elif peer.undecided is not None:
@@ -97,7 +97,7 @@ def _refuse(peer: PeerParty, message: Message) -> None:
 
 
 _AT_ONCE: Final = 32
-"""Maximum number of messages of a peer that `authorize` decides concurrently."""
+"""Maximum number of messages per peer that `authorize` decides concurrently."""
 
 
 class _Question(Struct, eq=False):
@@ -106,7 +106,7 @@ class _Question(Struct, eq=False):
     _answered: anyio.Event | None = None
 
     async def granted(self, access: AccessControl) -> bool:
-        """Wait for the decision. Another task may already be waiting for it."""
+        """Wait for the decision. Several tasks can wait at the same time."""
         if self._answered is None:
             return await access.answer(self._allowed)
         if not self._answered.is_set():
@@ -124,7 +124,7 @@ class _Question(Struct, eq=False):
 
 
 class InboundAuthorization(Struct, eq=False):
-    """Messages of a peer that wait for `authorize`, in order. This object and its task exist until the last decision."""
+    """A peer's messages that are waiting for `authorize`, in order. This object and its task exist until the last decision."""
 
     _peer: PeerParty
     _waiting: deque[Message] = field(default_factory=deque)
@@ -139,9 +139,9 @@ class InboundAuthorization(Struct, eq=False):
             peer.link.services.counters.dropped += 1
 
     async def run(self, message: Message, allowed: Awaitable[bool]) -> None:
-        """Handle the message if it is allowed, then the queue, until the peer leaves.
+        """Handle the first message if it is allowed, then the queue, until the queue is empty or the peer leaves.
 
-        This method releases the memory of messages taken from the queue. `lost` does so for the others.
+        This method releases the memory of messages that it takes from the queue. `lost` does so for the other messages.
         """
         peer, asked = self._peer, self._asked
         services = peer.link.services
@@ -178,7 +178,7 @@ class InboundAuthorization(Struct, eq=False):
         self._looks_ahead = False
 
     def _next(self) -> _Question:
-        """Take the next message, and call `authorize` if it is a publication or subscription."""
+        """Take the next message from the queue. If it is a publication or subscription, call `authorize`."""
         message = self._waiting.popleft()
         if message.kind not in (Kind.PUBLISH, Kind.SUBSCRIBE):
             return _Question(message, True)
@@ -204,14 +204,14 @@ class InboundAuthorization(Struct, eq=False):
             _refuse(self._peer, message)
 
     def lost(self) -> None:
-        """Drop the queue, because the peer has left or `authorize` won't decide."""
+        """Drop the queue, because the peer has left or `authorize` will not decide."""
         while self._waiting:
             self._peer.release(self._waiting.popleft())
         self._peer.undecided = None
 
 
 class OutboundAuthorization:
-    """Publications to a peer that wait for `authorize`, with the limits and the overflow policy of an outbox.
+    """A queue of publications to a peer that are waiting for `authorize`. It has the limits and overflow policy of an outbox.
 
     This object and its task exist until the last decision.
     """
@@ -225,10 +225,10 @@ class OutboundAuthorization:
         self._deciding = MemoryBudget(link.runtime, share=link.share)
         self._entry: WaitingMessage | None = None
         self._changed = Notifier(link.runtime.loop)
-        """Signalled when a publication is sent or refused, and at the end."""
+        """Signalled when a publication is sent or rejected, and at the end."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
-        """Queue the first publication. `authorize` has been called for it."""
+        """Queue the first publication, for which `authorize` has already been called."""
         peer = self._peer
         entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
@@ -244,7 +244,7 @@ class OutboundAuthorization:
         return entry
 
     async def settled(self, entry: WaitingMessage, deadline: float) -> None:
-        """Wait until a publication is sent or refused, at most until the deadline."""
+        """Wait until a publication is sent or rejected, or the deadline passes."""
         with anyio.move_on_at(deadline):
             await self._changed.until(lambda: not entry.waits or self._peer.undelivered is not self)
 
@@ -293,7 +293,7 @@ class OutboundAuthorization:
         return [entry.message for entry in waiting if entry.message is not None]
 
     def lost(self) -> None:
-        """Drop the queue, because the peer has left or `authorize` won't decide."""
+        """Drop the queue, because the peer has left or `authorize` will not decide."""
         self._peer.link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
         self._changed.signal()

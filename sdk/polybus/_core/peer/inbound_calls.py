@@ -1,4 +1,4 @@
-"""Requests and notifications of a peer, from arrival to answer."""
+"""Handles a peer's requests and notifications, from arrival to answer."""
 
 from __future__ import annotations
 
@@ -34,38 +34,40 @@ DRAINING = "this bus takes no requests now, it is draining or has not started ye
 
 _REQUEST: Final = Kind.REQUEST
 _OTHERS: Final = frozenset({"stream", "channel", "route"})
-"""Styles of handlers that a plain `Call` cannot run."""
+"""Handler styles that a plain `Call` cannot run."""
 _FIRST = 1_000
-"""Priority of calls that have already had a slot. It and the next lower one are above all priorities of protocols."""
+"""Priority of calls that have already had a slot. It and the priority below it are higher than those of all protocols."""
 
 _PASSED_BY: Final = 32
-"""Maximum number of peers to skip when a slot becomes free. The next free slot continues behind them."""
+"""Maximum number of peers to skip when a slot becomes free. For the next slot, the search continues after these peers."""
 
 _LOOK: Final = 0.01
-"""Minimum seconds between two checks of calls with an unknown answer size."""
+"""Minimum number of seconds between two checks of calls whose answer size is unknown."""
 _WAITS: Final = 4
-"""Number of consecutive checks that must find a call waiting before it counts as idle. Unlike a time, this works on a busy
-machine as well, because the call could run between two checks."""
+"""Number of consecutive checks that must find a call waiting before it counts as idle.
+
+Unlike a time, this works on a busy machine too, because the call could run between two checks.
+"""
 _POLLS: Final = 16
-"""Number of checks in total after which a waiting call counts as idle, even if it runs in between to poll for something."""
+"""Total number of checks after which a waiting call counts as idle, even if it runs in between to poll for something."""
 
 
 class CallMemory:
-    """Memory for the running requests of a peer: their large bodies, and their expected answers."""
+    """Tracks the memory for a peer's running requests: large bodies and expected answers."""
 
     __slots__ = ("_looked", "_peer", "answers", "bodies")
 
     def __init__(self, peer: PeerParty) -> None:
         self._peer = peer
         self.bodies: dict[Call, int] = {}
-        """Sizes of large bodies."""
+        """Sizes of large bodies in bytes."""
         self.answers: dict[Call, int] = {}
         """Bytes reserved for large answers."""
         self._looked = -math.inf
         """Time of the last check."""
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
-        """Charge a large body that a handler keeps. Returns False if there is no room, unless `surely` is set."""
+        """Charge a large body that a handler keeps. Returns False if there is not enough memory, unless `surely` is set."""
         size, bodies = cost(call.message), self._peer.link.bodies
         if surely:
             bodies.charge(size)
@@ -75,7 +77,7 @@ class CallMemory:
         return True
 
     def reserve_answer(self, call: Call) -> bool:
-        """Reserve memory for a call's expected answer without charging it. Returns False if the peer has too much to read."""
+        """Reserve memory for a call's expected answer, without charging it. Returns False if the peer has too much to read."""
         link = self._peer.link
         if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads the answers to all nodes
             return True
@@ -98,10 +100,10 @@ class CallMemory:
         return True
 
     def _look(self, most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Check the calls with a reservation. Return the bytes to reserve, and whether another check may find fewer.
+        """Check the calls with a reservation. Returns the bytes to reserve, and True if a later check may find fewer.
 
-        A call that waits doesn't need a reservation while the size of its answer is unknown. `guess` is True if the size of the
-        next answer is unknown as well.
+        A waiting call doesn't need a reservation while the size of its answer is unknown. `guess` is True if the size of the
+        next answer is unknown too.
         """
         again = now >= self._looked + _LOOK
         if again:
@@ -130,7 +132,7 @@ class CallMemory:
 
 
 class InboundCalls:
-    """The running and waiting requests of a peer. Implements `ResponseSink`."""
+    """A peer's running and waiting requests. Implements `ResponseSink`."""
 
     __slots__ = (
         "_deadlines",
@@ -150,22 +152,22 @@ class InboundCalls:
         self.peer: PeerParty = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """Budget of the peer, for waiting requests."""
+        """Memory budget of the peer, which is charged for waiting requests."""
         self.calls: dict[Any, Call] = {}
         self.channel_calls: int = 0
         """Number of streams and channels in `calls`."""
         self._deadlines = Deadlines()
         limits = peer.link.runtime.limits
         self._few = min(_most_running(peer.link), (limits.total_running + 1) // 2)
-        """While at most `Runtime.few` calls run, a peer with fewer than this may start another without checking its quota."""
+        """Number of requests that the peer may run without a quota check, while at most `Runtime.few` calls run in total."""
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
-        """Requests that wait for a slot, in order or by priority."""
+        """Requests that are waiting for a slot, in order or by priority."""
         self.held: int = 0
-        """Number of requests that wait for a slot of their handler and don't use one of this peer."""
+        """Number of requests that are waiting for a slot of their handler. They don't use a slot of this peer."""
         self._memory: CallMemory | None = None
-        """Set once a request has a large body or answer."""
+        """Memory for large bodies and answers, created for the first request that has one."""
         self.stopping: int = 0
-        """Number of ended requests with handlers that are still running and keep their slots."""
+        """Number of ended requests whose handlers are still running and use a slot."""
 
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
@@ -198,7 +200,7 @@ class InboundCalls:
             self._watch(call)
 
     def _unhandled(self, message: Message, handler: Any, deadline: float) -> Call | None:
-        """Reject a request that has no suitable handler, or return a call that first asks `authorize` or passes it on."""
+        """Reject a request without a suitable handler, or return a call that asks `authorize` first or forwards the request."""
         peer, subject = self.peer, message.subject
         services = self.link.services
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
@@ -223,7 +225,7 @@ class InboundCalls:
         return None
 
     def _hint(self, subject: str | int) -> None:
-        """Log a similar subject, with a rate limit. The caller isn't told, because it may not be authorized."""
+        """Log a similar subject, with a rate limit. The caller does not learn it, because the caller may not be authorized."""
         template = "%s requests %.200r, which has no handler: %s"
         if self.link.runtime.warnings.allows(template) and (meant := self.peer.host.lookup.meant(subject)):
             logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
@@ -308,7 +310,7 @@ class InboundCalls:
             link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """Send an answer once the peer has read earlier ones. Until then it is charged and keeps the peer's slot."""
+        """Send an answer once the peer has read earlier ones. Until then, the answer is charged and uses a slot of the peer."""
         if call.ended or call.message.kind is not Kind.REQUEST:
             return
         link, runtime = self.link, self.link.runtime
@@ -432,7 +434,7 @@ class InboundCalls:
         return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
 
     def _hold(self, call: Call, places: Places) -> None:
-        """Queue a call for a slot of its handler, or reject it now so that a cluster can try another node."""
+        """Queue a call for a slot of its handler, or reject it immediately so that a cluster can try another node."""
         if self._memory is not None:
             self._memory.release_answer(call)
         if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
@@ -458,7 +460,7 @@ class InboundCalls:
         return waiting
 
     def _why_full(self, call: Call) -> str:
-        """Return the reason why a request is rejected: the limit, and numbers that concern this peer only."""
+        """Return the reason for rejecting a request: the limit, and numbers that concern only this peer."""
         runtime, budget, message = self.link.runtime, self.budget, call.message
         limits = runtime.limits
         waiting = len(self.waiting or ()) + self.held
@@ -497,8 +499,8 @@ class InboundCalls:
     def _next_call(self) -> None:
         """Start queued requests in free slots, taking turns among the peers.
 
-        Each step starts a request, removes a peer that must first free one of its own slots, or skips a peer if its address has
-        used up its quota.
+        Each step either starts a request, removes a peer that must free one of its own slots first, or skips a peer whose
+        address has used up its quota.
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged
@@ -548,7 +550,7 @@ class InboundCalls:
                 backlogged[first] = None
 
     def put_off(self, call: Call) -> bool:
-        """Requeue a call that hasn't started, if its peer stopped reading. Returns True if the call was queued."""
+        """Requeue a call that has not started, if its peer stopped reading. Returns True if the call was requeued."""
         if self.may_begin():
             return False
         self.budget.charge(cost(call.message))
@@ -610,10 +612,10 @@ def _most_running(link: Link) -> int:
 
 
 def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
-    """Return True if a peer with `taken` slots may use another.
+    """Return True if a peer that uses `taken` slots may use another one.
 
     As with `total_bytes`, the quotas of a peer and of its address shrink with the number of free slots, and the last slots are
-    reserved for addresses that don't use any. There are no quotas if the limits allow one peer to use all slots.
+    reserved for addresses that don't use any. There are no quotas if the limits allow a single peer to use all slots.
     """
     limits, share = runtime.limits, link.share
     total = limits.total_running

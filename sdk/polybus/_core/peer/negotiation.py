@@ -1,4 +1,4 @@
-"""Hellos: finding out whether a peer runs polybus, and exchanging facts and new tokens with it."""
+"""Exchanges hellos with a peer, to find out whether it runs polybus and to send it facts and new tokens."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
     from .ports import PeerPubSub
 
 HELLO_TIMEOUT: Final = 1.0
-"""Seconds that a verb waits for the answer to a hello. Later answers still count."""
+"""Seconds that a verb waits for the answer to a hello. A later answer still counts."""
 
 _TOKEN: Final = re.compile("[!-~]+")
-"""A bearer token that is valid in a header, because `authenticate` receives tokens there."""
+"""Pattern of bearer tokens that are valid in a header, because `authenticate` receives tokens there."""
 _RENEWED: Final = 0.8
 """Fraction of the time until an identity expires after which a client sends a new token."""
 _LONGEST_TIME: Final = 10**15
-"""Maximum milliseconds until an identity expires, which is beyond Python's latest date. Larger numbers are ignored."""
+"""Maximum number of milliseconds until an identity expires. Larger numbers are beyond Python's latest date and ignored."""
 _SOONEST: Final = 1.0
 """Minimum seconds until a client sends a new token."""
 _PAUSE: Final = 0.5
-"""Average seconds between two tokens that a server checks on a connection. It ignores tokens beyond that rate."""
+"""Average number of seconds between tokens that a server checks on a connection. Tokens beyond this rate are ignored."""
 _BURST: Final = 4
 """Number of tokens that a server checks without a pause."""
 
 
 class Renewal(Struct, eq=False):
-    """Renews an identity over a connection, on the client's and the server's side, so that the link stays up."""
+    """Renews an identity on an open connection, for the client as well as the server, so that the link stays up."""
 
     _peer: PeerParty
     busy: bool = False
-    """True while the client waits to send a new token, or `authenticate` checks one."""
+    """True while the client waits to send a new token, or `authenticate` checks a token."""
     _next: float = 0.0
-    """Time at which the server accepts tokens again, not counting a burst."""
+    """Time at which the server accepts tokens again, apart from bursts."""
 
     def plan(self, expires_in: Any, dialer: LinkDialer, send: Callable[[dict[str, Any]], Any]) -> None:
-        """Schedule the next token. `expires_in` is in milliseconds and comes from the server."""
+        """Schedule the next token. The server sends `expires_in`, in milliseconds."""
         if isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool) and 0 <= expires_in <= _LONGEST_TIME:
             if not self.busy:
                 self.busy = True
@@ -75,7 +75,7 @@ class Renewal(Struct, eq=False):
             send(facts)
 
     def token(self, given: Any) -> str | None:
-        """Return a token to check, or None if it is invalid, another check is running, or there were too many."""
+        """Return a token to check. Returns None if it is invalid, another check is running, or there were too many."""
         runtime = self._peer.link.runtime
         if self.busy or not isinstance(given, str) or runtime.time() < self._next - (_BURST - 1) * _PAUSE:
             return None
@@ -83,7 +83,7 @@ class Renewal(Struct, eq=False):
         return given if fits else None
 
     async def check(self, token: str) -> bool:
-        """Adopt the identity that `authenticate` returns. If it rejects the token, close the link and return False."""
+        """Adopt the identity that `authenticate` returns for a token. If it is rejected, close the link and return False."""
         peer, link = self._peer, self._peer.link
         assert link.admission is not None
         try:
@@ -102,7 +102,7 @@ class Renewal(Struct, eq=False):
 
 
 class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
-    """A hello in flight, which isn't cancelled with the tasks that wait for it."""
+    """A hello that has not been answered. Cancelling the tasks that wait for it does not cancel the hello."""
 
     _tells_failure: ClassVar[bool] = False
     _peer: PeerParty
@@ -136,37 +136,37 @@ class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
 
 
 _LATE: Final = 30
-"""Maximum number of unanswered hellos to remember. There is one per second, so answers may be this many seconds late."""
+"""Maximum number of unanswered hellos to remember. One is sent per second, so answers may be this many seconds late."""
 _LONGEST_TOKEN: Final = 200
 """Maximum length of a token for resuming a session."""
 _TURN: Final = 64
-"""Number of hellos to answer before other tasks get a turn."""
+"""Number of hellos to answer before other tasks can run."""
 _CONFIRMED: Final = 1024
 """Maximum number of patterns in a hello."""
 
 
 class Negotiation(Struct, eq=False):
-    """Sends and answers hellos, and stores the facts that they contain."""
+    """Sends and answers hellos, and stores the facts from them."""
 
     _peer: PeerParty
     speaks_extensions: bool | None = None
-    """None until the peer answers or sends a hello."""
+    """True if the peer runs polybus. None until a hello arrives or is answered."""
     answers_only: bool = False
     """True if the peer can only answer on this connection."""
     passes_on: bool | None = False
-    """True if the peer forwards publications to other buses; None from the first hello until its answer."""
+    """True if the peer forwards publications to other buses. None while the first hello is unanswered."""
     silent: bool = False
     """True if the peer didn't answer a hello in time."""
     probe: ExtensionProbe | None = None
     _late: dict[Any, ExtensionProbe] | None = None
     _deferred: deque[Message] | None = None
-    """Hellos to answer once the bus knows which other peers are the same bus."""
+    """Hellos that can only be answered once the bus knows which other peers are the same bus."""
     _token: str | None = None
-    """Token for resuming this session at another bus after this one has closed the connection."""
+    """Token with which the client can resume this session at another bus, after this bus has closed the connection."""
     _resumes: str | None = None
-    """Token from the previous connection, until the peer answers a hello with it."""
+    """Token from the previous connection, kept until the peer answers a hello that contains it."""
     _resuming: bool = False
-    """True from sending the token until all subscriptions are sent."""
+    """True from sending the token until all subscriptions have been sent."""
     _renewal: Renewal | None = None
 
     @property
@@ -182,7 +182,7 @@ class Negotiation(Struct, eq=False):
         return self.speaks_extensions
 
     async def reads_headers(self) -> bool:
-        """Return True if requests may have headers, after sending a hello and waiting for the answer once if necessary."""
+        """Return True if requests may have headers. If this is not known yet, send a hello and wait for the answer once."""
         peer = self._peer
         link = peer.link
         session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
@@ -194,7 +194,7 @@ class Negotiation(Struct, eq=False):
         return await self.extended()
 
     def ask(self, *, again: bool = False) -> ExtensionProbe:
-        """Send a hello unless one is in flight, which limits the rate to one per second. Set `again` on a new connection."""
+        """Send a hello unless one is in flight, which limits the rate to one per second. Set `again` for a new connection."""
         peer, probe, ahead = self._peer, self.probe, self._ahead
         if probe is None or probe.done() or (ahead and not probe.sent):
             to_tell = self._pubsub.announcer.to_tell(peer, again=again)
@@ -207,7 +207,7 @@ class Negotiation(Struct, eq=False):
         return peer.connected and link.session is not None and link.initiates and not link.flowing
 
     async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
-        """Send a hello, and return the patterns that the peer refused. The peer has then handled all earlier messages."""
+        """Send a hello, and return the patterns that the peer rejected. By then, the peer has handled all earlier messages."""
         answer = await _told(self._send({"confirm": patterns} if patterns else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
@@ -216,9 +216,9 @@ class Negotiation(Struct, eq=False):
         _ = self._send({})
 
     def greet(self) -> None:
-        """Send a hello as the first message on a new connection, if the peer needs the facts in it.
+        """Send a hello as the first message on a new connection if the peer needs its facts.
 
-        A bus that forwards publications needs their routes, which some protocols send to polybus peers only. The token for
+        A bus that forwards publications needs their routes. Some protocols send routes only to polybus peers. The token for
         resuming a session must arrive before the subscriptions.
         """
         session = self._peer.link.session
@@ -286,8 +286,8 @@ class Negotiation(Struct, eq=False):
     def _heed(self, answer: dict[str, Any]) -> None:
         """Adopt the server's reconnect pauses, and schedule a new token if this bus's identity expires.
 
-        Answers of other clients, behind a broker or on a fabric, are ignored: they must not change the link or receive the
-        token.
+        Answers from other clients, behind a broker or on a fabric, are ignored, because they must not change the link or
+        receive the token.
         """
         link = self._peer.link
         if link.dialer is not None and not link.crowded:
@@ -301,7 +301,7 @@ class Negotiation(Struct, eq=False):
         return self._renewal
 
     def takes_note(self, facts: Any) -> None:
-        """Record whether the peer forwards publications, before it receives any."""
+        """Record whether the peer forwards publications. Must be called before the peer receives any."""
         passes = isinstance(facts, dict) and facts.get("passes") is True
         if passes:
             self._pubsub.publisher.join_net()
@@ -321,7 +321,7 @@ class Negotiation(Struct, eq=False):
             pubsub.announcer.confirm_late(peer)
 
     def unsupported(self, without: str) -> Unsupported:
-        """Return the error for a verb that requires a polybus peer. `without` describes what the peer can do instead."""
+        """Return the error for a verb that requires a polybus peer. `without` describes what other peers can do."""
         if self.speaks_extensions is None:
             return Unsupported(
                 f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "
@@ -392,8 +392,10 @@ class Negotiation(Struct, eq=False):
             resumption.resumed(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
-        """Return True if the answer must wait until other nodes know the peer's patterns, or it is clear which peers are one
-        bus."""
+        """Return True if the answer must wait.
+
+        It waits until other nodes know the peer's patterns, and until it is clear which peers are the same bus.
+        """
         peer = self._peer
         link = peer.link
         body = message.body if isinstance(message.body, dict) else {}
@@ -471,7 +473,7 @@ class Negotiation(Struct, eq=False):
 
 
 async def _told(probe: ExtensionProbe) -> Any:
-    """Wait for the answer to a hello. Returns None after a timeout or an error other than `Disconnected`."""
+    """Wait for the answer to a hello. Returns None after a timeout or any error except `Disconnected`."""
     try:
         return await probe
     except (Disconnected, RequestCancelled):

@@ -1,4 +1,4 @@
-"""The internal side of a peer: requests to it, messages from it, and the parts that handle them."""
+"""The internal side of a peer, which sends requests to it and dispatches its messages."""
 
 from __future__ import annotations
 
@@ -88,23 +88,23 @@ class PeerParty:
         self.host: PeerHost = host
         self.link: Link = link
         self.key: Any = key
-        """Key of the session, on a multiplexed link."""
+        """Key of the peer's session on a multiplexed link."""
         self.admitted: Identity = identity
         self.public: Peer = Peer(self)
-        """For events, `Message.peer` and `authorize`."""
+        """Public `Peer`, for events, `Message.peer` and `authorize`."""
         self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
         self.pending: dict[Any, Reply[Any]] = {}
         """Requests that have been sent but not answered."""
         self.due: float = math.inf
         self.until: float = math.inf
-        """`Deadlines.until`: requests with an earlier deadline must be watched."""
+        """Value of `Deadlines.until`. Requests with an earlier deadline must be watched."""
         self._deadlines: Deadlines | None = None
         self.grants: dict[str | int, bool] | None = None
-        """Cached `deliver` answers of `authorize`."""
+        """Cached results of `authorize` for the verb `deliver`."""
         self.undecided: InboundAuthorization | None = None
-        """Messages of the peer during an asynchronous `authorize`."""
+        """Messages from the peer that wait for an asynchronous `authorize`."""
         self.undelivered: OutboundAuthorization | None = None
-        """Publications to the peer during an asynchronous `authorize`."""
+        """Publications to the peer that wait for an asynchronous `authorize`."""
         self._address = address
         self._id: str | None = None
         self._unsent: UnsentRequests | None = None
@@ -133,7 +133,7 @@ class PeerParty:
         return self.admitted.key
 
     def renew(self, identity: Identity) -> None:
-        """Adopt a renewed identity, also in tunnels opened by the peer."""
+        """Adopt a renewed identity, including in tunnels that the peer has opened."""
         self.admitted, self.grants = identity, None
         for listener in self.host.lookup.listeners:
             listener.renewed(self)
@@ -187,7 +187,7 @@ class PeerParty:
 
     @property
     def budget(self) -> MemoryBudget:
-        """Memory for this peer's queued requests and hellos, its subscriptions and unread items."""
+        """Memory budget for this peer's queued requests and hellos, subscriptions and unread items."""
         budget = self._budget
         if budget is None:
             runtime = self.link.runtime
@@ -219,7 +219,7 @@ class PeerParty:
         return self._subscriptions
 
     def greet(self) -> None:
-        """Send a hello on a new connection, if one must be the first message."""
+        """Send a hello on a new connection if it must be the first message."""
         if self._negotiation is not None or self.host.pubsub.passes_on or self.link.greets:
             self.negotiation.greet()
 
@@ -230,7 +230,7 @@ class PeerParty:
 
     @property
     def speaks_extensions(self) -> bool | None:
-        """None as long as it is unknown."""
+        """True if the peer runs polybus, or None if this is not known yet."""
         return None if self._negotiation is None else self._negotiation.speaks_extensions
 
     @property
@@ -240,7 +240,7 @@ class PeerParty:
 
     @property
     def passes_on(self) -> bool | None:
-        """True if the peer forwards publications; None as long as it is unknown."""
+        """True if the peer forwards publications, or None if this is not known yet."""
         return False if self._negotiation is None else self._negotiation.passes_on
 
     @property
@@ -344,7 +344,7 @@ class PeerParty:
             raise
 
     def depart(self, message: Message) -> Departure:
-        """Call the outgoing hooks for a message to this peer, unless it is a message of the bus itself."""
+        """Call the outgoing hooks for a message to this peer, except for the bus's own messages."""
         services, subject, facts = self.link.services, message.subject, message.extras
         of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
         if of_the_bus or (facts is not None and isinstance(facts.get("to"), ToNode)):
@@ -353,7 +353,7 @@ class PeerParty:
 
     @property
     def reads_headers(self) -> bool:
-        """True if the peer reads headers, because the protocol defines them or because it is known to run polybus."""
+        """True if the peer reads headers, because the protocol defines headers or the peer is known to run polybus."""
         link = self.link
         if link.bare_headers or link.inner:
             return link.carries_headers
@@ -398,7 +398,7 @@ class PeerParty:
         return await self.streams.open(subject, body, mode, timeout, hops, headers=kept)
 
     async def send_notification(self, message: Message) -> None:
-        """Send a notification as soon as there is room. Raises `QueueFull` after 30 seconds."""
+        """Send a notification once there is space. Raises `QueueFull` after 30 seconds."""
         link = self.link
         deadline = link.runtime.time() + 30.0
         if link.services.outgoing:
@@ -417,7 +417,7 @@ class PeerParty:
         link.write(message, self)  # not `publish`: a notification has its own id, so its frame is not shared
 
     def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
-        """Send a request from a bridge, with its body unchanged if possible."""
+        """Send a request from a bridge. If possible, the body is not changed."""
         link = self.link
         runtime = link.runtime
         now = runtime.time()
@@ -494,7 +494,7 @@ class PeerParty:
     # -- messages of the peer --------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Handle a message without waiting. Workers run the handlers."""
+        """Handle a message without waiting. Handlers run in workers."""
         services = self.link.services
         services.counters.received += 1
         kind = message.kind
@@ -575,7 +575,7 @@ class PeerParty:
     # -- memory and tasks ------------------------------------------------------------------------------------------------
 
     def hold(self, message: Message) -> bool:
-        """Charge a message of this peer that must wait. Returns False if there is no room."""
+        """Charge this peer for a message that must wait. Returns False if there is not enough memory."""
         if not self.budget.hold(cost(message)):
             return False
         message.forget_value()
@@ -635,7 +635,7 @@ class PeerParty:
                 self.link.broken()
 
     def _is_understood(self, reply: Reply[Any]) -> bool:
-        """Return False if the peer may use another protocol, because nothing has been received on this link."""
+        """Return False if nothing has been received on this link, so that the peer may use another protocol."""
         link = self.link
         heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0
         return heard or not reply.sent

@@ -1,4 +1,4 @@
-"""The verbs that peers, remote clients, users and the bus itself have in common."""
+"""Verbs that peers, remote clients, users and the bus itself have in common."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Party(Protocol):
-    """A receiver of requests. Its methods don't check their arguments."""
+    """A receiver of requests, whose methods don't check their arguments."""
 
     @property
     def services(self) -> Services: ...
@@ -34,19 +34,19 @@ class Party(Protocol):
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request. Raises errors like `PartyVerbs.request`."""
+        """Send a request. Raises the errors of `PartyVerbs.request`."""
         ...
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Send a notification. Raises errors like `PartyVerbs.notify`."""
+        """Send a notification. Raises the errors of `PartyVerbs.notify`."""
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        """Open a stream or channel. Raises errors like `PartyVerbs.stream`."""
+        """Open a stream or channel. Raises the errors of `PartyVerbs.stream`."""
         ...
 
 
 class PartyVerbs:
-    """Requests, notifications, streams and channels to a single receiver."""
+    """Sends requests and notifications to a single receiver, and opens streams and channels."""
 
     __slots__ = ()
     _party: Party
@@ -109,7 +109,7 @@ class PartyVerbs:
         Raises:
             EncodeError: If the body cannot be encoded. The message names the path.
             Unsupported: If the protocol doesn't support the request.
-            NoHandler: If this bus has no handler for the subject, with `Bus.as_`.
+            NoHandler: With `Bus.as_`, if this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: If the subject or a header is invalid or reserved.
             TypeError, ValueError: If an argument has a wrong type or value.
             Disconnected: When awaited, if the receiver has left or, with ``sent=False``, isn't connected.
@@ -141,13 +141,13 @@ class PartyVerbs:
     @overload
     async def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Call a handler without an answer. See `Bus.notify`.
+        """Send a notification to a handler, without an answer. See `Bus.notify`.
 
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
-            BadRequest, NoHandler: If the handler is for streams or channels, or doesn't exist, with `Bus.as_`.
+            BadRequest, NoHandler: With `Bus.as_`, if the handler is for streams or channels, or doesn't exist.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.
         """
         await self._party.send_notify(*notification(self._party.services, subject, body, headers))
@@ -222,7 +222,7 @@ def opening(
     timeout: Any,
     receives: Any,
 ) -> ChannelContext[Any, Any]:
-    """Check the arguments of a stream or channel, and return its context manager. Raises errors like `PartyVerbs.stream`."""
+    """Check the arguments of a stream or channel, and return its context manager. Raises the errors of `PartyVerbs.stream`."""
     services.subjects.check(subject)
     if timeout is not None:
         seconds(timeout)
@@ -232,7 +232,10 @@ def opening(
 def notification(
     services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
 ) -> tuple[str | int, Any, dict[str, str] | None]:
-    """Check the arguments of a notification, and return subject, body and headers. Raises errors like `PartyVerbs.notify`."""
+    """Check the arguments of a notification, and return its subject, body and headers.
+
+    Raises the errors of `PartyVerbs.notify`.
+    """
     name, _ = resolve(subject, Any)
     if isinstance(subject, Subject):
         body = subject.given(body)

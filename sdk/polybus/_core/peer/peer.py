@@ -1,4 +1,4 @@
-"""The public `Peer`: its properties and verbs."""
+"""The public `Peer` class, with its properties and verbs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @injected_as("peer")
 class Peer(PartyVerbs):
-    """The program at the other end of a connection, or one of several behind a broker."""
+    """A program at the other end of a connection. Behind a broker, several peers share a connection."""
 
     __context_part__: ClassVar[ContextPart]
     __slots__ = ("__weakref__", "_party")
@@ -48,17 +48,17 @@ class Peer(PartyVerbs):
 
     @property
     def identity(self) -> Any:
-        """Value returned by `authenticate`."""
+        """Identity that `authenticate` returned for the peer."""
         return self._party.identity
 
     @property
     def identity_key(self) -> str | None:
-        """Key of the user, for `Bus.peers_of`."""
+        """Key of the user, which you can pass to `Bus.peers_of`."""
         return self._party.identity_key
 
     @property
     def address(self) -> str:
-        """Network address, if the transport knows it."""
+        """Network address of the peer, if the transport knows it."""
         return self._party.address
 
     @property
@@ -68,7 +68,7 @@ class Peer(PartyVerbs):
 
     @property
     def transport(self) -> str:
-        """Name of the transport; empty while the link is down."""
+        """Name of the transport, or an empty string while the link is down."""
         return self._party.transport
 
     @property
@@ -79,11 +79,11 @@ class Peer(PartyVerbs):
     async def extended(self) -> bool:
         """Return True if the peer runs polybus and supports its extensions.
 
-        The first call sends the peer a request. If it doesn't answer within a second, this method returns False, and the next
-        call asks again, because the peer may only be busy. Any answer is final, even a late one.
+        The first call sends a request to the peer. If the peer doesn't answer within a second, this method returns False, and
+        the next call sends another request, because the peer may just be busy. Any answer is final, even if it is late.
 
         Raises:
-            Disconnected: If the link goes down in the meantime.
+            Disconnected: If the link goes down before the peer answers.
         """
         return await self._party.extended()
 
@@ -130,16 +130,17 @@ class Peer(PartyVerbs):
         """Publish to this peer only. See `Bus.publish`.
 
         Args:
-            id: On links to a NATS network, makes the call wait until a stream has stored the publication. A stream stores only
-                one publication per id.
+            id: Identifier of the publication, for links to a NATS network. The call then waits until a stream has stored the
+                publication. A stream stores only one publication per id.
 
         Raises:
             EncodeError: If the body cannot be encoded.
             QueueFull: If the outbox or the stream has no room within `timeout` seconds.
             Disconnected: If the peer has left.
-            LocalProtocolError: If `id` is given, but no stream stores the subject.
-            DeadlineExceeded: If `id` is given, and no stream confirms the publication in time. It may be stored nevertheless.
-            Unsupported: If `id` is given, but the link doesn't lead to streams.
+            LocalProtocolError: If you pass `id` but no stream stores the subject.
+            DeadlineExceeded: If you pass `id` and no stream confirms the publication in time. The publication may be stored
+                nevertheless.
+            Unsupported: If you pass `id` but the link doesn't lead to streams.
         """
         await self._party.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout, id=id)
 
@@ -199,9 +200,9 @@ class Peer(PartyVerbs):
     ) -> Subscription[Any]:
         """Receive publications of this peer: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
 
-        The bus sends the subscription to this peer only, whichever side opened the connection, and enters the block when the
-        peer has confirmed it. After a reconnect it is restored. If the peer is a client that has left, iterating raises
-        `Disconnected`.
+        The bus sends the subscription to this peer only, no matter which side opened the connection. The block is entered once
+        the peer has confirmed the subscription. After a reconnect, the subscription is restored. If the peer is a client that
+        has left, iterating raises `Disconnected`.
 
         See `Bus.subscribe` for the arguments. On links to NATS networks, `durable` and `start` read a stream.
 
@@ -233,13 +234,13 @@ class Peer(PartyVerbs):
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: str | None = None
     ) -> None:
-        """Call a handler without an answer. See `Bus.notify`.
+        """Send a notification to a handler, without an answer. See `Bus.notify`.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the protocol can encode.
-            headers: Headers as strings.
-            to: Address behind this peer, in protocols with addresses, such as ``//phone/CD/4`` with `protocols.Up`.
+            headers: Headers to send, as a mapping of strings to strings.
+            to: Address behind this peer, if the protocol supports addresses, such as ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
             EncodeError: If the body cannot be encoded.

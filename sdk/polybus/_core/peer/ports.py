@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AnnouncerPort(Protocol):
-    """`_core.pubsub.announcer`, which sends this bus's subscriptions to peers."""
+    """Sends this bus's subscriptions to peers. Implemented in `_core.pubsub.announcer`."""
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int: ...
     def confirm_late(self, peer: PeerParty) -> None: ...
@@ -30,7 +30,7 @@ class AnnouncerPort(Protocol):
 
 
 class PublisherPort(Protocol):
-    """`_core.pubsub.publisher`, which sends this bus's publications."""
+    """Sends this bus's publications. Implemented in `_core.pubsub.publisher`."""
 
     @property
     def routes(self) -> MutableMapping[str | int, Any]: ...
@@ -40,27 +40,27 @@ class PublisherPort(Protocol):
 
 
 class RecipientsPort(Protocol):
-    """`_core.pubsub.recipients`: the peers that receive this bus's publications."""
+    """Keeps track of the peers that receive this bus's publications. Implemented in `_core.pubsub.recipients`."""
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None: ...
     def count_subscription(self, peer: PeerParty) -> None: ...
 
 
 class ReceiverPort(Protocol):
-    """`_core.pubsub.pubsub`, which delivers publications of peers."""
+    """Delivers publications from peers. Implemented in `_core.pubsub.pubsub`."""
 
     def takes(self, message: Message) -> bool: ...
 
 
 class PeerPubSub(Protocol):
-    """`_core.pubsub.pubsub`: the publications and subscriptions of the bus."""
+    """The publications and subscriptions of the bus. Implemented in `_core.pubsub.pubsub`."""
 
     local: SubjectIndex[Any]
-    """Subscriptions of this bus, and of peers while their publications are held back."""
+    """Subscriptions of this bus, and of peers whose publications another queue receives."""
     remote: SubjectIndex[PeerParty]
     """Subscriptions of peers."""
     tells_inside: bool
-    """True if the bus announces subscriptions of peers over inner links."""
+    """True if the bus announces its peers' subscriptions over inner links."""
 
     @property
     def announcer(self) -> AnnouncerPort: ...
@@ -90,7 +90,7 @@ class PeerHost(Protocol):
     lookup: HandlerLookup
 
     resumption: Resumption | None
-    """Set if clients can resume sessions at another bus."""
+    """Set if clients can resume their sessions at another bus."""
 
     @property
     def pubsub(self) -> PeerPubSub: ...

@@ -1,4 +1,4 @@
-"""Subscriptions of a peer to publications of this bus."""
+"""Manages a peer's subscriptions to publications of this bus."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def canonical_pattern(pattern: str | int) -> str | int:
 
 
 class RemoteSubscriptions(Struct, eq=False):
-    """The patterns that a peer subscribes to. They count against its memory budget."""
+    """The patterns that a peer has subscribed to. Their memory is charged to the peer's budget."""
 
     _peer: PeerParty
     _warned: bool = False
     patterns: dict[str | int, int] = {}
     _holder: Any = None
-    """Queue that receives the publications in place of the peer."""
+    """Queue that receives the publications instead of the peer."""
 
     def add(self, pattern: str | int) -> None:
-        """Add an authorized pattern, unless that exceeds a limit."""
+        """Add an authorized pattern, unless it would exceed a limit."""
         peer = self._peer
         link = peer.link
         try:
@@ -75,7 +75,7 @@ class RemoteSubscriptions(Struct, eq=False):
                 pubsub.announcer.remove_behind(pattern)
 
     def hold(self, queue: Any) -> None:
-        """Pass publications to a queue (`plugins.extensions.PublicationQueue`) instead of the peer until `release`."""
+        """Pass publications to a `plugins.extensions.PublicationQueue` instead of the peer, until `release` is called."""
         self._move(queue)
 
     def release(self) -> None:

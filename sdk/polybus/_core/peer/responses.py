@@ -1,4 +1,4 @@
-"""Responses to requests of a peer, and error answers."""
+"""Creates responses and error answers to a peer's requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .party import PeerParty
 
 _RESPONSE: Final = Kind.RESPONSE
-"""Cached: access to an enum member is a call."""
+"""Cached enum member, because accessing one is a function call."""
 
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
@@ -56,7 +56,7 @@ def send_error(
     *,
     delivered: bool = False,
 ) -> None:
-    """Answer a message with an error. `delivered` is True if the handler raised it."""
+    """Answer a message with an error. `delivered` is True if a handler raised the error."""
     link = peer.link
     if not delivered:
         link.services.dead_letter(peer.public, message, code, text)

@@ -1,4 +1,4 @@
-"""Streams, channels and tunnels with a peer."""
+"""Manages streams, channels and tunnels with a peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = ("stream", "channel", "tunnel")
 
 
 class Streams:
-    """The open channels of a peer, in both directions. Implements `channel.ChannelPort`."""
+    """The open channels with a peer, regardless of which side opened them. Implements `channel.ChannelPort`."""
 
     __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 
@@ -32,7 +32,7 @@ class Streams:
         self._peer = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """Budget of the peer, for unread items."""
+        """Memory budget of the peer, which is charged for unread items."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
         self._tunnels = 0
         self._deadlines = Deadlines()
@@ -50,7 +50,10 @@ class Streams:
         to: Any = None,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
-        """Open a stream or channel. In a cluster, `to` is its address behind the peer. Raises errors like `open_channel`."""
+        """Open a stream or channel. Raises the errors of `open_channel`.
+
+        In a cluster, `to` is the receiver's address behind the peer.
+        """
         channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
         await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to, headers=headers)
         return channel
@@ -67,7 +70,7 @@ class Streams:
         to: Any = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Send an open. `hops` is the number of bridges and tunnels before this link.
+        """Send an open message. `hops` is the number of bridges and tunnels before this link.
 
         Raises:
             Unsupported: If the peer or the protocol doesn't support channels.
@@ -128,7 +131,7 @@ class Streams:
     # -- opened by the peer ----------------------------------------------------------------------------------------------
 
     def opened(self, message: Message, now: float, route: Any = None) -> None:
-        """Start or reject a channel that the peer opens, or that another node opens to a client of this node by `route`."""
+        """Start or reject a channel that the peer opens. With `route`, another node opens it to a client of this node."""
         link, peer, channels = self.link, self._peer, self.channels
         services, limits, inbound = link.services, link.runtime.limits, peer.inbound
         mode = message.attributes.get("mode", "stream")
@@ -177,7 +180,10 @@ class Streams:
         inbound.start(call)
 
     def _count_opened(self) -> int:
-        """Return the number of streams, channels and tunnels opened by the peer. The calls of open tunnels have ended."""
+        """Return the number of streams, channels and tunnels that the peer has opened.
+
+        Open tunnels are counted separately, because their calls have ended.
+        """
         return self._peer.inbound.channel_calls + self._tunnels
 
     # -- ChannelPort -----------------------------------------------------------------------------------------------------
@@ -187,14 +193,14 @@ class Streams:
         return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Send a frame of a tunnel as an item, by default as a value in this protocol's format. Returns its size."""
+        """Send a tunnel's frame as an item, by default as a value in this protocol's format. Returns its size in bytes."""
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
         self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format, checked=frame), self._peer)
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end, and return the memory that it takes up at the peer until it is read."""
+        """Send an item, a credit or an end. Returns the bytes that it occupies at the peer until it is read."""
         link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
@@ -206,7 +212,7 @@ class Streams:
         return cost(message)
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Return an awaitable to wait for if too much is queued, otherwise None."""
+        """Return an awaitable to await if too much is queued. Otherwise return None."""
         return self.link.room_for_answer() if self.link.outbox is not None else None
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Subscriptions for iteration, and the bounded queue that `on` handlers use as well."""
+"""Subscriptions to iterate over, and the bounded queue that `on` handlers use too."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STEP = 16 * 1024
-"""Number of bytes in a queue that need not be charged, so that fast readers cause no bookkeeping."""
+"""Number of queued bytes that are not charged, which saves fast readers the bookkeeping."""
 _PAUSE = 1.0
-"""Minimum seconds between two events about a queue."""
+"""Minimum number of seconds between two events about a queue."""
 
 
 class SubscriptionQueue(ABC):
     """A queue of publications with an overflow policy, bounded in messages (`queue`) and bytes (`Limits.queue_bytes`).
 
-    Each publication counts as its body plus `OVERHEAD` bytes. The queue is full when it reaches either bound, so the last
-    message may have any size.
+    Each publication counts as its body plus `OVERHEAD` bytes. The queue is full once it reaches either bound, which means that
+    the last message may have any size.
 
-    Up to `Limits.queue_bytes` of publications from links are held back in addition. The policy ``block`` always holds them
-    back. Other policies do so until a woken reader has had its turn, because a single read from a connection can deliver
-    thousands of small messages, and are then applied to those that remain.
+    In addition, up to `Limits.queue_bytes` of publications from links can be delayed. With the policy ``block``, they are
+    always delayed. With other policies, they are delayed until a woken reader has had its turn, because a single read from a
+    connection can deliver thousands of small messages. The policy is then applied to the messages that remain.
     """
 
     __slots__ = (
@@ -102,21 +102,21 @@ class SubscriptionQueue(ABC):
         """True if the queue accepts publications of this bus."""
         self.group: str | None = group
         self.paced: bool = paced
-        """True if producers check `full` first. The queue then accepts every message and doesn't report that it is full."""
+        """True if producers check `full` first. The queue then accepts every message and never reports that it is full."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False
-        """True if a woken reader hasn't had its turn yet."""
+        """True if a reader has been woken and has not had its turn yet."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
-        """Queue length at which something must be done: at first half of `queue`, then all of it."""
+        """Queue length at which the queue must act: first half of `queue`, then all of it."""
         self._overflow: deque[int] | None = None
-        """Sizes of the held-back messages at the end of the queue, which are not included in `_bytes`."""
+        """Sizes of the delayed messages at the end of the queue, which are not included in `_bytes`."""
         self._held: MemoryBudget | None = None
         self._tells_at: float = math.inf
-        """Time at which the next report is possible."""
+        """Earliest time of the next report."""
         self._told: int = 0
-        """Value of `dropped` in the last report."""
+        """Value of `dropped` at the time of the last report."""
         self._lines: ViolationCounter = ViolationCounter()
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
@@ -130,7 +130,7 @@ class SubscriptionQueue(ABC):
         return len(self._queue)
 
     def offer(self, message: Message) -> None:
-        """Add a publication. Those from this process (without `Message.peer`) have already waited for room."""
+        """Add a publication. Publications from this process (without `Message.peer`) have already waited for room."""
         if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
             self._queue.append(message)
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
@@ -142,7 +142,7 @@ class SubscriptionQueue(ABC):
 
     @abstractmethod
     def _arrived(self) -> None:
-        """Wake a reader for a new publication."""
+        """Wake a reader because a publication has arrived."""
 
     def take(self) -> Message:
         queue = self._queue
@@ -162,7 +162,7 @@ class SubscriptionQueue(ABC):
         return message
 
     def expired(self, message: Message) -> bool:
-        """Return True if a publication has expired, after counting and reporting it."""
+        """Return True if a publication has expired. Also counts and reports it."""
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
@@ -176,7 +176,7 @@ class SubscriptionQueue(ABC):
     # -- charges ---------------------------------------------------------------------------------------------------------
 
     def _charge(self) -> bool:
-        """Charge the added bytes. Returns False if the queue is full or there is no memory left."""
+        """Charge the added bytes. Returns False if the queue is full or not enough memory is left."""
         if self._bytes >= self._most:
             return False
         if self._budget is None:
@@ -200,7 +200,7 @@ class SubscriptionQueue(ABC):
     # -- overflow --------------------------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
-        """Decide whether to add a publication if the queue is half full or full, or bytes must be charged."""
+        """Return True to add a publication. Called if the queue is at least half full or bytes must be charged."""
         if self.paced:
             self._settle()
             return True
@@ -225,7 +225,7 @@ class SubscriptionQueue(ABC):
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
-        """Drop a publication according to the policy. Returns True if the new one is to be added."""
+        """Drop a publication according to the policy. Returns True if the new publication should be added."""
         stays = self.when_full != "drop_newest"
         if not stays:
             self._count_dropped(1)
@@ -259,7 +259,7 @@ class SubscriptionQueue(ABC):
     # -- held-back publications ------------------------------------------------------------------------------------------
 
     def _hold(self, message: Message) -> bool:
-        """Hold back a publication. Returns False if there is no room."""
+        """Delay a publication. Returns False if there is no room."""
         if self._held is None:
             self._held = MemoryBudget(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
@@ -275,10 +275,10 @@ class SubscriptionQueue(ABC):
 
     @abstractmethod
     def _overrun(self, message: Message) -> None:
-        """Handle a publication that exceeds what ``block`` can hold back."""
+        """Handle a publication that exceeds the amount that ``block`` can delay."""
 
     def _begin_turn(self) -> None:
-        """Start the turn of a reader, after which the policy is applied to messages that are still held back."""
+        """Start a reader's turn. After the turn, the policy is applied to messages that are still delayed."""
         if self.when_full != "block":
             self._host.call_soon(self._end_turn)
 
@@ -287,7 +287,7 @@ class SubscriptionQueue(ABC):
             self._release_held()
 
     def _release_held(self) -> None:
-        """Apply the policy to held-back publications as if they had just arrived."""
+        """Apply the policy to delayed publications as if they had just arrived."""
         overflow = self._overflow
         if not overflow or self._held is None or self.when_full == "block":
             return
@@ -356,7 +356,7 @@ class SubscriptionQueue(ABC):
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
-        """Wait for room. Returns False at the deadline."""
+        """Wait for room. Returns False if the deadline passes."""
         while self.full:
             waiter = self._services.waiter()
             self._room = self._room if self._room is not None else []
@@ -415,9 +415,9 @@ class IteratedQueue(SubscriptionQueue):
         super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
         self._pubsub = pubsub
         self.peer: PeerParty | None = peer
-        """Peer to receive from; None for all."""
+        """Peer whose publications the queue receives, or None for all peers."""
         self.reading: Reading | None = reading
-        """Set for subscriptions to a store."""
+        """Arguments for reading a store. None for live publications."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -426,7 +426,7 @@ class IteratedQueue(SubscriptionQueue):
         self.skipped: int = 0
 
     async def enter(self) -> None:
-        """Start receiving. Raises errors like `PubSub.subscribe`."""
+        """Start receiving. Raises the errors of `PubSub.subscribe`."""
         if self._active:
             raise LocalProtocolError("this subscription is entered already: make another one")
         self._active = self._entered = True
@@ -453,7 +453,7 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def _interrupted(self, waiter: Any) -> None:
-        """Pass the turn of a cancelled reader to another one."""
+        """Pass a cancelled reader's turn to another reader."""
         if waiter in self._readers:
             self._readers.remove(waiter)
         else:
@@ -462,7 +462,7 @@ class IteratedQueue(SubscriptionQueue):
                 self._arrived()
 
     def _typed(self, message: Message) -> Message | None:
-        """Return the message with its body converted, or None, after counting and logging it, if the body is invalid."""
+        """Return the message with its body converted. If the body is invalid, count and log the message and return None."""
         try:
             body = typed_body(message, self._returns)
         except Exception as error:  # may come from a validator of the application
@@ -497,14 +497,14 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription and drop unread publications. With an error, they count as dropped."""
+        """End the subscription and drop unread publications. If there is an error, they are counted as dropped."""
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self.leave()
 
     def end(self, error: BusError | None) -> None:
-        """Stop receiving. Iteration yields the unread publications and then raises `error`, or ends if it is None."""
+        """Stop receiving. Iteration yields the unread publications, then raises `error` or ends if `error` is None."""
         self._error = self._error or error
         self._active = False
         self._wake_all()
@@ -518,11 +518,12 @@ class IteratedQueue(SubscriptionQueue):
 class Subscription(Generic[T_co]):
     """A subscription returned by `Bus.subscribe` or `Peer.subscribe`. Enter it with ``async with``, then iterate over it.
 
-    Iteration yields `Message` objects, with the body converted to ``returns=`` if you pass that. Publications with an invalid
-    body are skipped and counted in `skipped`. When the bus drains or closes, iteration ends after the unread publications.
+    Iteration yields `Message` objects. If you pass ``returns=``, their bodies are converted to that type. Publications with an
+    invalid body are skipped and counted in `skipped`. When the bus drains or closes, iteration yields the unread publications
+    and then ends.
 
     Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. The store redelivers
-    messages that aren't settled when you leave the block. Those with an invalid body become dead letters.
+    messages that you have not settled when you leave the block. Messages with an invalid body become dead letters.
 
     Raises:
         SlowConsumer: While iterating, if a ``block`` subscription is read too slowly.
@@ -542,7 +543,7 @@ class Subscription(Generic[T_co]):
 
     @property
     def skipped(self) -> int:
-        """Number of publications that were skipped because their body doesn't fit ``returns=``."""
+        """Number of publications that were skipped because their body does not fit ``returns=``."""
         return self._source.skipped
 
     def __len__(self) -> int:
@@ -589,7 +590,7 @@ class Subscription(Generic[T_co]):
         """Wait for the next publication.
 
         Args:
-            timeout: Seconds to wait; None for no limit.
+            timeout: Seconds to wait, or None for no limit.
 
         Raises:
             TimeoutError: If no publication arrives in time.
