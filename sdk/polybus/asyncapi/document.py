@@ -24,7 +24,7 @@ from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _ALWAYS: Final[tuple[Code, ...]] = (Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
-"""Error codes that any request can get."""
+"""Error codes that any request may receive."""
 _SUMMARIES: Final = {
     Code.CANCELLED: "the request was cancelled",
     Code.UNKNOWN: "the peer gave no details",
@@ -72,13 +72,13 @@ def document(
     The result is the same on every machine. Use `to_text` to write it as JSON.
 
     Args:
-        source: A `Bus` with its current handlers and `Bus.publishes`, or a contract (a Protocol class).
+        source: A `Bus`, whose current handlers and `Bus.publishes` are used, or a contract (a Protocol class).
         title: Title of the document.
         version: Version of the API.
         description: Markdown text. Defaults to the docstring of the contract.
         prefix: Subject prefix of a contract, as in `Bus.implement`.
         servers: Server URLs by name, for example ``{"production": "ubre+wss://example.org/bus"}``.
-        protocol: Protocol for the bindings if there are no servers.
+        protocol: Protocol used for the bindings if there are no servers.
 
     Raises:
         TypeError: If the source is neither a bus nor a contract, or an argument has the wrong type.
@@ -106,7 +106,7 @@ def document(
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON. The text is always the same for the same document."""
+    """Return a document as JSON. Equal documents result in equal text."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -259,7 +259,7 @@ class _Builder:
         return _reference("channels", channel, "messages", key)
 
     def _reply(self, operation: Operation, key: str, words: Docstring) -> dict[str, Any]:
-        """Return the reply of an operation, whose address is in the request."""
+        """Return the reply of an operation. The reply's address is in the request."""
         channel = self._channel_keys.free(f"{key}.reply")
         self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
         name = "answer" if operation.style == "request" else "reply_item"
@@ -293,7 +293,7 @@ class _Builder:
 
 
 def _tag(subject: str | int) -> str:
-    """Return the first token of a subject, by which operations are grouped."""
+    """Return the first token of a subject, which is used to group operations."""
     if isinstance(subject, int):
         return ""
     parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")
@@ -316,7 +316,7 @@ def _title(schema: Schema) -> str:
 
 
 def servers_of(urls: Iterable[str]) -> dict[str, str]:
-    """Name servers after their protocol and transport. Duplicates are numbered."""
+    """Name servers after their protocol and transport. Duplicate names are numbered."""
     found: dict[str, str] = {}
     for url in urls:
         name = url.partition("://")[0].replace("+", "-")
@@ -341,10 +341,10 @@ class Docstring:
     """The parts of a docstring.
 
     Attributes:
-        summary: The first sentence, or the first line.
-        description: The rest of the text before the sections.
-        parameters: Text by parameter.
-        raises: Text by error code.
+        summary: The first sentence or the first line.
+        description: The remaining text before the sections.
+        parameters: Description of each parameter.
+        raises: Description of each error code.
     """
 
     summary: str
@@ -367,7 +367,7 @@ class Docstring:
 
 
 def code_of(name: str) -> Code | None:
-    """Return the code of an error class such as ``NotFound``, or of a code's name, and None for other names."""
+    """Return the code of an error class such as ``NotFound`` or of a code's name. Returns `None` for other names."""
     name = name.rpartition(".")[2]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
@@ -377,7 +377,7 @@ def code_of(name: str) -> Code | None:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """Parse the entries of a section. A line that is indented further continues the previous entry."""
+    """Parse the entries of a section. A line with deeper indentation continues the previous entry."""
     entries: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(section).splitlines():
@@ -409,7 +409,7 @@ class Described:
         """Read a bus or a contract.
 
         Raises:
-            TypeError: If it is neither a bus nor a contract, the contract is invalid, or a prefix is given for a bus.
+            TypeError: If the source is neither a bus nor a contract, the contract is invalid, or a prefix is given for a bus.
         """
         if isinstance(source, Bus):
             if prefix:
@@ -435,7 +435,7 @@ _HTTP: Final = ("http", "https")
 
 
 def server_of(url: str) -> dict[str, Any]:
-    """Return the server object for a URL, without its secrets.
+    """Return the server object for a URL without its secrets.
 
     Raises:
         ValueError: If the URL has no host.

@@ -36,11 +36,11 @@ def page(document: Part, *, live: str | None = None) -> str:
 
     Args:
         document: A document as returned by `polybus.asyncapi.document`.
-        live: Address of the bus, relative to the page, so that readers can send requests from the page. The bus must serve UBRE
-            in JSON over WebSocket there.
+        live: Address of the bus, relative to the page. If set, readers can send requests from the page. The bus must serve UBRE
+            in JSON over WebSocket at this address.
 
     Raises:
-        TypeError: If `document` is not such a document, or `live` is not a string.
+        TypeError: If `document` is not an AsyncAPI document, or `live` is not a string.
     """
     check_type(live, str, "live", "live='../bus'")
     given: Any = document
@@ -51,7 +51,7 @@ def page(document: Part, *, live: str | None = None) -> str:
 
 
 def policy(page: str) -> str:
-    """Return a page's Content-Security-Policy.
+    """Return the Content-Security-Policy for a page.
 
     It allows the page's own style and script and, if the page is live, WebSocket connections to its own server.
     """

@@ -1,4 +1,4 @@
-"""Creates JSON schemas of Python types, with msgspec and pydantic, in the dialect of AsyncAPI 3 (draft 07)."""
+"""Creates JSON schemas for Python types with msgspec and pydantic, in the AsyncAPI 3 dialect (draft 07)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Keys:
         self._last: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """Reserve a key that resembles a name, with a number if the name is taken."""
+        """Reserve a key that resembles a name, adding a number if the name is taken."""
         clean = key = _UNSAFE.sub("_", name).strip("_") or "empty"
         number = self._last.get(clean, 1)
         while key in self._taken:
@@ -40,15 +40,15 @@ _Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
 OMITS: Final = "x-polybus-omits-defaults"
-"""Keyword in the schema of a class that omits default values when it is written."""
+"""Keyword in the schema of a class that omits default values when written."""
 
 
 class Schemas:
-    """The schemas of all types in a document.
+    """Schemas of all types in a document.
 
     Args:
-        read: Types that are read.
-        written: Types that are written, because the members of a model may have other names then.
+        read: Types that the bus reads.
+        written: Types that the bus writes, because a model's members may have other names when written.
     """
 
     def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
@@ -90,7 +90,7 @@ class Schemas:
 
 
 def _key(kind: Any) -> Any:
-    """Return the type itself, or its `id` if it is not hashable, like ``Annotated[int, {"unit": "m"}]``."""
+    """Return the type itself, or its `id` if it is not hashable, as with ``Annotated[int, {"unit": "m"}]``."""
     try:
         hash(kind)
     except TypeError:
@@ -146,11 +146,11 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")
-"""Keywords with values of the type instead of schemas."""
+"""Keywords whose values are values of the type instead of schemas."""
 
 
 def draft_07(schema: Any) -> Any:
-    """Convert a schema from draft 2020-12 to draft 07, without values that JSON does not support, such as infinity."""
+    """Convert a schema from draft 2020-12 to draft 07. Values that JSON does not support, such as infinity, are left out."""
     if isinstance(schema, list):
         return [draft_07(one) for one in schema]
     if not isinstance(schema, dict):
@@ -223,11 +223,11 @@ _TEXTS: Final = {
 
 
 class _Endless(Exception):
-    """The example would be infinite."""
+    """An example of the schema would be infinite."""
 
 
 def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> Any:
-    """Return an example of a schema that its type accepts, or None."""
+    """Return an example of a schema that its type accepts, or `None` if there is none."""
     try:
         made = example(schema, components)
         return None if made is None or convert(made, kind) is None else made
@@ -286,7 +286,7 @@ def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str,
 
 
 def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield examples of members that are required, have no default, or identify the object."""
+    """Yield examples of members that are required, lack a default, or identify the object."""
     wanted = schema.get("required", [])
     for name, one in schema.get("properties", {}).items():
         if name in wanted:

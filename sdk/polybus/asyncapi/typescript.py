@@ -1,4 +1,4 @@
-"""Generates TypeScript types of a document, for `connect<Shop>("/bus")` in ``polybus.js``."""
+"""Generates TypeScript types for a document, for `connect<Shop>("/bus")` in ``polybus.js``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES: Final = ("requests", "streams", "publications", "accepts")
 
 
 def typescript(document: Mapping[str, Any]) -> str:
-    """Return TypeScript with an interface for the bus of a document, and the types that it refers to.
+    """Return TypeScript code with an interface for a document's bus, and the types that the interface refers to.
 
     Channels and numeric subjects are left out because the browser client does not support them.
     """
@@ -50,7 +50,9 @@ def typescript(document: Mapping[str, Any]) -> str:
 
 
 def _member(operation: Any, channels: Any, messages: Any, types: _Types) -> tuple[str, str]:
-    """Return the section and type of an operation, or empty strings if the browser client does not support it."""
+    """Return the section and type of an operation. If the browser client does not support the operation, both are empty
+    strings.
+    """
     style = operation["x-polybus-style"]
     subject = channels[_last(operation["channel"])].get("x-polybus-subject", "")
     if style == "channel" or isinstance(subject, int):
@@ -73,7 +75,7 @@ def _last(reference: Mapping[str, str]) -> str:
 
 
 def _key(subject: str) -> str:
-    """Return a subject as the name of a member, in which a wildcard matches any string."""
+    """Return a subject as a member name in which a wildcard matches any string."""
     if not is_pattern(subject):
         return json.dumps(subject)
     mark = "/" if "/" in subject else "."
@@ -101,7 +103,7 @@ class _Types:
         return [*self._made.values()]
 
     def of(self, schema: Any, given: bool) -> str:
-        """Return the type of a schema. `given` is true if it is sent to the bus."""
+        """Return the TypeScript type of a schema. `given` is true if values are sent to the bus."""
         if not isinstance(schema, dict):
             return "any"
         if "$ref" in schema:
@@ -147,7 +149,7 @@ class _Types:
 
 
 def _with_defaults(schemas: Mapping[str, Schema]) -> set[str]:
-    """Return the schemas with members that are optional when sent but always present when received.
+    """Return schemas whose members are optional when sent but always present when received.
 
     This includes schemas that refer to such a schema.
     """

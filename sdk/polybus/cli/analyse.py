@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from ..analysis import Done
 
 _POLL: Final = 0.3
-"""Seconds between two polls of Spark's progress."""
+"""Seconds between progress polls of Spark."""
 LARGE: Final = 512 << 20
-"""Capture size in bytes, about 13 million frames, from which Spark is used if it is installed."""
+"""Capture size in bytes from which Spark is used if installed, about 13 million frames."""
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 LITTLE: Final = 32 << 20
-"""Capture size in bytes, about a million frames, below which the JVM does not optimize its code."""
+"""Capture size in bytes below which the JVM does not optimise its code, about a million frames."""
 
 
 EngineName: TypeAlias = Literal["auto", "duckdb", "spark"]
@@ -113,7 +113,7 @@ _COUNTED: Final = {
     "lost": ("timeout", "lost", "unanswered"),
     **{name: (name,) for name in ("late", "cancelled", "unseen", "open-at-end")},
 }
-"""The outcomes that each name in --fail-on counts."""
+"""The outcomes counted by each name in --fail-on."""
 _OTHERS: Final = ("failed", "refused", "slow", "broke", "unheard", "gaps", "quarantined")
 
 
@@ -128,7 +128,7 @@ def results_of(capture: str) -> str:
 
 @contextmanager
 def _advised(out: str) -> Iterator[None]:
-    """Mention --out if the folder is not writable, since the user may not know the default."""
+    """Mention --out if the folder is not writable, because the user may not know the default folder."""
     try:
         yield
     except OSError as error:
@@ -183,7 +183,7 @@ def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator
 
 
 def _spill(out: str) -> str | None:
-    """Return a folder for data that does not fit in memory. Each run removes the leftovers of a killed one."""
+    """Return a folder for data that does not fit into memory. Each run removes leftovers of killed runs."""
     from ..analysis.results import STAGING
 
     return None if "://" in out else f"{out}/{STAGING}/duckdb"
@@ -263,7 +263,10 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
 
 
 def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
-    """Return the engine for a capture of `size` bytes, and the reason. Raises UsageError if options contradict each other."""
+    """Return the engine for a capture of `size` bytes, and the reason for the choice.
+
+    Raises `UsageError` if options contradict each other.
+    """
     if asked == "duckdb" and master:
         raise UsageError(f"--master {master} is for Spark, but --engine is duckdb: leave one of them out")
     if asked != "auto":
@@ -290,7 +293,7 @@ def in_units(size: int) -> str:
 
 @contextmanager
 def named_failures() -> Iterator[None]:
-    """Turn errors of Spark into a PeerError with the cause, or into KeyboardInterrupt if the user interrupted it."""
+    """Convert Spark errors to a `PeerError` with the cause, or to `KeyboardInterrupt` if the user interrupted Spark."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -307,7 +310,7 @@ def named_failures() -> Iterator[None]:
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
-    """True if py4j raised the error while it cancelled a job after Ctrl-C."""
+    """Return True if py4j raised the error while cancelling a job after Ctrl-C."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -317,7 +320,7 @@ _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|E
 
 
 def _reason(text: str) -> str:
-    """Find the cause in Spark's output: an error of ours, of Python, or of Java."""
+    """Find the cause in Spark's output, which may be a polybus, Python or Java error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark did not give a reason"]
     said = [line.partition(": ")[2] for line in lines if line.startswith("polybus.")]
     python = [line for line in lines if _PYTHONS.match(line)]
@@ -335,10 +338,10 @@ def _causes(lines: Sequence[str]) -> list[str]:
 
 @contextmanager
 def running_session(master: str, *, brief: bool) -> Iterator[SparkSession]:
-    """Start Spark, and hide the output of its JVM. `brief` suits work that takes seconds.
+    """Start Spark and hide the JVM's output. `brief` is suitable for work that takes seconds.
 
     Raises:
-        PeerError: If Spark does not start, with the reason from that output.
+        PeerError: If Spark does not start. The message contains the reason from the output.
     """
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""The list of commands, and how they exit."""
+"""The list of commands, and their exit statuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMMANDS: Final = {
     "store": ("stores:stores", "Manage the stores of a cluster."),
     "dead": ("stores:dead", "List, retry and drop dead letters."),
 }
-"""Module, attribute and help line of each command. Listing the commands imports none of them."""
+"""Module, attribute and help line of each command. The list can be shown without importing the commands."""
 
 
 class _Group(TyperGroup):
@@ -71,7 +71,7 @@ def _made(where: str) -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """Imports a command on access, because importing all of them takes longer than most commands run."""
+    """Imports commands on access, because importing all of them would take longer than most commands run."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(_COMMANDS[name][0])
@@ -117,7 +117,7 @@ def command() -> TyperGroup:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status. Errors are printed to stderr as a single line."""
+    """Run a command line and return its exit status. Each error is printed to stderr as a single line."""
     _open_closed_streams()
     logging.getLogger("polybus").addHandler(logging.NullHandler())  # commands print errors themselves
     for output in (sys.stdout, sys.stderr):

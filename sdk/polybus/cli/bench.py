@@ -1,4 +1,4 @@
-"""`polybus bench`. ``python -m polybus.cli.bench LOOP URL...`` starts the server that it measures by default."""
+"""`polybus bench`. By default it measures a server that it starts with ``python -m polybus.cli.bench LOOP URL...``."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Load:
 @frozen(kw_only=True)
 class Rates:
     round_trip_us: float
-    """Median of sequential requests, in microseconds."""
+    """Median round-trip time of sequential requests, in microseconds."""
     round_trip_p99_us: float
     requests_per_s: float
-    """With `Load.in_flight` requests at once."""
+    """Requests per second with `Load.in_flight` concurrent requests."""
     publications_per_s: float | None
-    """Counted by the server, or None if it does not count them."""
+    """Publications per second as counted by the server, or `None` if it does not count them."""
     publications_lost: int | None
 
 
@@ -144,7 +144,10 @@ async def _rates(bus: Bus, load: Load) -> Rates:
 
 
 async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
-    """Measure a bus with one link. `counts` is a subject to publish to, and one that returns the number received."""
+    """Measure a bus with one link.
+
+    `counts` contains a subject to publish to, and a subject that returns the number of publications received.
+    """
     (peer,) = bus.peers
 
     async def ask() -> None:
@@ -200,7 +203,7 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 
 
 async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[float | None, int | None]:
-    """Publish, then request the count on the same link until all are counted or progress stops."""
+    """Publish, then request the count on the same link until all publications are counted or progress stops."""
     before = await bus.request(count, timeout=load.timeout, returns=int)
     sent = 0
     began = perf_counter()

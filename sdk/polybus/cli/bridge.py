@@ -1,4 +1,4 @@
-"""`polybus bridge`, and its routes file: TOML with ``[[route]]`` tables, whose errors include the line."""
+"""`polybus bridge` and its routes file, a TOML file with ``[[route]]`` tables. Errors in the file include the line."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def _run(
 
 
 async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) -> None:
-    """Stop at once on a second signal: the first one lets calls finish."""
+    """Stop immediately on a second signal. The first signal lets calls finish."""
     await anext(aiter(signals))
     joined.hurry()
     await joined.left.aclose()
@@ -104,7 +104,7 @@ async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) 
 
 
 async def _while_there(bus: Bus, peer: Peer) -> None:
-    """Raise the reason when a link is lost for good, because a bridge needs both sides."""
+    """Raise the reason when a link is lost permanently, because a bridge needs both sides."""
     raise await parts_of(bus).gone(peer)
 
 
@@ -119,7 +119,7 @@ def text_of(path: Path, option: str) -> str:
 
 
 def read_routes(path: Path) -> list[Route]:
-    """Read a routes file. Raises UsageError with the file, line and key."""
+    """Read a routes file. A `UsageError` contains the file, line and key."""
     text = text_of(path, "--routes")
     try:
         document = tomllib.loads(text)

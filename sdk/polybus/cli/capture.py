@@ -98,7 +98,7 @@ async def _record(proxy: Any) -> None:
 
 
 def _beside(url: str) -> str:
-    """Return a local URL with a free port and the same protocol and kind of transport as `url`."""
+    """Return a local URL with a free port, and with the same protocol and kind of transport as `url`."""
     parts = split_url(url)
     if parts.transport.startswith(("http", "zenoh")):
         return url  # the proxy reports that HTTP and fabrics are unsupported

@@ -43,7 +43,7 @@ from .options import (
 from .problems import PeerError, UsageError, say, unwrapped
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
-"""Transports without a handshake: an open connection does not prove that a bus is at the other end."""
+"""Transports without a handshake. An open connection does not prove that it leads to a bus."""
 
 SubjectArgument = Annotated[str, argument("SUBJECT", "Subject, for example user.get.")]
 
@@ -205,7 +205,7 @@ def _not_there(user: str) -> PeerError:
 
 @contextmanager
 def _body_may_be_missing(body: str | None) -> Iterator[None]:
-    """Mention in a PeerError that no BODY was given, if the server rejects the body."""
+    """Mention in a `PeerError` that no BODY was given if the server rejects the body."""
     try:
         yield
     except BadRequest as error:
@@ -216,7 +216,7 @@ def _body_may_be_missing(body: str | None) -> Iterator[None]:
 
 @contextmanager
 def _meant_for_peers(bus: Bus) -> Iterator[None]:
-    """Raise a PeerError with advice if the peer does not seem to support publications."""
+    """Raise a `PeerError` with advice if the peer does not seem to support publications."""
     try:
         yield
     except Unsupported as error:
@@ -228,7 +228,9 @@ def _meant_for_peers(bus: Bus) -> Iterator[None]:
 
 
 async def _sign_of_life(bus: Bus, timeout: float) -> None:
-    """Check that a peer without a handshake is alive, because a publication has no answer: request its identity once a second.
+    """Check that a peer without a handshake is alive, because publications are not answered.
+
+    The peer's identity is requested once a second.
 
     Raises:
         PeerError: If the peer stays silent.
@@ -267,7 +269,7 @@ async def _print(source: AbstractAsyncContextManager[Any], count: int, show: Cal
 
 
 async def _watch(bus: Bus, events: AsyncIterator[BusEvent], timeout: float) -> None:
-    """Report when the link is down, since publications are then lost. Raises PeerError if the peer never sent anything."""
+    """Report when the link is down, because publications are then lost. Raises `PeerError` if the peer never sent anything."""
     async with anyio.create_task_group() as group:
         group.start_soon(_tell_of_links, bus, events)
         if timeout and _may_be_mute(bus):
@@ -302,7 +304,7 @@ def _show(message: Message, *, pretty: bool) -> None:
 
 
 def _coloured(text: str) -> Text:
-    """Highlight JSON without interpreting its brackets as markup."""
+    """Highlight JSON without interpreting its brackets as rich markup."""
     coloured = Text(text)
     JSONHighlighter().highlight(coloured)
     return coloured

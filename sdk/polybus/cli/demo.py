@@ -1,4 +1,4 @@
-"""`polybus demo`, which plays and prints the scenes of `polybus.demo`."""
+"""`polybus demo`, which plays and prints the scenes in `polybus.demo`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .options import flag, json_line, option
 from .problems import UsageError, unwrapped
 
 READ, LOOK = 0.65, 0.8
-"""Seconds to read the code before it runs, and its output after that."""
+"""Seconds to read the code before it runs, and to read its output afterwards."""
 _FOLDERS = "polybus-demo-"
 _ORPHANED = 3600
-"""Seconds."""
+"""Age in seconds from which a temporary folder counts as orphaned."""
 _NEXT = {
     "polybus demo --show": "print the programs",
     "polybus demo --keep rec": "keep the recording",
@@ -77,7 +77,7 @@ def remove_orphans() -> None:
 
 
 async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
-    """Play the scenes. `folder` is for the stderr of the processes."""
+    """Play the scenes. `folder` stores the processes' stderr."""
     async with Cast(folder, paper.line, record) as cast:
         telling = Telling(cast)
         for scene in SCENES:
@@ -116,7 +116,7 @@ class Paper:
         self._print(_row(Text(line.who, style="bold"), text, Text(took, style="green"), width=5))
 
     def outcome(self, seen: SceneOutcome) -> None:
-        """Print the result of a scene that did not succeed: the lines of the others show it."""
+        """Print the result of a scene that did not succeed. The lines of successful scenes show their result."""
         self._print(*([] if seen.outcome == "ok" else [Text(seen.detail, style=_MARKS[seen.outcome][1])]), "")
 
     def curtain(self, telling: Telling, seconds: float) -> None:
@@ -138,7 +138,7 @@ class Paper:
 
 
 def _row(left: Text, middle: RenderableType, right: RenderableType = "", *, width: int) -> Table:
-    """Make a table row. `width` is that of the left column."""
+    """Create a table row. `width` is the width of the left column."""
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(width=width)
     row.add_column(ratio=1, overflow="fold")

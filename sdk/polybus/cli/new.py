@@ -17,7 +17,7 @@ from .problems import UsageError
 
 _TEMPLATES: Final = files("polybus.cli") / "templates"
 _SUFFIX: Final = ".tmpl"
-"""Keeps linters and type checkers away from the templates."""
+"""Suffix that makes linters and type checkers ignore the templates."""
 _LONGEST: Final = 63
 """Maximum length of a DNS label, in characters."""
 
@@ -44,12 +44,12 @@ def new(
 
 
 def _path(folder: Path) -> str:
-    """Return the folder as an argument of `cd`, which would read ``-x`` as an option."""
+    """Return the folder as an argument for `cd`, which would interpret ``-x`` as an option."""
     return f"./{folder}" if str(folder).startswith("-") else str(folder)
 
 
 def _service_name(folder: Path) -> str:
-    """Return a name that images, clusters and hosts accept: ``My shop`` becomes ``my-shop``."""
+    """Return a name that is valid for images, clusters and hosts. For example, ``My shop`` becomes ``my-shop``."""
     given = os.path.basename(os.path.abspath(folder))  # links are not followed
     name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:_LONGEST].rstrip("-")
     if not name:

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and the meaning of their values."""
+"""Options and arguments shared by several commands, and functions that interpret them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "Certificate to use b
 Cert: TypeAlias = Annotated[Path | None, option("FILE", "Server certificate for tls and wss (PEM).")]
 Key: TypeAlias = Annotated[Path | None, option("FILE", "Private key for --cert, if it is in a separate file.")]
 Tls: TypeAlias = ssl.SSLContext | None
-"""Made from --ca, --cert and --key by `connects`."""
+"""TLS options, created from --ca, --cert and --key by `connects`."""
 Json: TypeAlias = Annotated[bool, flag("--json", "Print JSON lines, even on a terminal.")]
 
 
@@ -103,20 +103,24 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
 # -- values ------------------------------------------------------------------------------------------------------------------
 
 _IMPATIENT = Backoff(maximum=1.0)
-"""Someone is waiting at the terminal."""
+"""Back-off for commands that a user is waiting for at a terminal."""
 
 _FOR_EVER: Final = 1e9
-"""Seconds."""
+"""A time in seconds that is practically unlimited."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Characters that JSON allows in strings but that can control a terminal. JSON escapes the others itself."""
+"""Control characters that JSON allows in strings but that affect terminals. JSON escapes the other control characters
+itself.
+"""
 
 _FAREWELL = 0.3
-"""Seconds to wait for the peer's close message: a command meets its deadline even if the peer is silent."""
+"""Seconds to wait for the peer's close message, so that a command meets its deadline even if the peer is silent."""
 
 
 def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -> Cluster | None:
-    """Return the cluster that a URL names by its path or as ``auto``, or None for any other URL, such as a plain NATS server's.
+    """Return the cluster that a URL names by its path or by ``auto``.
+
+    Returns `None` for any other URL, such as a URL of a plain NATS server.
 
     Raises:
         UsageError: If the URL is ``auto`` and the environment does not name a cluster.
@@ -146,7 +150,7 @@ def hasty_bus(timeout: float, cluster: Cluster | None = None, message: int | Non
 def connecting(
     url: str, header: list[str] | None, tls: ssl.SSLContext | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
-    """Connect a command's bus, by default a `hasty_bus`. Raises UsageError if options contradict the URL."""
+    """Connect a command's bus, by default a `hasty_bus`. Raises `UsageError` if options contradict the URL."""
     bus = bus or hasty_bus(timeout, cluster_of(url, wait, tls))
     if bus.cluster is None:
         warn_of_slips(url)
@@ -161,7 +165,7 @@ def check_for_cluster(header: list[str] | None) -> None:
 
 
 def warn_of_slips(url: str) -> None:
-    """Warn about query parameters that look like mistyped options, since they are sent to the server silently."""
+    """Warn about query parameters that look like mistyped options, because they are silently sent to the server."""
     if slips := mistyped_options(url):
         say(f"unknown options in the URL go to the server unchanged: {slips}?")
 
@@ -182,7 +186,7 @@ def headers_of(given: list[str] | None) -> dict[str, str] | None:
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return a client's TLS context, or None without --ca and --cert. Raises UsageError for an unusable file."""
+    """Return a client's TLS context, or `None` without --ca and --cert. Raises `UsageError` if a file cannot be used."""
     _check_pair(cert, key)
     if ca is None and cert is None:
         return None
@@ -196,7 +200,7 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLC
 
 
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return a server's TLS context, or None without --cert. Raises UsageError for an unusable file."""
+    """Return a server's TLS context, or `None` without --cert. Raises `UsageError` if a file cannot be used."""
     _check_pair(cert, key)
     if cert is None:
         return None
@@ -247,7 +251,10 @@ def _meant(body: str) -> str:
 
 
 def parse_subject(url: str, text: str) -> str | int:
-    """Return a number, which may be hexadecimal, if the URL's protocol has numeric subjects, otherwise the text."""
+    """Return a subject.
+
+    If the URL's protocol has numeric subjects, a decimal or hexadecimal number is returned as an `int`.
+    """
     if not text[:1].isdigit():
         return text
     if cluster_of(url) is None:  # a cluster takes both
@@ -271,7 +278,7 @@ def parse_size(option: str, text: str) -> int:
 
 
 def json_line(value: Any, *, pretty: bool = False) -> str:
-    """Return JSON with bytes as base64, and with characters escaped that control a terminal."""
+    """Return JSON in which bytes are base64 and characters that affect terminals are escaped."""
     line = msgspec.json.encode(value, enc_hook=str)
     if not pretty:
         return _for_terminal(line.decode())

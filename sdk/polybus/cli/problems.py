@@ -1,4 +1,4 @@
-"""Turns errors into a line with advice, and an exit status."""
+"""Converts errors to a line with advice, and to an exit status."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ NATS_CREDENTIALS = (
     "put credentials into the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE after it"
 )
 _NEXT_STEPS = ("instead of", "keeps trying", "waits longer for it", "begin the URL with")
-"""Phrases of error texts that already give advice."""
+"""Phrases in error messages that already give advice."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
-"""The `tls` argument of a client, whose equivalent is --ca."""
+"""Matches the `tls` argument of a client, for which --ca is the equivalent."""
 _WORKERS = re.compile(r"(?<!\()(?<!, )workers=")
-"""Except in the example of a call."""
+"""Matches the `workers` argument, except in the example of a call."""
 _LOOK = "; polybus doctor URL checks every step"
 _TOKENS = ("--auth", "--bearer", "--token")
-"""Options of similar programs, which are a header here."""
+"""Options that similar programs have for tokens. In polybus, a token is a header."""
 REFUSED = 1
 USAGE = 2
 
 
 class UsageError(Exception):
-    """The command was used incorrectly. Exit status 2."""
+    """The command was used incorrectly, which results in exit status 2."""
 
 
 class PeerError(Exception):
-    """The peer caused an error. Exit status 1."""
+    """The peer caused an error, which results in exit status 1."""
 
 
 def say(text: str) -> None:
@@ -60,7 +60,7 @@ def say(text: str) -> None:
 def announce(text: str) -> None:
     """Print an address to stdout, where scripts can find the port that was chosen for port 0.
 
-    If stdout fails, for example because the disk is full, this and all later output goes to stderr.
+    If writing to stdout fails, for example because the disk is full, this and all later output is written to stderr.
     """
     try:
         print(text, flush=True)
@@ -76,7 +76,7 @@ def announce(text: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """Return the text and exit status of an error. Raises an unexpected error again, so that it shows a traceback."""
+    """Return the message and exit status for an error. An unexpected error is re-raised, so that its traceback is shown."""
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, PeerError):
@@ -113,7 +113,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def for_shell(text: str) -> str:
-    """Replace the advice for Python code in an error text with advice for the command line."""
+    """Replace advice for Python code in an error message with advice for the command line."""
     text = _TRUST.sub("--ca FILE", text)  # before the advice about a server's tls=
     text = _WORKERS.sub("--workers ", text)
     return (
@@ -148,7 +148,9 @@ def _of_click(error: Exception) -> str:
 
 
 def _ran_out(reason: str) -> bool:
-    """True if a step timed out before its usual limit, that is because of --timeout, which some commands lack."""
+    """Return True if a step timed out before its usual limit, which means because of --timeout. Some commands lack this
+    option.
+    """
     found = _SECONDS.search(reason)
     return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
 

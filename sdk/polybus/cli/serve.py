@@ -117,7 +117,7 @@ def _log_format() -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the file and line that raised an error, in the application if possible."""
+    """Return the file and line where an error was raised, in the application's code if possible."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" ({error.filename}, line {error.lineno})"
     ours = _frames_here(error) or _frames(error)[1:]  # without our own frames
@@ -134,7 +134,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def load_bus(app: str) -> Bus:
-    """Import the bus ``module:name``. Raises UsageError if that fails or it is not a bus."""
+    """Import the bus ``module:name``. Raises `UsageError` if the import fails or the object is not a bus."""
     module, bus = imported(app, "module:bus, for example app:bus")
     if not isinstance(bus, Bus):
         module_name = app.partition(":")[0]
@@ -145,7 +145,7 @@ def load_bus(app: str) -> Bus:
 
 
 def imported(spec: str, form: str) -> tuple[Any, Any]:
-    """Import ``module:name`` with the current folder first on the path. Returns None for a missing attribute.
+    """Import ``module:name`` with the current folder first on the path. Returns `None` if the attribute does not exist.
 
     Raises:
         UsageError: If the module cannot be imported.
@@ -228,7 +228,7 @@ def _check_described(app: str, module: Any, source: Any) -> None:
 _PACE: Final = 0.4
 """Seconds between two scans of the files."""
 _PATIENCE: Final = 10.0
-"""Seconds that a process gets to exit, in addition to its drain time."""
+"""Seconds that a process has to exit, in addition to its drain time."""
 _MOST: Final = 10_000
 _SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
 
@@ -270,7 +270,7 @@ class Reloader:
     Args:
         command: Command line of the process.
         folder: Folder to watch.
-        drain: Seconds that the process gets to exit.
+        drain: Seconds that the process has to exit.
     """
 
     def __init__(self, command: list[str], folder: Path, drain: float) -> None:
@@ -280,7 +280,7 @@ class Reloader:
         self._signalled = threading.Event()
 
     def run(self) -> int:
-        """Return the exit status of the last process."""
+        """Run the command and return the exit status of the last process."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._heed)
         while True:

@@ -1,4 +1,4 @@
-"""Aligned text for terminals, never truncated so that it can be searched."""
+"""Aligned text for terminals. Text is never truncated, so that it can be searched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..plugins.tools import in_one_line
 
 
 class Printer:
-    """Prints to stdout, with colours if the terminal has them and NO_COLOR is unset."""
+    """Prints to stdout, with colours if the terminal supports them and NO_COLOR is not set."""
 
     def __init__(self) -> None:
         self._console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -23,7 +23,7 @@ class Printer:
         self._console.print(Text.assemble((label, "dim"), (in_one_line(text), style)))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
-        """Print a table. `styles` has the style of each row's first cell."""
+        """Print a table. `styles` contains the style of each row's first cell."""
         shown = [[in_one_line(cell) for cell in row] for row in (heads, *rows)]
         widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
         for number, row in enumerate(shown):

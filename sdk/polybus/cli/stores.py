@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LARGEST = 128 << 20
-"""Bytes of an answer with a letter: the server's maximum, as text."""
+"""Maximum bytes of an answer that contains a dead letter: the server's maximum, as text."""
 _TEXT = 4096
-"""Characters of a body to show."""
+"""Maximum characters of a body to show."""
 _WAITING = re.compile(r"\? (?:Cluster|connect)\(\.\.\., wait=30\) .*")
-"""End of an error text that does not help here."""
+"""End of an error message that is not helpful here."""
 _MOST = (1 << 63) - 1
-"""Largest number of an engine."""
+"""Largest number that the engine supports."""
 
 
 def _number(metavar: str, help: str) -> Any:
@@ -336,7 +336,7 @@ def _each(
     act: Callable[[Letters, DeadLetter], Awaitable[None]],
     done: str,
 ) -> None:
-    """Process letters one by one: report a failure, and go on with the others."""
+    """Process dead letters one by one. A failure is reported, and the remaining letters are processed."""
     if bool(numbers) == all_of_them:
         raise UsageError("which? Give their numbers, as polybus dead list shows them, or --all")
     if durable:
@@ -375,7 +375,7 @@ async def _failure(act: Awaitable[None]) -> BusError | None:
 
 
 async def _letters(place: Letters, numbers: list[int] | None, durable: str) -> AsyncGenerator[DeadLetter | BusError]:
-    """Yield the letters with these numbers, and an error for a missing one; without numbers all."""
+    """Yield the letters with these numbers, and an error for each missing letter. Without numbers, yield all letters."""
     for number in numbers or ():
         found: DeadLetter | BusError
         try:

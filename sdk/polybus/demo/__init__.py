@@ -1,5 +1,5 @@
-"""The scenes of `polybus demo`, played by real processes.
+"""The scenes of `polybus demo`, which are played by real processes.
 
-`plant` (a server), `desk` (a client), `van` (a vehicle on Zenoh) and `gate` (its bridge) are example programs to read. `scenes`
+The example programs are `plant` (a server), `desk` (a client), `van` (a vehicle on Zenoh) and `gate` (its bridge). `scenes`
 runs them step by step, and `cast` manages their processes.
 """

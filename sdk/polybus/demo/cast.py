@@ -29,12 +29,12 @@ class CheckFailed(Exception):
 
 @frozen
 class StoryLine:
-    """A line printed by a process, or the demo's own if `who` is empty."""
+    """A line printed by a process. If `who` is empty, the demo itself printed it."""
 
     who: str
     text: str
     ms: float | None = None
-    """Milliseconds since the step that caused it."""
+    """Milliseconds since the step that caused the line."""
 
 
 @define
@@ -60,9 +60,9 @@ class Cast:
     folder: Path
     """Folder for the stderr of the processes."""
     say: Callable[[StoryLine], None]
-    """Called for each line when it arrives."""
+    """Function called for each line when it arrives."""
     record: Path | None = None
-    """Folder where the first desk and the gate record."""
+    """Folder for the recordings of the first desk and the gate."""
     url: str = "ubre+ws://127.0.0.1:0/bus"
     lines: list[StoryLine] = field(factory=list)
     """The lines of the current scene."""
@@ -88,7 +88,7 @@ class Cast:
     # -- processes -------------------------------------------------------------------------------------------------------
 
     async def open_plant(self) -> None:
-        """Start a plant, on the same port as the one before."""
+        """Start a plant on the port of the previous plant."""
         self.url = self._served(await self._start("plant", "children", "plant", self.url))
 
     async def open_desk(self, name: str) -> None:
@@ -108,7 +108,7 @@ class Cast:
         self._hear("van", await self._start("van", "children", "van", fabric), timed=False)
 
     async def _start(self, name: str, module: str, *arguments: str) -> str:
-        """Start a process and return its first line, which it prints when it is ready."""
+        """Start a process and return its first line, which the process prints when it is ready."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as stderr:
             process = await anyio.open_process(
@@ -152,7 +152,7 @@ class Cast:
         await self.ended(name)
 
     async def ended(self, name: str) -> None:
-        """Wait until a process exits. Raises CheckFailed if its status is not 0."""
+        """Wait until a process exits. Raises `CheckFailed` if its exit status is not 0."""
         process = self._actors[name].process
         with anyio.move_on_after(TIMEOUT):
             if status := await process.wait():
@@ -167,7 +167,7 @@ class Cast:
         await self._actors[desk].input.send(f"{step}\n".encode())
 
     async def hears(self, name: str, pattern: str) -> StoryLine:
-        """Wait for a line in the current scene. Raises CheckFailed after `TIMEOUT`."""
+        """Wait for a line in the current scene. Raises `CheckFailed` after `TIMEOUT`."""
         with anyio.move_on_after(TIMEOUT):
             while True:
                 printed = self._printed

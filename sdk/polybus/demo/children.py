@@ -1,4 +1,7 @@
-"""Runs a program of the demo and exits with its parent: ``python -m polybus.demo.children plant ubre+ws://127.0.0.1:0/bus``"""
+"""Runs one of the demo's programs, and exits with its parent::
+
+python -m polybus.demo.children plant ubre+ws://127.0.0.1:0/bus
+"""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""An operator's desk, the client in `polybus demo`. It reads the names of steps from stdin, such as ask, one per line.
+"""An operator's desk, the client in `polybus demo`. It reads step names such as ``ask`` from stdin, one per line.
 
 python -m polybus.demo.desk ubre+ws://127.0.0.1:8000/bus
 """

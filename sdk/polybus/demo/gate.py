@@ -1,4 +1,5 @@
-"""The plant's gate, until stdin ends: a Zenoh fabric for vehicles, and a bridge from their numbers to the plant's names.
+"""The plant's gate, which runs until stdin ends: a Zenoh fabric for vehicles, and a bridge from their numbers to the plant's
+names.
 
 python -m polybus.demo.gate ubre+ws://127.0.0.1:8000/bus up+zenoh://127.0.0.1:7447
 """

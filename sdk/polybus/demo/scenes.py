@@ -1,4 +1,4 @@
-"""The scenes of the demo: what happens, its code, and why it matters."""
+"""The scenes of the demo: their actions, their code, and why they matter."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _FILLED = r"Tank\(number=7, litres=93\.5\)$"
 
 
 class NotHere(Exception):
-    """This machine cannot play a scene. The text says why."""
+    """This machine cannot play a scene. The message says why."""
 
 
 def path_of(program: str) -> Path:
-    """Return the file of a program: the demo shows the code that it runs."""
+    """Return a program's file, because the demo shows the code that it runs."""
     return Path(__file__).with_name(f"{program}.py")
 
 
 @frozen
 class Excerpt:
-    """Lines of a program, from the first that contains `begins` up to an empty line, or `count` lines."""
+    """Lines of a program, starting at the first line that contains `begins`, up to an empty line or for `count` lines."""
 
     program: str
     begins: str
@@ -51,7 +51,7 @@ class Excerpt:
 class Scene:
     name: str
     play: Callable[[Telling], Awaitable[str]] = field(repr=False)
-    """Returns the result as a line, or raises CheckFailed."""
+    """Function that returns the result as a line, or raises `CheckFailed`."""
     title: str
     why: str
     code: tuple[Excerpt, ...]
@@ -70,19 +70,19 @@ class SceneOutcome:
 
 @define
 class Telling:
-    """A run of the demo, and its results."""
+    """A run of the demo, with its results."""
 
     cast: Cast
     seen: dict[str, SceneOutcome] = field(factory=lambda: {scene.name: SceneOutcome() for scene in SCENES})
     traffic: dict[str, int] = field(factory=dict)
-    """Number of messages by kind, frames and bytes that the first desk and the gate recorded. Empty without a recording."""
+    """Number of messages by kind, frames, and bytes recorded by the first desk and the gate. Empty if they did not record."""
 
     @property
     def ok(self) -> bool:
         return all(seen.outcome in ("ok", "not here") for seen in self.seen.values())
 
     async def play(self, scene: Scene) -> SceneOutcome:
-        """Play a scene and store the result. An error is a failed scene."""
+        """Play a scene and store the result. If an error occurs, the scene has failed."""
         seen, begin = self.seen[scene.name], perf_counter()
         self.cast.lines = []
         try:

@@ -1,4 +1,7 @@
-"""The data pipeline on Spark: tables, metrics and a report from recorded traffic. Needs ``pip install 'polybus[spark]'``."""
+"""The analysis pipeline on Spark, which creates tables, metrics and a report from recorded traffic.
+
+Requires ``pip install 'polybus[spark]'``.
+"""
 
 from __future__ import annotations
 

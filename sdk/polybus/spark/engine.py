@@ -1,4 +1,4 @@
-"""Spark as an engine: its workers decode, its SQL does the rest. Tables as DataFrames."""
+"""The Spark engine: its workers decode frames, its SQL does the rest, and its tables are DataFrames."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ class SparkEngine(Engine):
     """Runs the pipeline on Spark.
 
     Args:
-        spark: The session, on any master. A remote master needs paths that all machines reach.
+        spark: The session, on any master. If the master is remote, use paths that all machines can access.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
-        """Decode each range in a task. Frames and events stay in the Python worker as Arrow; the JVM sees one row per task."""
+        """Decode each range in a separate task. Frames and events stay in the Python worker as Arrow, and the JVM sees one row
+        per task.
+        """
         numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
         task = partial(ingest_task, capture, out, staging, list(ranges), window)
         rows = numbers.mapInArrow(task, "taken string").collect()
@@ -74,7 +76,9 @@ class SparkEngine(Engine):
 def ingest_task(
     capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Decode ranges by number. Each attempt has new file names; only those of attempts that Spark accepts are used."""
+    """Decode ranges given by number. Each attempt uses new file names, and only files of attempts that Spark accepts are
+    used.
+    """
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         done = take(capture, TableStorage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
@@ -82,8 +86,10 @@ def ingest_task(
 
 
 def settle() -> None:
-    """On a worker, hide all imports from the garbage collector. PySpark's daemon calls `gc.collect` after each task (4.3,
-    ``pyspark/daemon.py``), which takes 40 ms with our modules, as long as decoding 100,000 frames of CSB.
+    """On a worker, exclude all imported objects from garbage collection.
+
+    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With our modules this takes 40 ms, as long
+    as decoding 100,000 CSB frames.
     """
     if TaskContext.get() is not None:
         _freeze()
@@ -96,12 +102,15 @@ def _freeze() -> None:
 
 
 _PLACES: Final = pa.schema([("segment", pa.int64()), ("batch", pa.int64()), ("offset", pa.int64())])
-"""Progress of a stream, for `Pipeline.stream`: one row per batch."""
+"""Schema for the progress of a stream, for `Pipeline.stream`, with one row per batch."""
 _SCHEMAS: Final = {**TABLES, "raw": FRAMES, "places": _PLACES}
 
 
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
-    """Return the schema of a table or of some columns in that order; ValueError for an unknown table or column."""
+    """Return the schema of a table, or of some of its columns in the given order.
+
+    Raises `ValueError` for an unknown table or column.
+    """
     schema = _SCHEMAS.get(table)
     if schema is None:
         raise ValueError(f"unknown table {table!r}; known are {', '.join(_SCHEMAS)}")
@@ -118,16 +127,16 @@ def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
 
 
 def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
-    """Return a table of results from the files in its log, without leftovers of a killed run.
+    """Return a result table from the files in its log. Leftovers of a killed run are ignored.
 
     Args:
         spark: The session.
-        out: The folder of results.
-        table: events, exchanges, orphans or quarantine.
+        out: The results folder.
+        table: ``events``, ``exchanges``, ``orphans`` or ``quarantine``.
 
     Raises:
-        CaptureError: `out` is not a folder of results.
-        ValueError: No such table.
+        CaptureError: If `out` is not a results folder.
+        ValueError: If the table does not exist.
     """
     output = Output.of(out)
     if table not in TABLES:

@@ -1,4 +1,4 @@
-"""The pipeline on Spark: in one run as `polybus.analysis.Pipeline`, and as a stream."""
+"""The pipeline on Spark, as a single run like `polybus.analysis.Pipeline`, or as a stream."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class SparkPipeline(AnyPipeline):
-    """`polybus.analysis.Pipeline` with Spark as its engine, and as a stream.
+    """`polybus.analysis.Pipeline` with Spark as its engine. It can also run as a stream.
 
     Args:
-        spark: The session, on any master. A remote master needs paths that all machines reach.
+        spark: The session, on any master. If the master is remote, use paths that all machines can access.
         timeout, horizon, strict, delta, progress, names: As for `polybus.analysis.Pipeline`.
 
     Raises:
-        ValueError: The timeout is not positive, or the horizon is shorter.
+        ValueError: If the timeout is not positive, or the horizon is shorter than the timeout.
     """
 
     def __init__(
@@ -48,19 +48,20 @@ class SparkPipeline(AnyPipeline):
     def stream(
         self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
     ) -> StreamingQuery:
-        """Follow a capture: each batch of the stream passes the stages of `run`, without metrics and report.
+        """Follow a capture. Each batch of the stream passes through the stages of `run`, except metrics and report.
 
         Args:
-            capture: As for `run`.
-            out: As for `run`; also holds the checkpoint.
-            every: Interval of batches, for example ``10 seconds``; None: process what exists and end the query.
-            max_rows: Approximate rows of a batch.
+            capture: The capture, as for `run`.
+            out: The results folder, as for `run`. It also contains the checkpoint.
+            every: Interval between batches, for example ``10 seconds``. If `None`, process all existing records and end the
+                query.
+            max_rows: Approximate number of rows in a batch.
 
         Returns:
-            The running query; call `report` whenever you want a report.
+            The running query. Call `report` whenever you want a report.
 
         Raises:
-            CaptureError: As `run`.
+            CaptureError: As in `run`.
         """
         from .source import BusDataSource
 
@@ -84,4 +85,4 @@ class SparkPipeline(AnyPipeline):
 
 
 Pipeline = SparkPipeline
-"""Same name as `polybus.analysis.Pipeline`, which it can replace."""
+"""Alias with the same name as `polybus.analysis.Pipeline`, so that it can replace that class."""

@@ -1,4 +1,6 @@
-"""A fitting Spark session: on one machine only loopback and no web pages, and a clear error without Java."""
+"""Creates a suitable Spark session. On one machine it uses only loopback and no web pages, and it gives a clear error without
+Java.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from pyspark.sql import SparkSession
 JAVA_NEEDED: Final = 17
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Options of the JVM that Spark places before its configuration, which therefore wins."""
+"""JVM options that Spark inserts before its own configuration, which therefore takes precedence."""
 
 _LOCAL: Final = {
     # By default Spark uses the network's address, and serves a web page there.
@@ -33,14 +35,14 @@ _LOCAL: Final = {
 
 
 class SparkUnavailable(RuntimeError):
-    """Spark cannot run here; the text explains why."""
+    """Spark cannot run here. The message explains why."""
 
 
 def check_java() -> str:
     """Return the path of the Java that Spark would start.
 
     Raises:
-        SparkUnavailable: It does not exist, or is too old.
+        SparkUnavailable: If Java is missing or too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
@@ -60,7 +62,7 @@ def check_java() -> str:
 
 @contextmanager
 def unoptimized() -> Iterator[None]:
-    """Start sessions without optimizing the JVM's code: in a session of a few seconds it costs more than it gains."""
+    """Start sessions without JVM code optimisation, which costs more than it gains in a session of a few seconds."""
     before = os.environ.get(_OPTIONS)
     os.environ[_OPTIONS] = f"-XX:TieredStopAtLevel=1 {before or ''}".rstrip()
     try:
@@ -72,10 +74,11 @@ def unoptimized() -> Iterator[None]:
 
 @cache
 def sockets() -> dict[str, str]:
-    """Return settings that connect Spark to its workers over Unix sockets in a folder of this user; empty if impossible.
+    """Return settings that connect Spark to its workers over Unix sockets in a folder of this user. Returns none if this is
+    impossible.
 
-    Over TCP, Spark writes in pieces, and Nagle's algorithm delays them: 40 to 100 ms per task (4.3). It is not the default
-    because a worker may print a harmless `BrokenPipeError` at the end of the session.
+    Over TCP, Spark writes in pieces, which Nagle's algorithm delays by 40 to 100 ms per task (4.3). Unix sockets are not the
+    default because a worker may print a harmless `BrokenPipeError` at the end of the session.
     """
     place = tempfile.gettempdir()
     # A JVM may be unable to write other letters, depending on the locale.
@@ -92,7 +95,7 @@ def sockets() -> dict[str, str]:
 
 
 def remove_after(session: SparkSession) -> None:
-    """Let the JVM of a session remove the folder of `sockets` when it ends: this process may be killed first."""
+    """Let a session's JVM remove the folder of `sockets` when it exits, because this process may be killed first."""
     folder = sockets().get(_FOLDER)
     jvm: Any = session.sparkContext._jvm
     if folder is None:
@@ -103,20 +106,23 @@ def remove_after(session: SparkSession) -> None:
 
 _FOLDER: Final = "spark.python.unix.domain.socket.dir"
 _LONGEST_FOLDER: Final = 48
-"""Letters: a socket's name has at most 103 (macOS); Spark needs 43 of them, and we 12."""
+"""Maximum characters of the folder's path. A socket's name may have at most 103 characters (macOS), of which Spark needs 43 and
+polybus 12.
+"""
 _ADVICE: Final = "on a Debian `apt-get install default-jre-headless`; elsewhere install a JRE and set JAVA_HOME"
 
 
 def start_session(master: str | None = None, *, name: str = "polybus", settings: dict[str, str] | None = None) -> SparkSession:
-    """Return the session of this process, started unless it exists; under `spark-submit` with the options given there.
+    """Return this process's session, which is started if it does not exist. Under `spark-submit` it uses the options given
+    there.
 
     Args:
-        master: ``local[2]``, ``spark://host:7077``, ...; by default spark-submit's, else ``local[*]``. In local mode Spark
-            binds to 127.0.0.1 only and shows no pages.
-        settings: Further settings of Spark.
+        master: For example ``local[2]`` or ``spark://host:7077``. Defaults to the master of spark-submit, otherwise to
+            ``local[*]``. In local mode Spark binds only to 127.0.0.1 and serves no web pages.
+        settings: Additional Spark settings.
 
     Raises:
-        SparkUnavailable: Java is missing, or too old.
+        SparkUnavailable: If Java is missing or too old.
     """
     active = SparkSession.getActiveSession()
     if active is not None:

@@ -1,8 +1,8 @@
-"""The data source ``polybus``: captures as batch and streaming DataFrames, and DataFrames as publications on a bus.
+"""The ``polybus`` data source, which reads captures as batch and streaming DataFrames, and publishes DataFrames on a bus.
 
-Columns to publish: ``subject``, and ``body`` (any type) or ``data`` (bytes, as in the events; JSON if ``datacontenttype`` is
-JSON). Each publication has an id in a header, so that receivers can drop the duplicates of a repeated task: the column ``id``,
-or else run, partition and row.
+To be published, a DataFrame needs a ``subject`` column, and a ``body`` (any type) or ``data`` column (bytes, as in the events,
+or JSON if ``datacontenttype`` is JSON). Each publication has an id in a header, so that receivers can drop the duplicates of a
+retried task. The id is the ``id`` column if there is one, otherwise it consists of run, partition and row.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ U = TypeVar("U")
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
-"""The table that `Pipeline.stream` reads: one row per batch of the stream, with its end."""
+"""The table that `Pipeline.stream` reads. It has one row per batch of the stream, which contains the end of the batch."""
 KNOWN: Final = "path table columns start end connection segments rowsperpartition maxrowspertrigger timeout".split()
 
 
@@ -103,7 +103,9 @@ class Options:
         )
 
     def as_asked(self, schema: StructType) -> Options:
-        """Select the columns of ``spark.read.schema(...)``; ValueError if one does not exist, or has another type."""
+        """Select the columns of ``spark.read.schema(...)``. Raises `ValueError` if a column does not exist or has another
+        type.
+        """
         if schema.names == spark_schema(self.table, self.names).names:
             return self
         for wanted, there in zip(schema, spark_schema(self.table, schema.names), strict=True):
@@ -114,7 +116,7 @@ class Options:
 
 
 def option(given: Mapping[str, str], name: str, read: Callable[[str, str], T], usual: U) -> T | U:
-    """Return a parsed option, or `usual` if it is not given."""
+    """Return a parsed option, or `usual` if the option is not set."""
     text = given.get(name.lower())
     return usual if text is None else read(text, name)
 
@@ -155,12 +157,15 @@ _PLAIN: Final = (str, int, float, bytes)
 
 
 def conditions(filters: Iterable[ds.Filter]) -> Any:
-    """Combine the filters that Arrow can apply; None without any."""
+    """Combine the filters that Arrow can apply. Returns `None` if there are none."""
     return together(map(_condition, filters))
 
 
 def _condition(given: ds.Filter) -> Any:
-    """Return a filter as an expression; None for another kind of filter, a part of a column, or unsupported values."""
+    """Return a filter as an expression.
+
+    Returns `None` for another kind of filter, a part of a column, or unsupported values.
+    """
     column: Sequence[str] = getattr(given, "attribute", ())
     if len(column) != 1:
         return None
@@ -176,7 +181,7 @@ def _condition(given: ds.Filter) -> Any:
 
 
 def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
-    """Narrow a window by a filter on the connection or the time."""
+    """Narrow a window by a filter on connection or time."""
     column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
     if column == ("conn_id",) and isinstance(given, ds.EqualTo):
         return attrs.evolve(window, connection=value) if window.connection is None and isinstance(value, str) else window
@@ -196,7 +201,7 @@ class CapturePartition(ds.InputPartition):
 
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a table from a range of the capture."""
+    """Read a table's rows from a range of the capture."""
     reader = RangeReader(options.path, piece)
     if options.table != "raw":
         yield from reader.table(options.table, options.names, options.window, conditions(options.filters))
@@ -208,7 +213,7 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
 
 
 class CaptureReader(ds.DataSourceReader):
-    """Reads a capture as it is now, with one task per range of batches."""
+    """Reads a capture in its current state, with one task per range of batches."""
 
     def __init__(self, options: Options) -> None:
         self.options: Options = options
@@ -233,10 +238,12 @@ class CaptureReader(ds.DataSourceReader):
 
 
 class FilteringReader(CaptureReader):
-    """`CaptureReader` with filter pushdown: skips rows, and frames before decoding. Spark applies every filter again."""
+    """A `CaptureReader` with filter pushdown, which skips rows, and skips frames before decoding. Spark applies every filter
+    again.
+    """
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
-        """Use the filters on the window and on columns, and return all of them."""
+        """Use the filters on the window and on columns, and return all filters."""
         for given in filters:
             if self.options.table != "exchanges":
                 window, taken = narrowed(self.options.window, given), (*self.options.filters, given)
@@ -245,27 +252,27 @@ class FilteringReader(CaptureReader):
 
 
 class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a capture. Offsets consist of segment, batch and byte, never of a file's time."""
+    """Follows a capture. Offsets consist of segment, batch and byte, and do not depend on file times."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self._until: ReadPosition | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Return the first position: retention may have removed the first segments."""
+        """Return the first position, because retention may have removed the first segments."""
         return attrs.asdict(ReadPosition(Capture(self.options.path).segments()[0].number))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the position that can be read now, within the limit plus one batch."""
+        """Return the latest readable position, within the row limit plus one batch."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = reach(Capture(self.options.path), ReadPosition(**start), rows)
         return attrs.asdict(found if self._until is None else min(found, self._until))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the end: later records belong to the next run."""
+        """Record the current end. Later records belong to the next run."""
         capture = Capture(self.options.path)
         self._until = reach(capture, ReadPosition(capture.segments()[0].number))
 
@@ -324,7 +331,10 @@ class _Publishing:
         self._timeout = option(options, "timeout", seconds, 30.0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition, or its part of a streaming batch, over one link; BusError if the bus does not accept it."""
+        """Publish a partition, or its part of a streaming batch, over a single link.
+
+        Raises `BusError` if the bus does not accept it.
+        """
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         epoch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
@@ -351,15 +361,15 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 class BusDataSource(ds.DataSource):
-    """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
+    """The ``polybus`` format: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
 
-    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (names with commas: Spark does not tell a
-    Python source the columns of a query), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``, ``segments``
-    (numbers with commas), ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also
-    ``maxRowsPerTrigger``. A writer takes the URL of a bus as its path.
+    Reader options are ``table`` (events, exchanges, quarantine, raw), ``columns`` (comma-separated, because Spark does not tell
+    a Python source which columns a query needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
+    ``segments`` (comma-separated numbers), ``rowsPerPartition``, and ``timeout`` (of exchanges, in seconds). A stream (events,
+    raw) also has ``maxRowsPerTrigger``. For a writer, the path is the URL of a bus.
 
     Raises:
-        ValueError: By its methods: an option is wrong, or an option or a column to publish is missing.
+        ValueError: Raised by the methods if an option is invalid, or if an option or a column to publish is missing.
     """
 
     @classmethod
@@ -367,12 +377,12 @@ class BusDataSource(ds.DataSource):
         return "polybus"
 
     def schema(self) -> StructType:
-        """Return the columns of the table."""
+        """Return the table's schema."""
         options = Options.of(self.options)
         return spark_schema(options.table, options.names)
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return the reader of the capture as it is now."""
+        """Return a reader of the capture in its current state."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in READABLE:
             raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
@@ -382,7 +392,7 @@ class BusDataSource(ds.DataSource):
         return FilteringReader(options) if pushes else CaptureReader(options)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
-        """Return the reader that follows a capture."""
+        """Return a reader that follows the capture."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in (*STREAMED, PLACES):
             raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
@@ -406,19 +416,20 @@ SCANNED: Final = ("events", "quarantine")
 
 
 def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFrame:
-    """Return a table of a capture as it is now; Spark reads only the columns and rows of a query.
+    """Return a table of a capture in its current state. Spark reads only the columns and rows that a query needs.
 
     Spark's Parquet scan reads the segments that `polybus capture decode` has decoded; the data source reads the others,
     including the one still being written.
 
     Args:
         spark: The session.
-        capture: The folder of segments, at a path that all machines of the session reach.
-        table: events or quarantine.
+        capture: The folder of segments, at a path that all machines of the session can access.
+        table: ``events`` or ``quarantine``.
 
     Raises:
-        CaptureError: Not a capture, or a segment is missing, or columns unpack to more than a segment decodes to.
-        ValueError: No such table.
+        CaptureError: If `capture` is not a capture, a segment is missing, or columns are larger when unpacked than a decoded
+            segment can be.
+        ValueError: If the table does not exist.
     """
     if table not in SCANNED:
         raise ValueError(f"table={table!r}: one of {', '.join(SCANNED)}")
