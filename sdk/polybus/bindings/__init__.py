@@ -1,1 +1,1 @@
-"""Protocols over HTTP: each package maps one protocol to requests and responses."""
+"""Protocols over HTTP. Each package maps one protocol to requests and responses."""

@@ -1,6 +1,7 @@
-"""uProtocol over HTTP: events are posted, and the answer to a request is in the response (CloudEvents 1.0.2, HTTP binding).
+"""The client side of uProtocol over HTTP. Events are posted, and the response to a request contains its answer (CloudEvents
+1.0.2, HTTP binding).
 
-Events without an answer are posted one at a time. Requests start in order and wait in parallel.
+Events that need no answer are posted one at a time. Requests are started in order and wait for their answers in parallel.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _CODES: Final[Mapping[int, Code]] = {
     503: Code.UNAVAILABLE,
     504: Code.DEADLINE_EXCEEDED,
 }
-"""Codes for requests that a server, or a proxy in front of it, did not deliver (up-l2 dispatchers)."""
+"""Codes for requests that a server, or a proxy in front of the server, did not deliver (up-l2 dispatchers)."""
 
 
 class EventsClient(HttpClient):
@@ -62,7 +63,7 @@ class EventsClient(HttpClient):
 
     @classmethod
     async def opened(cls, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> Self:
-        """Connect to a server that is up and admits the client, as far as this shows without sending an event."""
+        """Connect to a server that is up and admits the client, as far as this can be checked without sending an event."""
         made = cls(url, tls, options)
         try:
             with bounded(
@@ -87,7 +88,9 @@ class EventsClient(HttpClient):
             super().send(frame)
 
     def _cancelled(self, frame: bytes) -> bool:
-        """Cancel a waiting request if the frame is a cancel. Closing its connection informs the server."""
+        """Cancel a waiting request if the frame is a cancel. The server notices this because the request's connection is
+        closed.
+        """
         if _CANCEL not in frame:
             return False
         attributes, _, _ = self._codec.reader.parts(frame)

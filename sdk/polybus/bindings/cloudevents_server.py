@@ -1,8 +1,9 @@
-"""uProtocol over HTTP in an application: events are posted, and the answers to requests are in the responses.
+"""The server side of uProtocol over HTTP, in an application. Events are posted, and the responses contain the answers to
+requests.
 
-The form is CloudEvents 1.0.2, HTTP protocol binding. A server cannot send events on its own. As usual with HTTP, each request
-has the client's credentials. Requests with the same entity, identity and host form one peer of the bus, so that its limits
-apply as on any other connection.
+It implements the HTTP protocol binding of CloudEvents 1.0.2. A server cannot send unsolicited events. As usual with HTTP, each
+request contains the client's credentials. Requests with the same entity, identity and host belong to the same peer of the bus,
+so that its limits apply as on any other connection.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Posted:
         self.size: int = 0
         self.over: bool = False
         self.no_room: str = ""
-        """The limit that left no space for answers, or empty."""
+        """The limit that left no space for answers, or an empty string."""
         self._done = anyio.Event()
 
     def answer(self, frame: bytes) -> None:
@@ -141,10 +142,10 @@ class EventsConnection:
         return None
 
     async def take(self, posted: Posted, frames: list[bytes]) -> None:
-        """Deliver events, and wait until all are answered, the connection ends or the client is gone. Call `answered`
+        """Deliver events, and wait until all are answered, the connection ends or the client disconnects. Call `answered`
         afterwards.
 
-        Clears the list, so that a waiting request does not keep the posted data.
+        The list is cleared, so that a waiting request does not keep the posted data in memory.
         """
         self._busy += 1
         if self._state is not TransportState.OPEN or self._receiver is None:

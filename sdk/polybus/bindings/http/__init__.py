@@ -1,1 +1,1 @@
-"""HTTP for all bindings: transport adapter, client, server and listener."""
+"""HTTP code shared by all bindings: transport adapter, client, server and listener."""

@@ -1,6 +1,6 @@
-"""HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents; with these protocols' forms over HTTP.
+"""HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents.
 
-`httpx` and uvicorn are imported on first use, hypercorn only by a server on trio.
+`httpx` and uvicorn are imported on first use. hypercorn is imported only by a server on trio.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HttpConnector:
 class Http:
     """``http://host:port/path``
 
-    `binding` is the protocol's form over HTTP, with its own URL options.
+    `binding` maps the protocol to HTTP, and has its own URL options.
     """
 
     name = "http"
@@ -89,10 +89,10 @@ class Http:
         return await bind_tcp(address.host, address.port)
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Serve in this event loop, with uvicorn on asyncio and with hypercorn on trio.
+        """Serve in this event loop, with uvicorn on asyncio or hypercorn on trio.
 
         Raises:
-            Unsupported: If the protocol has no form over HTTP, or the server is not installed.
+            Unsupported: If the protocol cannot be used over HTTP, or the server is not installed.
         """
         from .server import HttpListener
 
@@ -118,21 +118,21 @@ _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @frozen
 class JrepHttp:
-    """J.REP in Errai's form, a `plugins.HttpBinding`.
+    """J.REP over HTTP as in Errai, a `plugins.HttpBinding`.
 
-    ``?channel=poll``, ``events`` or ``websocket`` chooses the channel to the client, and ``?frame=`` the largest frame in bytes
-    that the client sends over a WebSocket.
+    Set ``?channel=poll``, ``events`` or ``websocket`` to choose the channel to the client, and ``?frame=`` to limit the size in
+    bytes of frames that the client sends over a WebSocket.
     """
 
     option_names: ClassVar[tuple[str, ...]] = ("channel", "frame")
     keeps_sessions: ClassVar[bool] = True
-    """A client's connections must reach the same process."""
+    """True because all connections of a client must reach the same process."""
 
     ways: set[str]
-    """Channels to try. A client removes one that loses messages, for its later connections."""
+    """Channels to try. If a channel loses messages, the client removes it for later connections."""
     frame: int | None = None
-    """Size in bytes above which a frame is posted even if there is a WebSocket, or 0 for no limit. `None` depends on the
-    server.
+    """Size in bytes above which a frame is posted even if there is a WebSocket, or 0 for no limit. If `None`, the server's type
+    determines the size.
     """
 
     @classmethod
@@ -151,7 +151,7 @@ class JrepHttp:
             WebSocket.load(serves)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        """Create a connection. Its first request, sent later, is the protocol's handshake."""
+        """Create a connection. Its first request, which is sent later, is the protocol's handshake."""
         from ..jrep_http.client import ErraiClient
 
         return ErraiClient(url, options.tls, options, self.ways, self.frame)

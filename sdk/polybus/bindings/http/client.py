@@ -1,4 +1,4 @@
-"""The client side of all connections over HTTP: the queue of frames to post, requests, and their failures."""
+"""The client side of all connections over HTTP: the queue of frames to post, requests, and their errors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ...plugins.connections import HIGH_WATER, LOW_WATER, Pace, TransportState, 
 from ...transports.sockets import plain_reason
 
 _PIECE: Final = 8 * 1024
-"""Bytes that must be sent within `Limits.write_timeout`."""
+"""Number of bytes that must be sent within `Limits.write_timeout`."""
 _RATE: Final = 4 * 1024
-"""Assumed bytes per second of data that is still in the kernel, before the server can answer."""
+"""Assumed rate in bytes per second of data that is still in the kernel, before the server can answer."""
 _COOKIES: Final = 256
 _COOKIE_BYTES: Final = 64 * 1024
-"""Maximum number and size of a server's cookies, which are sent with each request. Browsers keep at most 180."""
+"""Maximum number and size of a server's cookies, which are sent with every request. Browsers store at most 180."""
 _OURS: Final = ContextVar("polybus_http_client", default=False)
 
 
@@ -47,7 +47,7 @@ async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 class ExchangeFailed(Exception):
-    """The server or the network failed. The request is not sent again."""
+    """The server or the network failed. The request is not repeated."""
 
     def __init__(self, why: Closed) -> None:
         self.why: Closed = why
@@ -55,10 +55,10 @@ class ExchangeFailed(Exception):
 
 
 class HttpClient:
-    """A `plugins.Transport` that posts frames. Subclasses decide how, and send other requests.
+    """A `plugins.Transport` that posts frames. Subclasses implement how frames are posted, and send other requests.
 
-    `headers` are sent with each request, in addition to the application's. `works` are tasks that run from start to end; if one
-    raises `ExchangeFailed`, the connection ends.
+    `headers` are sent with each request, in addition to those of the application. `works` are tasks that run from start to end.
+    If a task raises `ExchangeFailed`, the connection ends.
     """
 
     hops = 0
@@ -76,7 +76,7 @@ class HttpClient:
         self.address: str = parts.netloc.rpartition("@")[2]  # without a password
         self.max_frame: int = options.host.limits.message
         self.max_answer: int = 2 * self.max_frame
-        """Maximum bytes of an answer, which may be a re-encoded polybus frame."""
+        """Maximum bytes of an answer, which may contain a re-encoded polybus frame."""
         self._host = options.host
         self._works = works
         limits = options.host.limits
@@ -122,7 +122,9 @@ class HttpClient:
         return self._size
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Post waiting frames and inform the server, then cut after `Limits.close_timeout`. `Receiver.closed` follows."""
+        """Post waiting frames, inform the server, and abort after `Limits.close_timeout`. `Receiver.closed` is called
+        afterwards.
+        """
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
@@ -139,12 +141,12 @@ class HttpClient:
         await self._http.aclose()
 
     def tick(self, now: float) -> None:
-        """Do nothing: requests have their own deadlines."""
+        """Do nothing, because requests have their own deadlines."""
 
     # -- for subclasses
 
     async def something(self) -> bool:
-        """Wait for frames to post. Returns `False` once the connection is closing and the queue is empty."""
+        """Wait for frames to post. Returns `False` if the connection is closing and the queue is empty."""
         while not self._queue and self._state is TransportState.OPEN:
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -191,7 +193,7 @@ class HttpClient:
     async def stream(
         self, method: str, url: str, *, trace: Callable[[str, Any], Awaitable[None]] | None = None, **what: Any
     ) -> AsyncIterator[httpx.Response]:
-        """Send a request as `httpx.AsyncClient.stream` does, without log lines of the libraries."""
+        """Send a request like `httpx.AsyncClient.stream`, but without log output from the libraries."""
         opened: Any = None
 
         async def follow(event: str, info: Any) -> None:
@@ -212,7 +214,7 @@ class HttpClient:
             _OURS.reset(token)
 
     def _patiently(self, content: bytes, what: dict[str, Any]) -> dict[str, Any]:
-        """Adapt a request to a slow line, with time-outs per piece instead of in total."""
+        """Adapt a request to a slow network by using timeouts per piece instead of a total timeout."""
         timeout = httpx.Timeout(what.get("timeout", self._http.timeout))
         if timeout.read is not None:  # data in the kernel has not been sent yet
             timeout.read += len(content) / _RATE
@@ -234,7 +236,7 @@ class HttpClient:
         raise ExchangeFailed(Closed(1006, text))
 
     def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """Yield the chunks of an answer, unless it is compressed or sets too many cookies."""
+        """Yield the chunks of an answer. Compressed answers, and answers that set too many cookies, are rejected."""
         coding: str = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() not in ("", "identity"):
             text = (

@@ -1,4 +1,4 @@
-"""Serves HTTP for a bus without an application on trio, where hypercorn replaces uvicorn."""
+"""Serves HTTP on trio for a bus without an application. On trio, hypercorn replaces uvicorn."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _accepting: Final = logging.getLogger("trio.serve_listeners")
 _READ: Final = 8 * 1024
-"""Bytes to read and parse in one turn. A WebSocket frame may have only six bytes."""
+"""Bytes to read and parse in one event-loop iteration. A WebSocket frame may consist of only six bytes."""
 
 
 _is_refusal: Final = re.compile(
     rb"HTTP/1\.1 [45]\d\d \r\n(?=.*^content-length: 0\r$)(?=.*^connection: close\r$)", re.IGNORECASE | re.DOTALL | re.MULTILINE
 ).match
-"""Matches hypercorn's own refusal, which has no body, unlike an application's."""
+"""Matches hypercorn's own rejections. They have no body, unlike rejections by an application."""
 
 
 class _ServerConfig(Config):
@@ -46,7 +46,7 @@ class _ServerConfig(Config):
 class _Connection(tcp_server.TCPServer):
     """A connection that isolates its failures.
 
-    Otherwise a request that hypercorn can neither read nor refuse would end the server, and a refused one would leave the
+    Otherwise a request that hypercorn can neither read nor reject would stop the server, and a rejected request would leave the
     connection open.
     """
 
@@ -93,13 +93,16 @@ class HypercornServer:
         self._stop.set()
 
     def _is_written(self, record: logging.LogRecord) -> bool:
-        """Allow a few lines per minute, as other transports do. Without free file descriptors trio logs ten per second."""
+        """Allow a few log lines per minute, as in other transports. If no file descriptors are free, trio logs ten lines per
+        second.
+        """
         record.exc_info = None
         return self._warnings.allows(str(record.msg))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, and read the rest of a request before its answer ends. hypercorn would keep both in memory
-        otherwise.
+        """Run the application, and read the rest of a request before its answer ends.
+
+        Otherwise hypercorn would keep both in memory.
         """
 
         async def drop() -> None:

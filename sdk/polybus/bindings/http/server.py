@@ -27,19 +27,19 @@ A = TypeVar("A", bound=Transport)
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _SMALL: Final = 16 * 1024
-"""Maximum size of a body that arrives in one piece and is not charged, like a running request."""
+"""Maximum size of a body that arrives in one piece and is not charged, because a running request is not charged either."""
 
 _PIECE: Final = 32 * 1024
-"""Bytes of a response to pass to the server at a time. uvicorn accepts more while at most 64 KiB are waiting."""
+"""Number of bytes of a response to pass to the server at a time. uvicorn accepts more while at most 64 KiB are waiting."""
 
 _PARTING: Final = 1.0
 
 _UNSEEN: Final = 16.0
-"""Extra seconds for a piece and the data before it if the server hides its progress: 64 kbit/s."""
+"""Extra seconds for a piece and the data before it if the server does not show its progress. The assumed rate is 64 kbit/s."""
 
 
 class WriteStalled(Exception):
-    """A client does not read its answer."""
+    """A client does not read its response."""
 
 
 class HttpRequest(AsgiRequest):
@@ -59,11 +59,13 @@ class HttpRequest(AsgiRequest):
         return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
 
     async def body(self, limit: int | None = None) -> bytes | None:
-        """Read the whole body, or return `None` if the client is gone. Arrived bytes are charged to the client's address.
+        """Read the whole body, or return `None` if the client has disconnected. Received bytes are charged to the client's
+        address.
 
         Raises:
-            HandshakeRejected: 413 if the body is too large; 408 if it stalls for `Limits.frame_timeout`, like a frame over TCP;
-                503 if it is slower than that while `Limits.handshakes` others are too, or if `Limits.total_bytes` is exhausted.
+            HandshakeRejected: With status 413 if the body is too large. With 408 if it stalls for `Limits.frame_timeout`, like
+                a frame over TCP. With 503 if it is slower than that while `Limits.handshakes` other bodies are too, or if
+                `Limits.total_bytes` is exhausted.
         """
         # A list of two-byte parts would take twenty times as much memory as a single buffer.
         body = bytearray()
@@ -103,7 +105,7 @@ class HttpRequest(AsgiRequest):
         raise HandshakeRejected(408, text)
 
     def hold(self, size: int) -> bool:
-        """Charge more bytes to the client's address. Returns `False` if its share is used up."""
+        """Charge more bytes to the client's address. Returns `False` if the address has used up its share."""
         if self._kept is None:
             self._kept = self.options.host.reserve(self.address)
         return self._kept.hold(size)
@@ -127,7 +129,7 @@ class HttpRequest(AsgiRequest):
             await self.send(send, {"type": "http.response.body", "body": piece, "more_body": more or end < len(body)})
 
     async def send(self, send: Send, message: dict[str, Any]) -> None:
-        """Pass a message to the server. If the client accepts nothing for `Limits.write_timeout`, its connection is cut."""
+        """Pass a message to the server. If the client accepts no data for `Limits.write_timeout`, its connection is aborted."""
         socket, seconds = self.socket, self.options.host.limits.write_timeout
         if socket is None:
             seconds += _UNSEEN
@@ -146,7 +148,9 @@ class HttpRequest(AsgiRequest):
         raise WriteStalled(f"write stalled: the client accepted no data for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
-        """Read and drop input for `Limits.frame_timeout`. A client may not see an answer while it is sending."""
+        """Read and discard input for `Limits.frame_timeout`, because a client may not see a response while it is still
+        sending.
+        """
         with anyio.move_on_after(self.options.host.limits.frame_timeout):
             while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
                 pass
@@ -170,7 +174,7 @@ class HttpRequest(AsgiRequest):
 
     @property
     def host(self) -> str:
-        """Host of the client, without the port, which differs between requests."""
+        """The client's host. The port is left out because it differs between requests."""
         client = self.scope.get("client")
         return client[0] if client else ""
 

@@ -1,6 +1,6 @@
-"""Serves HTTP for a bus without an application on asyncio, where uvicorn parses requests and frames WebSockets.
+"""Serves HTTP on asyncio for a bus without an application. uvicorn parses requests and handles WebSocket framing.
 
-uvicorn's process features (signals, logging, lifespan) are off.
+uvicorn's process features (signals, logging, lifespan) are disabled.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from websockets.frames import Frame
 
 _PIECE: Final = 2048
-"""Bytes to parse at a time: at most 340 frames, which take a few milliseconds."""
+"""Number of bytes to parse at a time. They contain at most 340 frames, which take a few milliseconds."""
 
 _TURN: Final = 0.005
-"""Seconds before other connections get a turn."""
+"""Seconds after which other connections are handled."""
 
 
 class _Http(H11Protocol):
@@ -43,7 +43,7 @@ class _Http(H11Protocol):
 
 
 def _limited_log(options: ListenOptions) -> logging.Logger:
-    """Return a child of uvicorn's logger with the rate limit of other transports."""
+    """Return a child of uvicorn's logger with the same rate limit as in other transports."""
     usual, warnings = logging.getLogger("uvicorn.error"), Warnings(options.host.time)
     log = logging.Logger(usual.name)
     log.parent = usual
@@ -86,7 +86,7 @@ class UvicornServer:
         await self._released.wait()
 
     async def _accept(self, sockets: list[socket.socket], url: str) -> None:
-        """Accept as other transports do. Without free file descriptors asyncio's server floods the log."""
+        """Accept connections as in other transports. If no file descriptors are free, asyncio's server would flood the log."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
@@ -109,7 +109,7 @@ class UvicornServer:
 
 
 async def _keep(state: Any, options: ListenOptions) -> None:
-    """Cut connections without a request, and all connections when the bus ends."""
+    """Abort connections without a request, and all connections when the bus ends."""
     limits = options.host.limits
     silent: dict[Any, float] = {}
     try:
@@ -133,16 +133,16 @@ async def _keep(state: Any, options: ListenOptions) -> None:
 
 
 class PatientWebSockets(WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, hardened for slow lines and floods.
+    """uvicorn's WebSockets, hardened against slow networks and floods.
 
-    On a slow line a ping and its answer wait behind earlier data, so the time-out restarts while the peer sends anything or, if
-    the kernel reports it, receives earlier data. An upgrade with headers that `websockets` rejects gets an answer, which
-    uvicorn omits. Floods don't block other connections however small the frames are, and the size of a message and the number
-    of unread pongs are limited.
+    On a slow network, pings and their answers wait behind earlier data. The timeout therefore restarts while the peer sends
+    data, or receives earlier data as far as the kernel reports this. If `websockets` rejects the headers of an upgrade, the
+    client gets a response, which uvicorn would omit. Floods of frames of any size don't block other connections, and the size
+    of a message and the number of unread pongs are limited.
     """
 
     adoptable = True
-    """`UvicornWebSocket`, which has the same protections, may take over these connections."""
+    """`UvicornWebSocket` may take over these connections because it has the same protections."""
 
     _ping = PingProgress(None, 0)
     _heard = False
@@ -172,7 +172,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         self._parse()
 
     def _parse(self) -> None:
-        """Parse until a message is waiting for the application or the turn is over."""
+        """Parse until a message is waiting for the application or the time slice is used up."""
         read, clock, paused = self._read, sources.get().monotonic, False
         while self._parsed < len(read) and not self.read_paused and not self.transport.is_closing():
             if paused and clock() - self._began > _TURN:
@@ -211,7 +211,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             self._refuse_upgrade()
 
     def _refuse_upgrade(self) -> None:
-        """Send the answer to a request that `websockets` rejects. uvicorn never does."""
+        """Send the response to an upgrade request that `websockets` rejects. uvicorn itself does not send one."""
         answer = b"".join(self.conn.data_to_send())
         if not answer:
             answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

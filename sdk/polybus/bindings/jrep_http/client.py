@@ -1,7 +1,9 @@
-"""A connection to an Errai or polybus server over HTTP: posts, and a return channel (J.REP notes, sections 2.1 to 2.4, 4).
+"""A connection to an Errai or polybus server over HTTP, consisting of posts and a return channel (J.REP notes, sections 2.1 to
+2.4, 4).
 
 The first post opens the session, and its answer lists the server's capabilities. The client then uses the best return channel
-that both support: a WebSocket, which carries both directions; server-sent events; long polls; short polls.
+that both support. In order of preference, these are a WebSocket (which carries both directions), server-sent events, long polls
+and short polls.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from .requests import HEADERS, POLL, ErraiRequests
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5
-"""Seconds to wait at each step, because a proxy without WebSocket support may never answer."""
+"""Seconds to wait at each step, because a proxy without WebSocket support may never respond."""
 _PAUSE: Final = 0.05
 _TRIES: Final = 20
-"""Number of checks for the open channel. Errai answers from another thread, perhaps after the post."""
+"""Number of times to check whether the channel is open. Errai answers from another thread, possibly after the post."""
 
 
 @frozen
@@ -40,7 +42,7 @@ class Offer:
     token: str = field(default="", repr=False)
     frequency: float = 0.5
     legacy: bool = False
-    """True for an Errai server up to 2.3."""
+    """True for Errai servers up to 2.3."""
     ours: bool = False
 
 
@@ -70,10 +72,10 @@ def _frequency(message: Mapping[str, Any]) -> float:
 
 
 class WebSocketNegotiation:
-    """One attempt at the WebSocket that an Errai client negotiates in addition to its posts (J.REP notes, section 2.4).
+    """Negotiates the WebSocket that an Errai client uses in addition to its posts (J.REP notes, section 2.4).
 
-    `post` posts between other posts, delivers the bus's part of the answer, and returns the answer. `receiver` is the user of
-    the WebSocket; until it is open, pass its input to `hear` and `end`.
+    `post` sends a post between other posts, delivers the bus's part of the answer, and returns the answer. `receiver` is the
+    user of the WebSocket. Until the WebSocket is open, pass its input to `hear` and `end`.
     """
 
     def __init__(
@@ -97,12 +99,14 @@ class WebSocketNegotiation:
 
     @property
     def claim(self) -> bytes:
-        """The first message, and the last of the negotiation. It must be a bare object, since an array gets no answer."""
+        """The first message of the negotiation, which is also the last. It must be a bare object, because arrays are not
+        answered.
+        """
         offer = self._offer
         return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
 
     async def negotiate(self) -> bool:
-        """Return True once the server has confirmed the WebSocket. Send `claim` then."""
+        """Return True once the server has confirmed the WebSocket. Then send `claim`."""
         self.reason = self._objection()
         if not self.reason:
             try:
@@ -124,7 +128,7 @@ class WebSocketNegotiation:
         self._heard.set()
 
     def _objection(self) -> str:
-        """Return a reason to decline: a WebSocket must be on the same host, and use TLS if the session does."""
+        """Return a reason to decline, if any. A WebSocket must be on the same host, and must use TLS if the session does."""
         parts = urlsplit(self._offer.url)
         if parts.scheme not in ("ws", "wss") or not self._offer.token or not self._offer.key:
             return "the server offers WebSockets without an address"
@@ -161,23 +165,25 @@ class WebSocketNegotiation:
 
 
 FRAME: Final = 8000
-"""Maximum bytes of a WebSocket frame that every Errai server accepts. Tomcat's endpoint closes at 8,192 characters."""
+"""Maximum bytes of a WebSocket frame that every Errai server accepts. Tomcat's endpoint closes the connection at 8,192
+characters.
+"""
 _LULL = 0.1
-"""Seconds before the next poll if the server answered immediately with nothing."""
+"""Seconds before the next poll if the server has immediately sent an empty answer."""
 _PAUSES = 30.0
-"""Maximum pause in seconds between two event streams that a server may request."""
+"""Maximum pause in seconds between two event streams, which a server may request."""
 _MOMENT = 0.25
 """Seconds to wait for activity on an event stream."""
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class ErraiClient(HttpClient):
-    """A `plugins.Transport` that posts frames, in order, and fetches the rest.
+    """A `plugins.Transport` that posts frames in order and fetches incoming messages.
 
-    During a post, frames stay in the link, which therefore knows which ones were never sent.
+    During a post, frames stay in the link, so that the link knows which frames were never sent.
 
-    `ways` are the allowed channels: ``websocket``, ``events`` and ``poll``. A channel that loses messages is removed for later
-    connections if there is another. For `frame` see `JrepHttp`.
+    `ways` are the allowed channels: ``websocket``, ``events`` and ``poll``. If a channel loses messages and there is another
+    channel, it is removed for later connections. For `frame` see `JrepHttp`.
     """
 
     def __init__(
@@ -192,7 +198,7 @@ class ErraiClient(HttpClient):
         self.max_answer: int = max(self.max_answer, options.host.limits.payload)
         self._intake = Intake(options.host, lambda payload: self.deliver([payload]))
         self._posting = anyio.Lock()
-        """Held while posting: input from another channel must not overtake an undelivered answer."""
+        """Lock that is held while posting, because input from another channel must not overtake an undelivered answer."""
         self._busy = False
         self._given = 0
         self._gone = 0
@@ -201,7 +207,7 @@ class ErraiClient(HttpClient):
         self._opened = anyio.Event()
         self._echo: Echo | None = None
         self._carries = anyio.Event()
-        """Set once the event stream has delivered something, or is known not to exist."""
+        """Event that is set once the event stream has delivered data, or is known not to exist."""
         self._leaving = False
         self._stream_over = anyio.Event()
         self._upgrade: WebSocketNegotiation | None = None
@@ -222,7 +228,7 @@ class ErraiClient(HttpClient):
         self._given += len(self._queue) - waiting
 
     async def written(self) -> None:
-        """Wait until the server has answered all posts so far, or the connection has ended."""
+        """Wait until the server has answered all previous posts, or the connection has ended."""
         goal = self._given
         while self._gone < goal and self._state is not TransportState.LOST:
             await self._progress.wait()
@@ -252,7 +258,7 @@ class ErraiClient(HttpClient):
     # -- out
 
     async def _post_all(self) -> None:
-        """Post waiting frames, one request at a time, so that they arrive in order. The first one opens the session."""
+        """Post waiting frames in order, one request at a time. The first request opens the session."""
         while await self.something():
             async with self._posting:
                 if self._socket is not None:
@@ -308,7 +314,9 @@ class ErraiClient(HttpClient):
         socket.send(frame)
 
     async def _pass_by(self, socket: Transport) -> None:
-        """Send frames until one does not fit. That one is posted once the server has confirmed the earlier ones."""
+        """Send frames over the WebSocket until a frame is too large. This frame is posted once the server has confirmed the
+        earlier frames.
+        """
         said = 0
         while self._queue and self._fits(self._queue[0]):
             self._say(socket, self._queue.popleft())
@@ -342,7 +350,9 @@ class ErraiClient(HttpClient):
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
-        """Try a WebSocket. Returns True if it carries everything from now on, except for frames that are too large."""
+        """Try to negotiate a WebSocket. Returns True if it carries all messages from now on, except frames that are too
+        large.
+        """
         self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             fields = log_fields(address=self.address, protocol="jrep")
@@ -379,15 +389,15 @@ class ErraiClient(HttpClient):
         return False
 
     async def _take_over(self) -> None:
-        """Fetch without waiting. From then on posts no longer return messages, so none is overtaken."""
+        """Fetch messages without waiting. From then on posts no longer return messages, so no message is overtaken."""
         async with self._posting:
             await self._ask("in", NOTHING, {})
 
     async def _try_events(self) -> None:
         """Check that events arrive, while other work continues.
 
-        Errai doesn't even send the response head before its first event, so ask for one, as Errai's own client does. If the
-        answer went to the stream and did not arrive, the connection fails.
+        Errai sends not even the response head before its first event, so the client requests an event, as Errai's own client
+        does. If the answer was sent to the stream but did not arrive, the connection fails.
         """
         pause = _MOMENT
         while not await self._carries_within(pause):
@@ -406,7 +416,7 @@ class ErraiClient(HttpClient):
         return self._carries.is_set()
 
     async def _leave(self) -> None:
-        """End the session and raise `ExchangeFailed`. The server then ends the stream, and buffered events arrive."""
+        """End the session and raise `ExchangeFailed`. The server then ends the stream, and buffered events still arrive."""
         hint = (
             "the next connection does without" if self._do_without_events() else "use channel=poll behind a proxy that buffers"
         )
@@ -423,7 +433,7 @@ class ErraiClient(HttpClient):
         raise ExchangeFailed(why)
 
     def _do_without_events(self) -> bool:
-        """Remove event streams for later connections. Returns False if there is no other channel."""
+        """Disable event streams for later connections. Returns False if there is no other channel."""
         if self._ways == {"events"}:
             return False
         self._ways.discard("events")

@@ -1,6 +1,6 @@
-"""Payloads over HTTP, read in pieces, because Errai puts everything that is waiting into one payload of any size.
+"""Reads payloads over HTTP in pieces, because Errai puts all waiting messages into one payload of any size.
 
-Also the messages that Errai's transports use to negotiate a WebSocket (notes, section 2.4).
+Also contains the messages that Errai's transports use to negotiate a WebSocket (notes, section 2.4).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_WORD: Final = 4096
 _KNOCK: Final = b"\xff]"
 _each_message: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EACH: Final = b'"ToSubject"'
-"""Occurs in each message, and perhaps in strings."""
+"""A string that occurs in each message, and may also occur within strings."""
 _MESSAGES: Final = 1024
-"""Maximum messages per payload. Earlier versions of polybus refuse more."""
+"""Maximum messages per payload. Earlier versions of polybus reject more."""
 
 
 class Offering(bytes):
-    """A payload with the transport's offers to an associating client, which the session adds to FinishAssociation."""
+    """A payload with the transport's offers to an associating client. The session adds the offers to FinishAssociation."""
 
     offers: Mapping[str, str]
 
@@ -55,14 +55,14 @@ def said(payload: bytes) -> list[Mapping[str, Any]]:
 
 
 def command_in(payload: bytes, *commands: str) -> Mapping[str, Any] | None:
-    """Return the first message with one of these commands. The payload is parsed only if a command occurs in it."""
+    """Return the first message that has one of these commands. The payload is parsed only if a command occurs in it."""
     if not any(command.encode() in payload for command in commands):
         return None
     return next((message for message in said(payload) if message.get("CommandType") in commands), None)
 
 
 def complaint(text: str, reason: str) -> bytes:
-    """Return a payload that reports an error to an Errai client, with the Throwable that it expects."""
+    """Return a payload that reports an error to an Errai client, including the Throwable that the client expects."""
     thrown = {
         "^EncodedType": "java.lang.RuntimeException",
         "^ObjectID": "1",
@@ -81,8 +81,8 @@ def word(**parts: str) -> bytes:
 def readable(payload: bytes) -> bytes:
     """Repair a payload of Errai's servlets.
 
-    They wake a stopped queue with a byte 0xFF, which ends up in the last answer. The one with Jetty's continuations starts an
-    answer twice after a wait.
+    The servlets wake a stopped queue with a byte 0xFF, which ends up in the last answer. The servlet that uses Jetty's
+    continuations starts an answer twice after a wait.
     """
     payload = payload.strip()
     if payload.endswith(_KNOCK):
@@ -93,10 +93,10 @@ def readable(payload: bytes) -> bytes:
 
 
 class Echo:
-    """A request to ServerEchoService, which every server has (notes, section 2.3). It shows that a channel works and how far it
-    has been read.
+    """A request to ServerEchoService, which every server has (notes, section 2.3). It shows that a channel works and how much
+    of the channel has been read.
 
-    The request belongs to the transport, so its answer is removed from delivered payloads.
+    Since the request belongs to the transport, its answer is removed from delivered payloads.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Echo:
 
 
 class Intake:
-    """Payloads waiting to be read, in order. A short payload is read immediately unless a long one comes first.
+    """Payloads waiting to be read, in order. A short payload is read immediately unless a long payload is ahead of it.
 
     `give` accepts a payload, or a piece of a long one.
     """
@@ -136,7 +136,7 @@ class Intake:
         return self._bytes
 
     def take(self, payload: bytes) -> None:
-        """Read a payload or queue it. If more than `Limits.payload` is waiting, the excess is read immediately."""
+        """Read a payload or queue it. If more than `Limits.payload` bytes are waiting, the excess is read immediately."""
         pieces = _pieces(payload)
         if not self._unread and len(pieces) == 1:
             self._give(payload)
@@ -150,7 +150,7 @@ class Intake:
             self._host.spawn(self._read)
 
     def pause(self) -> None:
-        """Pause reading, because it produces too much output."""
+        """Pause reading, because the payloads cause too much output."""
         self._full = True
         self._change()
 
@@ -165,7 +165,7 @@ class Intake:
         self._change()
 
     async def settled(self) -> None:
-        """Wait until everything is read, or reading is paused until the client fetches messages."""
+        """Wait until everything is read, or until reading is paused because the client has to fetch messages first."""
         while self._unread and not self._full:
             await self._changed.wait()
 
@@ -200,7 +200,7 @@ class Intake:
 
 
 def _pieces(payload: bytes) -> list[bytes]:
-    """Split a payload. Unless it is an array, it stays whole for the session to judge."""
+    """Split a payload. If it is not an array, it is not split, and the session decides whether it is valid."""
     if type(payload) is not bytes:
         return [payload]  # an `Offering` is more than its bytes
     try:

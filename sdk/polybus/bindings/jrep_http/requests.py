@@ -1,7 +1,6 @@
-"""Requests of an Errai client: addresses, cookies, the CSRF token, and the evaluation of answers (J.REP notes, sections 2.1,
-4).
+"""Requests of an Errai client: addresses, cookies, the CSRF token, and checks of answers (J.REP notes, sections 2.1, 4).
 
-Errai uses only the data and the retry time of server-sent events (HTML Standard, section 9.2.6).
+Of server-sent events, Errai uses only the data and the retry time (HTML Standard, section 9.2.6).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(Exception):
-    """An event or line exceeds the limit."""
+    """An event or line exceeds the size limit."""
 
 
 class EventReader:
@@ -74,9 +73,9 @@ class EventReader:
 
 
 POLL: Final = 60.0
-"""Time-out in seconds of a poll, and between two signs of life in an event stream. Errai sends one after 45."""
+"""Timeout in seconds for a poll, and between two signs of life in an event stream. Errai sends one every 45 seconds."""
 _QUEUE: Final = "RemoteQueueID"
-"""Header with the client's id for Errai servers up to 2.3. Later ones read query parameters, as they do for ``phase``."""
+"""Header with the client's id for Errai servers up to 2.3. Later servers read query parameters, as with ``phase``."""
 _CSRF: Final = "errai-csrf-token"
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -109,16 +108,16 @@ class ErraiRequests:
         return _judged(status, headers, body)
 
     async def poll(self, legacy: bool) -> bytes:
-        """Wait for messages of the server. Errai servers up to 2.3 wait only in a GET."""
+        """Wait for messages from the server. Errai servers up to 2.3 wait only in response to a GET."""
         if legacy:
             return _judged(*await self._exchange("GET", "in", b"", {}, POLL))
         return await self.post("in", NOTHING, {"wait": "1"}, POLL)
 
     async def listen(self, deliver: Callable[[bytes], None], began: Callable[[], None]) -> float | None:
-        """Read an event stream until its orderly end, calling `began` at its first bytes.
+        """Read an event stream until it ends in an orderly way. `began` is called at its first bytes.
 
         Returns the seconds before reconnecting, or `None` if the server has no event stream. Raises `ExchangeFailed` if the
-        stream breaks off or is invalid: messages in flight are lost.
+        stream is interrupted or invalid, which means that messages in flight are lost.
         """
         reader = EventReader(self._client.max_answer)
         timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
@@ -148,7 +147,7 @@ class ErraiRequests:
         return None
 
     def upgrade_headers(self, url: str) -> dict[str, str]:
-        """Return headers for a WebSocket upgrade at the same host: cookies, and the application's headers."""
+        """Return the headers for a WebSocket upgrade at the same host: cookies and the application's headers."""
         request = httpx.Request("GET", url.replace("ws", "http", 1), headers=self._given)
         self._http.cookies.set_cookie_header(request)
         cookies = request.headers.get("cookie")
@@ -177,7 +176,7 @@ class ErraiRequests:
 
 
 def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
-    """Return the body of an answer. Raises `ExchangeFailed` unless it is a 200 with JSON, or an empty one."""
+    """Return the body of an answer. Raises `ExchangeFailed` unless the status is 200 and the body is JSON or empty."""
     away = turned_away(status, body)
     if away is not None:
         raise ExchangeFailed(away)

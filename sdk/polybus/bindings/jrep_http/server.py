@@ -1,11 +1,11 @@
-"""Server for Errai's clients: ``*.erraiBus`` addresses with long polls and event streams, and WebSockets.
+"""The server for Errai clients, with ``*.erraiBus`` addresses for long polls and event streams, and with WebSockets.
 
 Sources: Errai's `HttpPollingHandler`, `SSEHandler` and servlets (J.REP notes, sections 2.1 and 2.3). Addresses are ``in.<client
-id>.erraiBus`` and ``out.<client id>.erraiBus``; only the query distinguishes requests. A session is identified by a cookie and
-the client's id, so that another user's browser cannot name it.
+id>.erraiBus`` and ``out.<client id>.erraiBus``. Only the query distinguishes the kinds of requests. A session is identified by
+a cookie together with the client's id, so that another user's browser cannot access it.
 
-Request bodies carry the client's messages. Messages to the client wait for a request that can return them (a long poll, an
-event stream, or the answer to a post), or leave immediately over a negotiated WebSocket.
+Request bodies contain the client's messages. Messages to the client wait for a request that can return them (a long poll, an
+event stream, or the answer to a post), or are sent immediately over a negotiated WebSocket.
 
 A WebSocket proves that it belongs to the polling client, and then carries frames (notes, section 2.4)::
 
@@ -41,7 +41,9 @@ _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 _SILENCE = 90.0
 """Seconds without a request after which a session ends, as in Errai."""
 _AFTER_CHANNEL = 15.0
-"""Seconds after the loss of a WebSocket. An Errai client polls after one second, and polybus reconnects."""
+"""Seconds that a session stays open after losing its WebSocket. An Errai client polls after one second, and polybus
+reconnects.
+"""
 
 
 class Tokens:
@@ -74,15 +76,17 @@ class ErraiConnection:
         self.max_frame: int = host.limits.message
         self.cookie: str = cookie
         self.key: str = secrets.token_urlsafe(12)
-        """``ConnectionSessionKey``, which together with a token identifies the session to a WebSocket."""
+        """The ``ConnectionSessionKey``. A WebSocket names its session by this key and a token."""
         self.tokens: Tokens = Tokens()
         self.large: anyio.Lock = anyio.Lock()
-        """Held while posting more than a message may have, so that few such payloads are in memory."""
+        """Lock that is held while posting a payload that is larger than a single message may be, so that few such payloads are
+        in memory.
+        """
         self.ours: bool = False
         self.polls: bool = False
-        """True if separate requests fetch messages."""
+        """True if messages are fetched by separate requests."""
         self.negotiating: SessionSocket | None = None
-        """A WebSocket that has shown a token and awaits confirmation over HTTP."""
+        """A WebSocket that has sent a valid token and is waiting for confirmation over HTTP."""
         self._host = host
         self._ended = ended
         self._channel: SessionSocket | None = None
@@ -94,9 +98,9 @@ class ErraiConnection:
         self._paused = False
         self._seen = host.time()
         self._silence: float | None = None
-        """A shorter time-out than usual, until the next request."""
+        """A shorter timeout than usual, which applies until the next request."""
         self._fetching = 0
-        """Number of waiting requests. Only the last one gets messages."""
+        """Number of waiting requests. Only the last request receives messages."""
         self._turn = 0
         self._changed = anyio.Event()
         self.intake: Intake = Intake(host, self._give)
@@ -143,7 +147,7 @@ class ErraiConnection:
             self._host.call_soon(self._finish)
 
     def tick(self, now: float) -> None:
-        """Close after a long time without requests, unless a WebSocket is open."""
+        """Close the session after a long time without requests, unless a WebSocket is open."""
         if self._channel is not None:
             self._channel.transport.tick(now)
             return
@@ -176,9 +180,11 @@ class ErraiConnection:
             self._receiver.frames_received([payload])
 
     async def fetch(self, request: HttpRequest, wait: float) -> tuple[bytes, bool]:
-        """Return waiting messages, or an empty payload after `wait` seconds; and True unless a later request replaced this one.
+        """Return waiting messages, or an empty payload after `wait` seconds.
 
-        A replaced request must not be repeated automatically, or two would replace each other for ever.
+        The second value is True unless a later request has replaced this request.
+
+        A replaced request must not be repeated automatically, because two requests would then replace each other forever.
         """
         turn = self._turn = self._turn + 1
         self._wake()
@@ -223,7 +229,7 @@ class ErraiConnection:
         return offering
 
     def open_channel(self, channel: SessionSocket) -> None:
-        """Send everything over this WebSocket from now on, starting with waiting messages. Polls get nothing."""
+        """Send all messages over this WebSocket from now on, starting with those that are waiting. Polls return no messages."""
         before, self._channel = self._channel, channel
         if before is not None:
             before.transport.close(1000, "another WebSocket has taken its place")
@@ -238,7 +244,9 @@ class ErraiConnection:
             channel.transport.close(1001, self._why.reason if self._why is not None else "")
 
     def channel_lost(self, channel: SessionSocket) -> None:
-        """Keep the session for a while after the loss of a WebSocket, because its client may poll or negotiate another one."""
+        """Keep the session open for a while after its WebSocket is lost, because the client may poll or negotiate another
+        one.
+        """
         if channel is self.negotiating:
             self.negotiating = None
         if channel is self._channel:
@@ -286,9 +294,9 @@ class ErraiConnection:
 
 class NegotiationStage(enum.Enum):
     CLAIMING = 1
-    """No token was shown yet."""
+    """The client has not sent a token yet."""
     VERIFYING = 2
-    """A valid token was shown, and the client must return another one over HTTP."""
+    """The client has sent a valid token, and must return another token over HTTP."""
     VERIFIED = 3
     OPEN = 4
     OVER = 5
@@ -393,14 +401,15 @@ def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
 
 
 def _is_claim(frame: bytes) -> bool:
-    """Return True for a client's first message, which it repeats after WebsocketChannelOpen (notes, section 2.4)."""
+    """Return True for a client's first message. The client repeats it after WebsocketChannelOpen (notes, section 2.4)."""
     return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
 
 
 class SessionSockets:
-    """The ASGI application of these WebSockets. A session's cookie identifies them before the upgrade.
+    """The ASGI application for session WebSockets. The session's cookie identifies the session before the upgrade.
 
-    They belong to an admitted session, so the bus's gate is not asked again, even while it drains.
+    Since these WebSockets belong to a session that was already admitted, the bus's gate is not asked again, even while it
+    drains.
     """
 
     def __init__(
@@ -455,15 +464,15 @@ _JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
 class ErraiEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint` with J.REP for Errai's own clients, next to ordinary WebSockets.
+    """A `plugins.WebEndpoint` that serves J.REP to Errai's own clients, in addition to ordinary WebSockets.
 
-    These clients expect it at ``/``, or at the path of their module.
+    Errai clients expect this endpoint at ``/``, or at the path of their module.
     """
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
         self._sessions: dict[str, dict[str, ErraiConnection]] = {}
-        """Sessions by a browser's cookie, then by the client id of a window."""
+        """Sessions by browser cookie, then by the client id of a window."""
         self._channels = SessionSockets(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
@@ -471,7 +480,7 @@ class ErraiEndpoint(HttpEndpoint):
         return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
 
     async def aclose(self) -> None:
-        """Stop accepting. Sessions stay, so that clients can fetch their last messages."""
+        """Stop accepting sessions. Existing sessions stay open, so that clients can fetch their last messages."""
         await self._sockets.aclose()
 
     # -- requests
@@ -568,7 +577,7 @@ class ErraiEndpoint(HttpEndpoint):
 
 
 async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> bytes:
-    """Read the body: up to `Limits.payload` for a known client, otherwise up to `Limits.message`."""
+    """Read the body. The limit is `Limits.payload` for a known client, otherwise `Limits.message`."""
     limits = request.options.host.limits
     if session is None:
         return await request.body() or b""
@@ -595,7 +604,7 @@ def _channel_url(request: HttpRequest) -> str:
 
 
 async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer with waiting messages. A client that goes away takes none."""
+    """Answer with waiting messages. If the client disconnects, the messages stay in the queue."""
     if connection.over:
         await request.respond(send, connection.take(request), headers)
     elif (fetched := await request.while_there(connection.fetch(request, _POLL))) is not None:
@@ -603,7 +612,7 @@ async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, h
 
 
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
-    """Send an event stream, with an occasional empty payload as a sign of life, until another request replaces it."""
+    """Send an event stream until another request replaces it. An occasional empty payload serves as a sign of life."""
     await request.send(send, {"type": "http.response.start", "status": 200, "headers": [*_OF_EVENTS]})
     await request.write(send, b"retry: 500\n\n", more=True)
     latest = True
