@@ -1,1 +1,1 @@
-"""Publications: publisher, announcer of subscriptions, receiver, queues of handlers."""
+"""Publications: sends and receives them, announces subscriptions, and queues messages for handlers."""

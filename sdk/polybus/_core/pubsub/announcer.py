@@ -47,20 +47,20 @@ class SubscriptionAnnouncer:
     _interests: dict[Interest, int] = field(factory=dict, init=False)
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """Interests of clients, which are announced only over the inner link."""
+    """Patterns and users of clients, which are announced only over the inner link."""
     inner: PeerParty | None = field(default=None, init=False)
-    """Peer of the inner link, while connected."""
+    """Peer of the inner link, while it is connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
-    """Links with announcements."""
+    """Links on which this bus has announced anything."""
     _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
-    """Peers that will receive patterns once they are identified."""
+    """Peers that will receive patterns once it is known which bus they are."""
 
     @property
     def has_patterns(self) -> bool:
         return len(self._interests) > 0
 
     def add(self, pattern: str | int, group: str | None = None) -> None:
-        """Count a subscription. `announce` sends it."""
+        """Count a subscription. To send it to peers, call `announce`."""
         interest = interest_in(pattern, group)
         self._interests[interest] = self._interests.get(interest, 0) + 1
         if group is not None:
@@ -75,7 +75,7 @@ class SubscriptionAnnouncer:
                 self._take_back(peer, interest)
 
     def add_behind(self, wanted: str | int | ToUser) -> None:
-        """Count a client's pattern or user, and announce it to the cluster if it is the first."""
+        """Count a client's pattern or user. If it is the first of its kind, announce it to the cluster."""
         interest = _behind(wanted)
         known = interest in self._behind
         self._behind[interest] = self._behind.get(interest, 0) + 1
@@ -99,7 +99,7 @@ class SubscriptionAnnouncer:
         return not _has_groups(link) and interest.pattern in self._grouped
 
     def _take_back(self, peer: PeerParty, interest: Interest) -> None:
-        """Unsubscribe from a peer unless something else requires the pattern."""
+        """Unsubscribe from a peer unless the pattern is still required for another reason."""
         link, pattern = peer.link, interest.pattern
         if not _has_groups(link):
             interest = Interest(pattern)
@@ -114,7 +114,7 @@ class SubscriptionAnnouncer:
             _send(interest, peer, Kind.UNSUBSCRIBE)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Subscribe to one peer and wait for its confirmation, or subscribe after the reconnect if the link is down."""
+        """Subscribe to one peer and wait for its confirmation. If the link is down, subscribe after the reconnect."""
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
             raise peer.link.disconnected(sent=False) if peer.key is None else peer.departed()
@@ -135,7 +135,7 @@ class SubscriptionAnnouncer:
             self._take_back(peer, Interest(pattern))
 
     def add_handler(self, subject: str | int) -> None:
-        """Announce a new handler if the protocol supports that. Patterns, of bridges, require queue groups."""
+        """Announce a new handler if the protocol supports this. Patterns, which bridges use, require queue groups."""
         for peer in self._audience():
             if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
                 for interest in self._allowed(peer, [Interest(subject, handler=True)]):
@@ -148,7 +148,7 @@ class SubscriptionAnnouncer:
                     _send(Interest(subject, handler=True), peer, Kind.UNSUBSCRIBE)
 
     async def begin(self) -> None:
-        """Join the queue groups of all handlers over the inner link, and wait for the confirmation."""
+        """Join the queue groups of all handlers over the inner link, and wait until this is confirmed."""
         peer = self.inner
         if peer is not None and peer.connected:
             for subject in self._lookup.answered(patterns=True, inner=True):
@@ -162,7 +162,7 @@ class SubscriptionAnnouncer:
             _send(Interest(wire_pattern(pattern), handler=True), peer)
 
     async def withdraw(self) -> None:
-        """Leave all queue groups before a drain, and wait for the confirmation. Earlier messages still arrive here."""
+        """Leave all queue groups before a drain, and wait until this is confirmed. Earlier messages still arrive here."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 answered = self._lookup.answered(patterns=True, inner=peer.link.inner)
@@ -172,7 +172,7 @@ class SubscriptionAnnouncer:
         await self.known()
 
     async def known(self) -> None:
-        """Wait until all peers have processed the announcements, in protocols with confirmations."""
+        """Wait until all peers have processed the announcements, if their protocols support confirmations."""
         for peer in self._audience():
             with suppress(Disconnected):
                 await peer.link.confirmed()
@@ -184,11 +184,11 @@ class SubscriptionAnnouncer:
         self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
-        """Announce a pattern, and wait for confirmations. Errors don't affect other peers.
+        """Announce a pattern, and wait for confirmations. An error of one peer does not affect other peers.
 
         Raises:
-            Unsupported: If a bare peer doesn't support patterns, or no link can carry such a subject.
-            Forbidden: If a peer refuses the subscription.
+            Unsupported: If a peer without polybus doesn't support patterns, or no link can carry such a subject.
+            Forbidden: If a peer rejects the subscription.
         """
         interest = interest_in(pattern, group)
         told = self._audience()
@@ -209,7 +209,7 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
 
     def announce_later(self, pattern: str | int) -> None:
-        """Announce a pattern in a task if the bus is running. Failures are logged."""
+        """Announce a pattern in a separate task if the bus is running. Failures are logged."""
         if self._services.runtime is not None:
             self._services.runtime.spawn(self._announce, pattern)
 
@@ -220,7 +220,7 @@ class SubscriptionAnnouncer:
             logger.warning("not all peers got the subscription to %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
     async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
-        """Announce to one peer, and wait for its confirmation. With `alone`, clients must support it as well."""
+        """Announce to one peer, and wait for its confirmation. If `alone` is set, clients must support the pattern too."""
         link, pattern = peer.link, interest.pattern
         if alone:
             link.check_initiates(peer)
@@ -247,7 +247,7 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _understands(peer: PeerParty, pattern: str | int) -> bool:
-        """Return True if the peer is known to understand a subscription to this pattern."""
+        """Return True if the peer is known to support a subscription to this pattern."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
             return True
@@ -257,7 +257,7 @@ class SubscriptionAnnouncer:
         return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
 
     def restore(self, link: Link, *, alone: bool) -> None:
-        """Announce all patterns on a new link before sending anything else. `alone` is True if there are no other links."""
+        """Announce all patterns on a new link before any other message. If there are no other links, `alone` is True."""
         for peer in link.peers:
             self._recipients.bus_identities.lost(peer)  # an earlier hello may still be in the outbox
             if link.opened and link.multiplexed is None:
@@ -268,14 +268,14 @@ class SubscriptionAnnouncer:
             self.restore_peer(peer)
 
     async def prepare_link(self) -> None:
-        """Identify this bus to its publishers before it opens another link."""
+        """Tell publishers which bus this is before it opens another link."""
         if self._recipients.upstream and self._interests:
             for peer in self._recipients.unintroduced():
                 with suppress(BusError):
                     await peer.negotiation.confirm()
 
     def tell_who_passes_on(self) -> None:
-        """Tell peers that this bus forwards publications, so that they number theirs and copies can be detected."""
+        """Tell peers that this bus forwards publications. They then number theirs, so that copies can be detected."""
         runtime = self._services.runtime
         for link in runtime.links if runtime is not None else ():
             for peer in link.peers if link.stands and link.initiates else ():
@@ -287,12 +287,12 @@ class SubscriptionAnnouncer:
         _ = peer.negotiation.ask()
 
     async def _hold_out(self, peer: PeerParty) -> None:
-        """Send no publications to a peer while it may still identify itself."""
+        """Send no publications to a peer as long as it may still turn out to be another bus's second link."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
     def restore_peer(self, peer: PeerParty) -> None:
-        """Announce all patterns to a new peer before sending anything else."""
+        """Announce all patterns to a new peer before any other message."""
         link = peer.link
         if self._recipients.add(peer):
             peer.spawn(self._hold_out, peer)
@@ -322,7 +322,7 @@ class SubscriptionAnnouncer:
         return names
 
     def _allowed(self, peer: PeerParty, names: list[Interest]) -> Collection[Interest]:
-        """Return the names that `authorize` allows the peer to see. If that is asynchronous, the rest is sent later."""
+        """Return the names that `authorize` allows the peer to see. Names with an asynchronous decision are sent later."""
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return _each_once(names, link)
@@ -349,7 +349,7 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _tell(peer: PeerParty, interest: Interest) -> None:
-        """Announce a subscription, bypassing the queue."""
+        """Announce a subscription without queueing it."""
         link = peer.link
         assert link.session is not None
         try:
@@ -361,7 +361,7 @@ class SubscriptionAnnouncer:
             link.services.counters.sent += 1
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
-        """Return the number of announcements to send if the peer runs polybus. Set `again` on a new connection."""
+        """Return the number of announcements to send to a polybus peer. Set `again` for a new connection."""
         link = peer.link
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
@@ -369,7 +369,7 @@ class SubscriptionAnnouncer:
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
     def confirm_late(self, peer: PeerParty) -> None:
-        """Announce the delayed patterns to a peer that was identified late."""
+        """Announce the delayed patterns to a peer once it is known which bus it is."""
         link = peer.link
         session = link.session
         if session is None or not peer.connected or not _announces(link):
@@ -443,7 +443,7 @@ def _one_less(counts: dict[Any, int], interest: Interest | str | int) -> bool:
 
 
 def _each_once(names: Iterable[Interest], link: Link) -> Collection[Interest]:
-    """Remove duplicates. Without groups, handlers are announced like subscriptions."""
+    """Remove duplicates. If the protocol has no groups, handlers are announced like subscriptions."""
     if _has_groups(link):
         return dict.fromkeys(names)
     return {interest.pattern: interest for interest in names}.values()
@@ -458,6 +458,6 @@ def _tells_handlers(link: Link) -> bool:
 
 
 def _announces(link: Link) -> bool:
-    """Return True if this side sends its subscriptions over a link."""
+    """Return True if this side announces its subscriptions over a link."""
     session = link.session
     return session is not None and (link.upstream or session.capabilities.announce == "both")

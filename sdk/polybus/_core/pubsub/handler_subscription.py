@@ -1,4 +1,4 @@
-"""Subscriptions of `on` handlers, and queue groups that share the publications of a pattern."""
+"""Subscriptions of `on` handlers, and queue groups whose members share a pattern's publications."""
 
 from __future__ import annotations
 
@@ -148,14 +148,14 @@ class _HandlerJob:
 
 
 class SubscriptionGroup(Struct, eq=False):
-    """The members of a queue group in this bus, which take turns. Implements `plugins.extensions.PublicationQueue`."""
+    """The members of a queue group in this bus. They take turns. Implements `plugins.extensions.PublicationQueue`."""
 
     pattern: str | int
     group: str
     _shared: Callable[[], bool]
-    """Returns True if an engine distributes this bus's publications over the members on all nodes."""
+    """Returns True if an engine distributes this bus's publications among the members on all nodes."""
     _relayed: Callable[[Message], bool]
-    """Returns True if a publication is relayed, possibly to an engine."""
+    """Returns True if a publication is relayed. It may then reach an engine."""
     members: deque[PublicationQueue] = field(default_factory=deque)
     leads_on: bool = False
     peers: bool = True
@@ -166,12 +166,12 @@ class SubscriptionGroup(Struct, eq=False):
 
     @property
     def local(self) -> bool:
-        """True if this bus's own publications arrive directly and not through an engine."""
+        """True if this bus's own publications arrive directly, without going through an engine."""
         return not self._shared()
 
     @property
     def full(self) -> bool:
-        """True if no member has room. Otherwise a member with room is moved to the front."""
+        """True if no member has room. Otherwise, moves a member with room to the front."""
         for _ in range(len(self.members)):
             if not self.members[0].full:
                 return False
@@ -182,7 +182,7 @@ class SubscriptionGroup(Struct, eq=False):
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:
-        """Pass a publication to the next member, unless an engine sends a separate copy for the group."""
+        """Pass a publication to the next member, unless an engine sends a separate copy to the group."""
         peer = message.peer
         if peer is None or not (party_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)

@@ -1,4 +1,4 @@
-"""Sends publications to local queues and peers."""
+"""Sends publications to queues in this process and to peers."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 ROUTES = 4096
 OF_PEERS: Final = "of peers"
-"""Key in `Message.shared` of bridged messages that a peer published."""
+"""Key in `Message.shared` that marks bridged messages that a peer published."""
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
-"""Number of event loop iterations after which all ready links have written."""
+"""Number of event-loop iterations after which all links that can write have written."""
 YIELD_AFTER = 256
 """Number of sends after which a publisher yields to the event loop."""
 
 
 def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
-    """Return `format_for` if all peers use the same, because it may support values that JSON doesn't."""
+    """Return `format_for` if all peers use the same one, because it may support values that JSON does not."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
 
@@ -60,13 +60,13 @@ class Targets:
     peers: tuple[PeerParty, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
-    """True if a publication might reach a bus twice or come back."""
+    """True if a publication may reach a bus twice or come back."""
     twice: tuple[tuple[PeerParty, ...], ...] = ()
-    """Groups of peers that are the same bus."""
+    """Groups of peers that belong to the same bus."""
 
 
 class Unsent(Struct):
-    """The targets of a publication that had no room, must be asked first, or failed."""
+    """Targets that have not received a publication, because they had no room, must be asked first, or failed."""
 
     message: Message
     targets: Targets
@@ -76,7 +76,7 @@ class Unsent(Struct):
     unconfirmed: list[PeerParty] = []
     """Peers that may not support publications."""
     undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
-    """Entries that wait for an asynchronous `authorize`."""
+    """Entries that are waiting for an asynchronous `authorize`."""
     catching_up: list[Link] = []
     """Links that have just become slow."""
     failed: list[tuple[PeerParty, BusError]] = []
@@ -91,7 +91,7 @@ class Unsent(Struct):
 
 
 class PublicationRoute(Targets):
-    """The targets and encoding for a subject, cached until a subscription changes."""
+    """The targets and the encoding of a subject's publications. Cached until a subscription changes."""
 
     __slots__ = ("choose", "message", "only_peer", "kept")
 
@@ -105,7 +105,7 @@ class PublicationRoute(Targets):
     ) -> None:
         super().__init__(peers, queues)
         self.kept: bool = kept
-        """True if a stream stores the publications, so that publishing waits for it."""
+        """True if a stream stores the publications, so that publishing has to wait for the stream."""
         # There is a fast path for a single link to a server that supports publications, without local queues.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: PeerParty | None = peers[0] if short else None
@@ -117,7 +117,7 @@ class PublicationRoute(Targets):
 def make_publication(
     route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
 ) -> Message:
-    """Encode a publication for all its targets or the given peers. Raises `EncodeError`."""
+    """Encode a publication for all targets of the route or for the given peers. Raises `EncodeError`."""
     if body is None:
         return Message(Kind.PUBLISH, subject, headers=headers)
     choose = route.choose if peers is None else own_format(peers)
@@ -138,26 +138,28 @@ class Publisher:
     _recipients: Recipients
     _deduplicator: Deduplicator
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]]
-    """Returns the other names of a publication, by protocol with names and addresses."""
+    """Returns a publication's other names by protocol, for protocols with both names and addresses."""
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
-    """Cached clients for publications that come from the cluster."""
+    """Cache of the clients that receive publications from the cluster."""
     since_yield: int = field(default=0, init=False)
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
-    """Returns True if the cluster stores a subject."""
+    """Returns True if the cluster stores publications to a subject."""
     in_net: bool = field(default=False, init=False)
-    """True once a publication could reach a bus twice or come back. It stays true when a single route is left, because a copy
-    may still be waiting elsewhere, and must be detected when it arrives."""
+    """True once a publication could reach a bus twice or come back.
+
+    It stays True when only one route remains. A copy may still be waiting elsewhere and must be detected when it arrives.
+    """
     net_joined: Callable[[], None] | None = field(default=None, init=False)
     """Makes the other nodes of the cluster number their publications."""
     _numbering: anyio.Lock | None = field(default=None, init=False)
-    """Lock for sending a numbered publication, new for each run of the bus."""
+    """Lock that is held while a numbered publication is sent. Each run of the bus has a new lock."""
     _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
     def route(self, subject: Any) -> PublicationRoute:
-        """Find the targets of a subject, and cache them. Raises errors like `Bus.publish`."""
+        """Find and cache the targets of a subject. Raises the errors of `Bus.publish`."""
         self._services.running  # noqa: B018  # raises if the bus is not entered
         self._services.subjects.check(subject)
         if len(self.routes) >= ROUTES:
@@ -191,7 +193,7 @@ class Publisher:
         return any(self.in_net or peer.passes_on is None for peer in peers)
 
     def join_net(self) -> None:
-        """Number publications from now on, because this bus or a peer forwards publications."""
+        """Number publications from now on, because this bus or one of its peers forwards publications."""
         if not self.in_net:
             self.in_net = True
             self.routes.clear()
@@ -230,10 +232,10 @@ class Publisher:
         link.publish_alone(message, route.peers[0])
 
     def offer(self, message: Message, targets: Targets, deadline: float, *, ask: bool = True) -> Unsent | None:
-        """Send a publication to all targets that have room. Returns the remaining ones, if any.
+        """Send a publication to all targets that have room. Returns the remaining targets, if any.
 
-        The caller passes them to `finish` or calls `Unsent.raise_errors`. With `ask`, they include peers that may not support
-        publications.
+        The caller passes the result to `finish` or calls `Unsent.raise_errors`. With `ask`, the result includes peers that may
+        not support publications.
         """
         rest = Unsent(message, targets, deadline)
         alone = len(targets.queues) == 1
@@ -275,7 +277,7 @@ class Publisher:
         return rest if late else None
 
     async def finish(self, rest: Unsent) -> None:
-        """Wait for room and send a publication to the remaining targets. Errors don't affect other targets.
+        """Send a publication to the remaining targets once they have room. An error of one target does not affect the others.
 
         Raises:
             QueueFull: If a queue or outbox has no room before the deadline.
@@ -322,7 +324,7 @@ class Publisher:
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
     ) -> None:
-        """Call the outgoing hooks, and send a publication to its store, if any, and its targets."""
+        """Call the outgoing hooks, and send a publication to its targets and, if there is one, its store."""
         copies, departure = self._departing(message, targets)
         with departure:
             failed: BusError | None = None
@@ -341,7 +343,7 @@ class Publisher:
                 raise failed
 
     def publish_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Call the outgoing hooks, and send a publication to the targets that have room. Raises `QueueFull` for the others."""
+        """Call the outgoing hooks, and send a publication to all targets with room. Raises `QueueFull` for other targets."""
         copies, departure = self._departing(message, targets)
         with departure:
             if targets.two_ways:
@@ -368,7 +370,7 @@ class Publisher:
         rest.raise_errors("no room in {} (Limits.outbox, queue=): `await bus.publish(...)` waits for room")
 
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
-        """Call the outgoing hooks, and create copies without the added headers for peers that cannot read them."""
+        """Call the outgoing hooks. Peers that cannot read the added headers get copies without them."""
         services, given = self._services, message.headers
         if not services.outgoing:
             return [(message, targets)], Departure([])
@@ -384,20 +386,20 @@ class Publisher:
         return copies, departure
 
     async def yield_to_loop(self) -> None:
-        """Yield to the event loop. Called before publishing, because the caller may be cancelled here."""
+        """Yield to the event loop. Call this before publishing, because the caller may be cancelled here."""
         self.since_yield = 0
         await anyio.lowlevel.checkpoint()
 
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
-        """Let the event loop write, so that a loop of `publish` calls doesn't fill the outboxes of peers that read."""
+        """Let the event loop write, so that repeated `publish` calls don't fill the outboxes of peers that keep reading."""
         for _ in range(_TURNS if links else 0):
             if all(link.flowing or link.slow for link in links):
                 return
             await anyio.lowlevel.checkpoint()
 
     async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
-        """Return the connected peers that don't support publications, sending a hello to unidentified ones."""
+        """Return the connected peers that don't support publications. Sends a hello to peers for which this is unknown."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
         for peer in peers:
@@ -441,7 +443,7 @@ class Publisher:
             copy.forget_shared()
 
     def _check_unconfirmed(self, peer: PeerParty) -> None:
-        """Raise `Unsupported` if a peer doesn't support publications. If that is unknown, send a hello for the next time."""
+        """Raise `Unsupported` if a peer doesn't support publications. If this is unknown, send a hello for next time."""
         if peer.silent and peer.connected:
             _ = peer.negotiation.ask()
         if peer.speaks_extensions is False or peer.silent:
@@ -458,13 +460,13 @@ class Publisher:
         return link.publish(message, peer, deadline) or not link.upstream
 
     def _offer_if_allowed(self, rest: Unsent, peer: PeerParty) -> None:
-        """Send a publication if `authorize` allows it. If that is asynchronous, add the waiting entry to `rest`."""
+        """Send a publication if `authorize` allows it. If the decision is asynchronous, add the waiting entry to `rest`."""
         entry = self._send_if_allowed(rest.message, peer, rest.deadline)
         if entry is not None and peer.undelivered is not None:
             rest.undecided.append((peer.undelivered, entry))
 
     def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
-        """Send a publication if `authorize` allows it. If that is asynchronous, return the waiting entry."""
+        """Send a publication if `authorize` allows it. If the decision is asynchronous, return the waiting entry."""
         if peer.undelivered is not None:
             return peer.undelivered.add(message, deadline)
         allowed = self._services.access.may_receive(peer, message.subject)
@@ -484,7 +486,7 @@ class Publisher:
     # -- buses with several routes ---------------------------------------------------------------------------------------
 
     async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
-        """Publish for a bridge. `of_peers` is True if a peer of an earlier bus published the message."""
+        """Publish a message for a bridge. If a peer of an earlier bus published the message, `of_peers` is True."""
         message.shared[VIA] = str(via).encode()
         targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
         if of_peers:
@@ -495,9 +497,10 @@ class Publisher:
         await self._send_deduplicated(message, targets, deadline)
 
     async def _send_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send a publication that may reach a bus twice, which then drops the second copy.
+        """Send a publication that may reach a bus twice. That bus then drops the second copy.
 
-        Publications are sent one at a time, because one with a higher number must not overtake one that waits for room.
+        Publications are sent one at a time, so that a publication with a higher number never overtakes one that is waiting for
+        room.
         """
         if targets.twice and VIA not in message.shared:
             await self._send_each(self._copies_with_id(message, targets), deadline)
@@ -532,9 +535,10 @@ class Publisher:
         return self._copies_with_number(message, targets)
 
     def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Create a copy for buses with a single route, and one for each bus with several routes.
+        """Create one copy for all buses with a single route, and another for each bus with several routes.
 
-        The latter have their own id and no number, because copies on another route may arrive late.
+        The copies for buses with several routes have their own id and no number, because a copy on another route may arrive
+        late.
         """
         several = {peer for peers in targets.twice for peer in peers}
         others = tuple(peer for peer in targets.peers if peer not in several)
@@ -545,7 +549,7 @@ class Publisher:
         ]
 
     def _copies_with_number(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Create a copy with the number for protocols with headers, and one for others."""
+        """Create one copy with the number for protocols with headers, and another copy for other protocols."""
         on = self._deduplicator.onward(message)  # before the message loses any of its parts
         carry = tuple(peer for peer in targets.peers if peer.link.carries_headers)
         others = tuple(peer for peer in targets.peers if not peer.link.carries_headers)

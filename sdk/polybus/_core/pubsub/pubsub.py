@@ -1,4 +1,4 @@
-"""Publications and subscriptions of a bus, and the delivery of peers' publications to local queues and relays."""
+"""Manages a bus's publications and subscriptions, and delivers peers' publications to local queues and relays."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Relay(Struct, eq=False):
             on.forget_shared()
 
     def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
-        """Return a copy for peers of the same or another protocol. Raises `Unsupported` if the copy cannot count hops."""
+        """Return a copy of a publication for peers of a protocol. Raises `Unsupported` if the copy cannot count hops."""
         if has_headers:
             on = self._deduplicator.onward(message, via)
         else:
@@ -92,7 +92,7 @@ class Relay(Struct, eq=False):
         return on
 
     def stop(self, message: Message, hops: int) -> None:
-        """Drop a publication with too many hops, and log that once per subject."""
+        """Drop a publication with too many hops. Logs this once per subject."""
         subject = message.subject
         text = too_far(subject, hops, self._services.limits.hops)
         self._services.counters.dropped += 1
@@ -102,7 +102,7 @@ class Relay(Struct, eq=False):
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: PeerParty) -> bool:
-        """Warn once per subject that no relay is configured. Returns False if that has been done."""
+        """Warn that no relay is configured, once per subject. Returns False if the warning has been logged before."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
@@ -119,7 +119,10 @@ class Relay(Struct, eq=False):
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Return a copy for a protocol without headers, where buses detect loops by id. Raises `Unsupported` without an id."""
+    """Return a copy for a protocol without headers, in which buses detect loops by id.
+
+    Raises `Unsupported` if the publication has no id.
+    """
     known = message.attributes
     if not same_wire or "id" not in known:
         raise Unsupported(
@@ -141,10 +144,10 @@ class PublicationReceiver(Struct, eq=False):
     _find_group: Callable[[str | int, str], SubscriptionGroup | None]
     _access: AccessControl
     queues: dict[str | int, tuple[PublicationQueue, ...]] = {}
-    """Cached queues for publications of peers that aren't relayed. Empty while there are subscriptions to single peers."""
+    """Cached queues for publications that are not relayed. Empty while there are subscriptions to single peers."""
 
     def deliver(self, message: Message, peer: PeerParty) -> None:
-        """Deliver a publication to local subscriptions, and to a relay."""
+        """Deliver a peer's publication to local subscriptions and, if there is one, to a relay."""
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
             self.deliver_to_group(message, peer, extras["group"], extras["pattern"])
@@ -179,7 +182,7 @@ class PublicationReceiver(Struct, eq=False):
                 queue.offer_shared(message)
 
     def deliver_to_all(self, message: Message, peer: PeerParty) -> tuple[PublicationQueue, ...]:
-        """Deliver a publication from the inner link to local subscriptions and clients. Returns the queues."""
+        """Deliver a publication from the inner link to local subscriptions and to clients. Returns the queues."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return ()
         local = self._local
@@ -202,14 +205,14 @@ class PublicationReceiver(Struct, eq=False):
             found.give(message)
 
     def takes(self, message: Message) -> bool:
-        """Return True if a peer's publication reaches a queue or a relay."""
+        """Return True if any queue or relay receives a peer's publication."""
         return bool(self.queues.get(message.subject) or self._of_peers(message)) or self._relay.takes(message)
 
     def _of_peers(self, message: Message) -> tuple[PublicationQueue, ...]:
         return tuple(queue for queue in self._matching(message) if queue.peers)
 
     def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Return the subscriptions to a publication under all its names, without duplicates."""
+        """Return the subscriptions that match any name of a publication, without duplicates."""
         found = self._local.match(message.subject)
         if self._local.addresses and (spellings := message.spellings):
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
@@ -220,7 +223,7 @@ class PublicationReceiver(Struct, eq=False):
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
     def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
-        """Return True if a publication hasn't arrived before, and remove its ``polybus-via`` header."""
+        """Return True if a publication has not arrived before. Removes its ``polybus-via`` header."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
@@ -241,12 +244,12 @@ def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
 
 
 class PubSub:
-    """The subscriptions of this bus, the pattern indexes, and the parts that use them.
+    """The subscriptions of this bus, with the pattern indexes and the parts that use these indexes.
 
     Args:
         check_gone: Raises a `BusError` if the bus has no listener and its last link is gone for good.
         storage: Returns the extension for stored publications.
-        spellings: Returns the other names of a publication, by protocol with names and addresses.
+        spellings: Returns a publication's other names by protocol, for protocols with both names and addresses.
     """
 
     def __init__(
@@ -265,7 +268,7 @@ class PubSub:
         self._leading = 0
         self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
-        """True in a cluster, where clients' subscriptions are announced to other nodes."""
+        """True in a cluster. Clients' subscriptions are then announced to other nodes."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[PeerParty] = SubjectIndex()
@@ -333,7 +336,7 @@ class PubSub:
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
-        """Create a subscription to one or all peers. Raises errors like `Bus.subscribe`."""
+        """Create a subscription to one peer or to all peers. Raises the errors of `Bus.subscribe`."""
         name = bare(pattern)
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
@@ -354,7 +357,7 @@ class PubSub:
     async def subscribe(self, subscription: IteratedQueue) -> None:
         """Activate a subscription, and wait until all connected peers have confirmed it.
 
-        Raises errors like `SubscriptionAnnouncer.announce`.
+        Raises the errors of `SubscriptionAnnouncer.announce`.
         """
         self._services.running.check_here()
         self._check_gone()
@@ -379,7 +382,7 @@ class PubSub:
                 self._take_out(subscription)
 
     def fail_subscriptions(self, error: BusError | None) -> None:
-        """End all subscriptions or, with an error, all except subscriptions to a single peer."""
+        """End all subscriptions. If there is an error, subscriptions to a single peer are not affected."""
         for subscription in list(self._subscriptions):
             if error is None:
                 subscription.fail(None)
@@ -396,7 +399,7 @@ class PubSub:
         return queue
 
     def add_handler_queue(self, queue: HandlerSubscription) -> None:
-        """Add the queue of a handler, until `remove_handler_queue` or the end of the bus."""
+        """Add a handler's queue. It stays until `remove_handler_queue` is called or the bus stops."""
         self._handler_queues[queue] = None
         if queue.leads_on:
             self._leading += 1
@@ -459,6 +462,6 @@ class PubSub:
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     def peer_gone(self, peer: PeerParty, error: BusError) -> None:
-        """End the subscriptions to a peer that is gone for good. Iterating over them raises the error."""
+        """End the subscriptions to a peer that has left for good. Iterating over them raises the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

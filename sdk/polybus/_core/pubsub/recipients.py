@@ -1,4 +1,4 @@
-"""The peers that receive this bus's publications, and subscriptions to single peers."""
+"""Keeps track of the peers that receive this bus's publications, and of subscriptions to single peers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PeerSubscriptions(Struct, eq=False):
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
     def remove(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> bool:
-        """Remove a subscription. Returns True if it was the last one to that pattern."""
+        """Remove a subscription. Returns True if no other subscription to the pattern remains."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
         if subscription not in wanting:
@@ -64,18 +64,20 @@ class Recipients:
     remote: SubjectIndex[PeerParty]
     _most: int
     _changed: Callable[[], None]
-    """Called when results of `of` may change."""
+    """Called when the results of `of` may change."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
     _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
     _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
-    """The same peers as `_upstream`, for fast removal."""
+    """Same peers as in `_upstream`, for fast removal."""
     new_servers: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Servers that may not know this bus's identity yet."""
+    """Servers that may not know yet which bus this is."""
     gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
-    """Peers that receive everything because their protocol has no subscriptions, until they are identified as polybus and have
-    sent this number of subscriptions."""
+    """Peers that receive every publication, because their protocol has no subscriptions.
+
+    A peer is removed once it is known to run polybus and has sent this number of subscriptions.
+    """
     unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Unidentified peers that may lack publications, because these are an extension of their protocol."""
+    """Peers that may not support publications, which are an extension of their protocol. They have not answered a hello yet."""
 
     def start(self, identities: BusIdentities) -> None:
         self.bus_identities = identities
@@ -124,20 +126,20 @@ class Recipients:
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
     def shares(self) -> bool:
-        """Return True if an engine distributes publications over the members of groups, even if it is reconnecting."""
+        """Return True if an engine distributes publications among group members, even while it is reconnecting."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
-        """Return the connected servers that may not know this bus's identity."""
+        """Return the connected servers that may not know yet which bus this is."""
         told = self.bus_identities.has_told
         self.new_servers = {peer: None for peer in self.new_servers if peer.may_be_ours and not told(peer)}
         return list(self.new_servers)
 
     def add(self, peer: PeerParty) -> bool:
-        """Add a connected peer. Returns True if it receives no publications until it is identified."""
+        """Add a connected peer. Returns True if it receives no publications until it is known which bus it is."""
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
@@ -153,14 +155,14 @@ class Recipients:
         self._changed()
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None:
-        """Record that a peer runs polybus. It still receives everything until all its subscriptions have arrived."""
+        """Record that a peer runs polybus. It still receives every publication until all its subscriptions have arrived."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:
             self.remove(peer)
 
     def count_subscription(self, peer: PeerParty) -> None:
-        """Count a subscription of a peer, whether or not it was accepted."""
+        """Count a peer's subscription, even if it was rejected."""
         left = self.gets_all.get(peer, 0) - 1
         if left > 0:
             self.gets_all[peer] = left
@@ -168,7 +170,7 @@ class Recipients:
             self.remove(peer)
 
     def remove(self, peer: PeerParty) -> None:
-        """Stop sending everything to a peer, because it is identified or has left."""
+        """Stop sending every publication to a peer, because it runs polybus or has left."""
         if peer in self.gets_all or peer in self.unconfirmed:
             self.gets_all.pop(peer, None)
             self.unconfirmed.pop(peer, None)

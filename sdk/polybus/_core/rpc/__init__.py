@@ -1,1 +1,1 @@
-"""Requests, streams and channels, independent of any connection."""
+"""Requests, streams and channels. Nothing in this package depends on a connection."""

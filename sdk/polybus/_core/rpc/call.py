@@ -1,4 +1,4 @@
-"""Runs the handlers of requests, streams and channels, and passes on their results."""
+"""Runs the handlers of requests, streams and channels, and passes their results on."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ class LocalHandler(RequestHandler, Protocol):
     def subject(self) -> str | int: ...
     @property
     def places(self) -> Places | None:
-        """Slots for concurrent calls, if their number is limited."""
+        """Slots for concurrent calls. None if their number is not limited."""
         ...
 
 
 class ResponseSink(Protocol):
-    """Receives the results of calls, for the peer's connection or for a `Reply` of this bus."""
+    """Receives the results of calls, either for a peer's connection or for a `Reply` of this bus."""
 
     def answer(self, call: Call, value: Any) -> None:
-        """Send the result of the handler."""
+        """Send the handler's result."""
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """Send the result of the handler once a slow client has read earlier answers."""
+        """Send the handler's result once a slow client has read earlier answers."""
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
         """Send an error."""
 
     def put_off(self, call: Call) -> bool:
-        """Requeue a call that hasn't started if its client stopped reading. Returns True if the call was queued."""
+        """Requeue a call that has not started, if its client stopped reading. Returns True if the call was requeued."""
         ...
 
     def proceed(self, call: Call) -> None:
-        """Start a call that has a slot of its handler, or queue it for a slot of its client."""
+        """Start a call that has a slot of its handler, or queue it until its client has a free slot."""
 
     def finished(self, call: Call) -> None:
-        """Called when a call and its handler have ended."""
+        """Called when both a call and its handler have ended."""
 
     def stopped(self, call: Call) -> None:
-        """Called when a call has ended but its handler is still running, which keeps its slot until `returned`."""
+        """Called when a call has ended but its handler is still running. The handler keeps its slot until `returned`."""
 
     def returned(self, call: Call) -> None:
         """Called when the handler of a stopped call has ended."""
@@ -74,12 +74,12 @@ _PLAIN: Final = frozenset({"inline", "thread"})
 
 
 class Call(Struct, eq=False):
-    """A request that is waiting or being handled. Implements `workers.Job`."""
+    """A request that is waiting for its handler or being handled. Implements `workers.Job`."""
 
     forwards: ClassVar[bool] = False
-    """True if the result is the `Message` with another bus's answer."""
+    """True if the result is a `Message` that contains another bus's answer."""
     of_channel: ClassVar[int] = 0
-    """1 for streams and channels, to add up."""
+    """Number to add to the count of streams and channels: 1 for these, otherwise 0."""
     sizes_known: ClassVar[bool] = True
     """True if the handler records the sizes of its answers."""
 
@@ -90,20 +90,20 @@ class Call(Struct, eq=False):
     message: Message
     deadline: float
     places: Places | None = None
-    """Slots of the handler, if their number is limited."""
+    """Slots of the handler. None if their number is not limited."""
     scope: anyio.CancelScope | None = None
     started: bool = False
     ended: bool = False
     looks: int = 0
-    """Number of checks that found the call waiting."""
+    """Total number of checks that found the call waiting."""
     waited: int = 0
-    """Number of such checks since it last resumed."""
+    """Number of checks that found the call waiting since it last resumed."""
     put_off: bool = False
-    """True if the call was requeued because its client stopped reading before it started."""
+    """True if the call was requeued before it started, because its client stopped reading."""
     delivered: bool = False
-    """True once the handler has started. Before that, and after the deadline, the bus itself answers."""
+    """True once the handler has started. Before that, and after the deadline, answers come from the bus itself."""
     asked_by_holder: bool = False
-    """True if the caller may hold a resource that others are waiting for."""
+    """True if the caller may hold a resource that other calls are waiting for."""
 
     @property
     def function(self) -> str:
@@ -164,7 +164,7 @@ class Call(Struct, eq=False):
             self.end()
 
     def run_plain(self) -> bool:
-        """Run a plain function without a task. Returns False if `run` must await something."""
+        """Run a plain function without a task. Returns False if `run` has to await something."""
         if not self._is_plain():
             return False
         timed = self.deadline != math.inf
@@ -257,7 +257,7 @@ class AwaitableResult(Struct, frozen=True):
 
 
 class RefusedCall(Call, eq=False, kw_only=True):
-    """A request without a handler. It is rejected after `authorize`, so that unauthorized clients cannot probe for subjects."""
+    """A request without a handler. The bus rejects it after calling `authorize`, so that clients cannot probe for subjects."""
 
     sizes_known: ClassVar[bool] = False
     outcome: RequestError
@@ -289,7 +289,7 @@ def refused_call(
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """Convert an exception to an answer. Unexpected exceptions are logged, and the client receives only the error id."""
+    """Convert an exception to an error answer. Unexpected exceptions are logged, and the client receives only an error id."""
     if (answer := answer_of(error, message.kind)) is not None:
         return answer.code, answer.text, answer.reason, answer.detail
     error = only_of(error)
@@ -320,7 +320,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
 
     channel: Channel[Any, Any]
     on_discard: Callable[[ChannelCall], object] | None = None
-    """Called at the end, even if the call never started."""
+    """Called when the call ends, even if it never started."""
 
     def __post_init__(self) -> None:
         self.channel.on_end = self.stop

@@ -1,7 +1,7 @@
-"""Streams and channels with credit-based flow control.
+"""Implements streams and channels with credit-based flow control.
 
 One side opens a channel on a subject. Each side may send as many items as the other side has granted, and closes its direction
-with `end`. In a stream only the handler sends items, and in a tunnel the items are frames. Protocols define how channels are
+with `end`. In a stream, only the handler sends items. In a tunnel, the items are frames. Each protocol defines how channels are
 encoded.
 """
 
@@ -31,29 +31,29 @@ Receives_co = TypeVar("Receives_co", covariant=True)
 Sends_contra = TypeVar("Sends_contra", contravariant=True)
 
 CREDIT = 64
-"""Number of items that each side may send before the other has read any."""
+"""Maximum number of sent items that the other side has not read yet."""
 CREDIT_BYTES = 256 * 1024
-"""Number of bytes that each side may send before the other has read them. The last item may have any size.
+"""Maximum number of sent bytes that the other side has not read yet. The last item may have any size.
 
-Credits count only items on the wire, because the sender knows the size of each item that a credit acknowledges. The reader
-sends credit after a quarter of either limit.
+Credits only count items. The sender knows the size of each item that a credit acknowledges. The reader sends credit after it
+has read a quarter of either limit.
 """
 _TOLERANCE = 4
-"""A peer may exceed `CREDIT_BYTES` by this factor, since it counts the bytes of its own encoding."""
+"""Factor by which a peer may exceed `CREDIT_BYTES`, because it counts the bytes of its own encoding."""
 
 
 class ChannelPort(Protocol):
-    """Sends the messages of a channel to a peer, or to the other end in this process."""
+    """Sends a channel's messages to a peer, or to the other end in this process."""
 
     budget: MemoryBudget
-    """Budget for unread items."""
+    """Memory budget for unread items."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end. Returns the memory that it takes up at the other side until it is read."""
+        """Send an item, a credit or an end. Returns the bytes that it occupies on the other side until it is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Return an awaitable to wait for before sending an item, or None if there is room."""
+        """Return an awaitable to await before sending an item. Returns None if there is room."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
@@ -65,10 +65,10 @@ class WaitingSender(Struct, eq=False):
 
 
 class Channel(Generic[Receives_co, Sends_contra]):
-    """One end of a channel. Iterate over it to receive items, call `send` to send them, and `send_eof` after the last one.
+    """One end of a channel. Iterate over it to receive items, call `send` to send items, and `send_eof` after the last item.
 
-    The type parameters are the received and the sent type. If a handler has a ``Channel[In, Out]``, which receives ``In`` and
-    sends ``Out``, the opener has a ``Channel[Out, In]``.
+    The type parameters are the types of received and sent items. If a handler has a ``Channel[In, Out]``, it receives ``In``
+    and sends ``Out``, and the opener has a ``Channel[Out, In]``.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._unread = 0
         """Number of bytes in `_items`."""
         self._ahead: deque[int] = deque()
-        """Sizes of sent items that the other side may not have read yet."""
+        """Sizes of sent items that the other side may not have read."""
         self._ahead_bytes = 0
         self._items: deque[Message] = deque()
         self._receives: Any = Any
@@ -98,18 +98,18 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._line: deque[WaitingSender] = deque()
         self.frames: bool = False
         self.answers: bool = False
-        """True for the handler's end, where an invalid item is the opener's mistake."""
+        """True on the handler's side, where an invalid item is the opener's mistake."""
         self.started: float = 0.0
         self.deadline: float = math.inf
         """Deadline from the opener's ``timeout=``, on the event loop's clock."""
         self.ttl: float | None = None
         """Timeout that was sent to the other side, in seconds."""
         self.checked: Callable[[Any], Any] | None = None
-        """Validates items to send, if checks are on."""
+        """Function that validates items to send. None if checks are off."""
         self.sent: int = 0
         self.received: int = 0
         self.departure: Departure | None = None
-        """Reports the outcome to the outgoing hooks."""
+        """Function that reports the outcome to the outgoing hooks."""
         self.on_end: Callable[[], None] | None = None
         """Called to cancel the handler if the other side aborts the channel."""
 
@@ -143,11 +143,11 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Return True if the other side keeps up, or if the channel has ended and `send` must raise an error."""
+        """Return True if the other side keeps up, or if the channel has ended, in which case `send` raises an error."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
-        """Wait until earlier senders are done and there is credit. `room` is a previous result of `channel_room`."""
+        """Wait until earlier senders are done and there is credit. `room` is an earlier result of `channel_room`."""
         place = WaitingSender()
         self._line.append(place)
         try:
@@ -193,7 +193,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._maybe_done()
 
     def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
-        """End the channel with an error, which the other side raises."""
+        """End the channel with an error, which is raised on the other side."""
         if self._done:
             return
         for facts in facts_of(text, reason, detail):
@@ -244,7 +244,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """Wait for the next item.
 
         Args:
-            timeout: Seconds to wait; None for no limit.
+            timeout: Seconds to wait, or None for no limit.
 
         Raises:
             TimeoutError: If no item arrives in time.
@@ -256,14 +256,14 @@ class Channel(Generic[Receives_co, Sends_contra]):
         return item
 
     def discard(self) -> None:
-        """Drop unread and future items."""
+        """Drop unread items and those that arrive later."""
         self._receiving = False
         self._items.clear()
         self._port.budget.release(self._unread)
         self._unread = 0
 
     def _grant(self, size: int) -> None:
-        """Send credit when a quarter of the window has been read."""
+        """Send credit once a quarter of the window has been read."""
         self._consumed += 1
         self._consumed_bytes += size
         self._grant_consumed()
@@ -305,7 +305,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._call_next()
 
     def received_end(self, message: Message) -> None:
-        """Close the receiving direction, or the channel if the message is an error."""
+        """Close the receiving direction. If the message is an error, close the whole channel."""
         if message.code is None or message.code is Code.OK:
             if not self._receiving and not self.answers:
                 self._sending = False  # the second end means that the handler has returned
@@ -368,7 +368,7 @@ def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
 
 
 def leave(channel: Channel[Any, Any]) -> None:
-    """Leave a channel, cancelling it unless both directions are closed."""
+    """Leave a channel. If a direction is still open, the channel is cancelled."""
     if channel._sending or channel._receiving:
         channel.abort(Code.CANCELLED, "the other side left the channel")
     channel.discard()
@@ -377,7 +377,7 @@ def leave(channel: Channel[Any, Any]) -> None:
 
 @entered_first("async with bus.stream(subject) as items:`, `async with bus.channel(subject) as channel:")
 class ChannelContext(Generic[Receives_co, Sends_contra]):
-    """The async context manager behind `stream` and `channel`."""
+    """The async context manager that `stream` and `channel` return."""
 
     def __init__(self, open_channel: Callable[[], Any], half_closed: bool, receives: Any = Any) -> None:
         check_returns(receives, "returns" if half_closed else "receives")

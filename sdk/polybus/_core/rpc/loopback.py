@@ -1,4 +1,4 @@
-"""Requests, streams and channels to handlers of the same bus."""
+"""Sends requests to handlers of the same bus, and opens streams and channels to them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class Loopback:
-    """Requests of a bus to itself. Bodies are encoded, so that handlers see the same values as from a peer."""
+    """Sends a bus's requests to itself. Bodies are encoded, so that handlers see the same values as from a peer."""
 
     services: Services
     calls: dict[int, Call] = field(factory=dict)
-    """Calls by the `id` of their origin."""
+    """Calls, keyed by the `id` of their origin."""
     channels: int = field(default=0, init=False)
     """Number of open streams and channels."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
@@ -83,7 +83,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     """A handler of this bus as the receiver of requests. Implements `peer.party_verbs.Party`.
 
     Attributes:
-        facts: Attributes of its messages, such as the identity passed to `Bus.as_`.
+        facts: Attributes for the messages to the handler, such as the identity that was passed to `Bus.as_`.
     """
 
     loopback: Loopback
@@ -97,7 +97,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request to the handler, with the subject as the handler spells it."""
+        """Send a request to the handler, using the spelling with which the handler was registered."""
         handler, services = self.handler, self.loopback.services
         runtime = services.running
         now = runtime.time()
@@ -153,7 +153,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     def converse(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int, headers: dict[str, str] | None
     ) -> Channel[Any, Any]:
-        """Open a stream or channel, after `hops` bridges and tunnels. Returns the opener's end."""
+        """Open a stream or channel that has passed `hops` bridges and tunnels. Returns the opener's end."""
         loopback, handler = self.loopback, self.handler
         services = loopback.services
         runtime = services.running
@@ -180,7 +180,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return near
 
     async def forward(self, message: Message, deadline: float) -> Message:
-        """Pass on a request from a bridge, and return the answer. Raises errors like `Reply`."""
+        """Forward a request from a bridge, and return the answer. Raises the errors of `Reply`."""
         ViaHeader.strip(message)
         timeout = max(0.0, deadline - self.services.running.time())
         reply = self.send_request(message.kind, message.subject, message.body, timeout, Any, message.headers)
@@ -189,7 +189,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return reply.message
 
     async def forward_notification(self, message: Message) -> None:
-        """Pass on a notification from a bridge. Raises errors like `send_notify`."""
+        """Forward a notification from a bridge. Raises the errors of `send_notify`."""
         ViaHeader.strip(message)
         await self.send_notify(message.subject, message.body, message.headers)
 
@@ -198,7 +198,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return depart(services.outgoing, message, None, services.limits.headers)
 
     def _refusal(self, subject: str | int) -> RequestError | QueueFull | None:
-        """Return the error if the handler cannot be called now, otherwise None."""
+        """Return the error if the handler cannot be called at the moment, otherwise None."""
         style, running = self.handler.style, len(self.loopback.calls)
         if style in ("stream", "channel"):
             return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {style}: use bus.{style}()")
@@ -210,7 +210,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
 class LocalSink(Struct, eq=False):
     """Receives the results of a bus's requests to itself. Implements `ResponseSink`.
 
-    Streams and channels have no reply. Their ends notify each other.
+    Streams and channels do not use replies. Their two ends notify each other.
     """
 
     _loopback: Loopback
@@ -281,7 +281,7 @@ class LocalPort(Struct, eq=False):
         return cost(message)
 
     def channel_room(self) -> None:
-        """Return None, because credit limits the queue."""
+        """Return None, because the queue is already limited by credit."""
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Do nothing."""

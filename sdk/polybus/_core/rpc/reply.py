@@ -1,4 +1,4 @@
-"""Replies: the futures of requests, with or without retries."""
+"""Replies, which are the futures of requests, and retries."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 @awaited_first
 class Reply(Struct, Generic[T_co], eq=False, weakref=True):
-    """The reply to a request, returned by `Bus.request`. You can await it several times and in any task.
+    """The reply to a request, returned by `Bus.request`. You can await a reply several times and in any task.
 
-    Awaiting it returns the body of the answer, converted to ``returns=``, or the whole answer with its headers if that is
-    `Message` or ``Message[User]``.
+    Awaiting it returns the body of the answer, converted to ``returns=``. If ``returns`` is `Message` or ``Message[User]``, it
+    returns the whole answer with its headers.
 
     Raises:
         RequestError: If the peer rejects the request or its handler fails. The subclass depends on the reason.
@@ -53,7 +53,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
     """
 
     _tells_failure: ClassVar[bool] = True
-    """True to log a failure that is never awaited."""
+    """True to log a failure if the reply is never awaited."""
 
     _loop: Loop
     subject: str | int
@@ -71,14 +71,14 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
     _waiters: Any = None
     """None, a single waiter, or a list of waiters."""
     message: Message | None = None
-    """The answer with its headers, once it has arrived."""
+    """The answer with its headers. None until it arrives."""
 
     def done(self) -> bool:
         """Return True if the request has succeeded or failed."""
         return self._state != _PENDING
 
     def cancel(self) -> bool:
-        """Cancel the request, and the remote handler if the protocol supports that. Awaiting then raises `RequestCancelled`.
+        """Cancel the request and, if the protocol supports it, the remote handler. Awaiting then raises `RequestCancelled`.
 
         Returns:
             False if the request has already ended.
@@ -154,7 +154,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         return self._value  # type: ignore[no-any-return]
 
     def _waiter_left(self, waiter: Any) -> None:
-        """Remove a cancelled waiter, and cancel the request if there are no others."""
+        """Remove a cancelled waiter. If there are no other waiters, cancel the request."""
         held = self._waiters
         if isinstance(held, list):
             held.remove(waiter)
@@ -179,7 +179,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         self._wake()
 
     def reject(self, message: Message, now: float, *, own: bool = False) -> None:
-        """Fail the request with an error message from a peer or, with `own`, from a handler of this bus."""
+        """Fail the request with an error message from a peer. With `own`, the message is from a handler of this bus."""
         if self._state == _PENDING:
             self.message = message
             self.fail(error_of(message, self.subject, now - self.started, own=own))
@@ -193,17 +193,17 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
             self._wake()
 
     def _given_up(self, error: BusError) -> bool:
-        """Return True if the caller cancelled the request or its scope has ended."""
+        """Return True if the caller has cancelled the request or its cancel scope has ended."""
         over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
         return over or isinstance(error, RequestCancelled)
 
     def pass_over(self, text: str) -> None:
-        """Record an unusable answer, while another may still arrive."""
+        """Record an unusable answer. Another answer may still arrive."""
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
     def expire(self, now: float, remark: str = "") -> None:
-        """Fail the request because no usable answer arrived. `remark` explains the absence of any answer."""
+        """Fail the request because no usable answer has arrived. `remark` says why there was no answer at all."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
@@ -241,7 +241,7 @@ class ObservedReply(Reply[T_co], eq=False):
 
 
 class UnawaitedFailure(Struct, eq=False):
-    """A failure that logs itself if its `Reply` is deleted without having been awaited."""
+    """A failure that is logged if its `Reply` is deleted without having been awaited."""
 
     subject: str | int
     error: BusError
@@ -255,7 +255,7 @@ class UnawaitedFailure(Struct, eq=False):
 
 
 def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
-    """Return the exception for an error message from a peer or, with `own`, from a handler of this bus."""
+    """Return the exception for an error message from a peer. With `own`, the message is from a handler of this bus."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -270,28 +270,28 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 
 
 def is_remote_deadline(error: BusError | None) -> bool:
-    """Return True if a peer reported the timeout. It may have been caused by a cancel scope here."""
+    """Return True if a peer reported the timeout. Its cause may still be a cancel scope in this process."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 
 def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
-    """Return the deadline of the scope or handler around the call if it is earlier than ``timeout=``, otherwise infinity.
+    """Return the deadline of the surrounding scope or handler if it is before ``timeout=``, otherwise infinity.
 
-    It was sent to the peer in that case. The scope may belong to another task than the one that awaits, as with
-    `asyncio.gather`.
+    In that case, the deadline was also sent to the peer. The scope may belong to a different task than the one that awaits, as
+    with `asyncio.gather`.
     """
     timeout = asked.deadline - asked.started  # the difference from which `ttl` was computed, so that they can be equal
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
 
 
 class InternalReply(Reply[Any], eq=False):
-    """A reply that need not be awaited, for bridges and notifications."""
+    """A reply that does not have to be awaited. Used for bridges and notifications."""
 
     _tells_failure: ClassVar[bool] = False
 
 
 Ask: TypeAlias = Callable[..., Reply[Any]]
-"""Sends the request with ``timeout=`` in seconds."""
+"""Function that sends the request with a ``timeout=`` in seconds."""
 
 
 def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, returns: Any, ask: Ask) -> Reply[Any]:
@@ -313,17 +313,17 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
 
 
 class Attempts(Struct, eq=False):
-    """Retries a request, in a task of the bus."""
+    """Sends a request repeatedly, in a task of the bus."""
 
     _runtime: Runtime
     _retry: Retry
     _reply: Reply[Any]
     _ask: Ask
     _until: float
-    """Deadline of all attempts."""
+    """Deadline for all attempts together."""
     _current: Reply[Any]
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Context of the caller, so that the trace spans of all attempts have the same parent."""
+    """Caller's context, so that the trace spans of all attempts have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -377,7 +377,7 @@ class Attempts(Struct, eq=False):
 
 
 class UnsentRequests(Struct, eq=False):
-    """The requests in an outbox, by object `id`, because they don't have a key yet."""
+    """Requests in an outbox, keyed by object `id`, because they don't have a key yet."""
 
     replies: dict[int, Reply[Any]] = {}
     deadlines: Deadlines = field(default_factory=Deadlines)
