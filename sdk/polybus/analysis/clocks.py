@@ -28,10 +28,12 @@ MOST: Final = 10_000
 
 @attrs.define
 class Holes:
-    """The holes in a task's input. Call `rows` or `group` before `note` for their events."""
+    """The holes in a task's input. For each batch, call `rows` or `group` before calling `note` with its events."""
 
     found: list[list[Any]] = attrs.Factory(list)
-    """Per hole: recording, number of the first row after it, and the last moment before it (monotonic), or None."""
+    """For each hole: the recording, the number of the first row after the hole, and the last moment before it on the monotonic
+    clock, or `None`.
+    """
     first: dict[str, int] = attrs.Factory(dict)
     after: dict[str, int] = attrs.Factory(dict)
     ends: dict[str, int] = attrs.Factory(dict)
@@ -42,12 +44,12 @@ class Holes:
             self._go_on(rows_of([rows]), gaps_in(rows).select(["capture_id", "seq"]).to_pylist())
 
     def group(self, group: BatchGroup) -> None:
-        """Add the next rows, known only by a row group's facts."""
+        """Add the next rows, of which only the facts about their row group are known."""
         if group.rows:
             self._go_on(group.rows, group.gap_rows)
 
     def end(self, name: str, seq: int) -> None:
-        """Add the end of a recording, with the number after its last frame: the last frames may be missing, too."""
+        """Add the end of a recording, with the number after its last frame, because the last frames may also be missing."""
         self._go_on((name, seq, seq))
 
     def _go_on(self, rows: Sequence[Any], gaps: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -78,7 +80,7 @@ class Holes:
 
 
 def joined(parts: Iterable[Holes]) -> dict[str, list[tuple[int, int]]]:
-    """Join the holes within and between tasks, by recording: ascending numbers and moments."""
+    """Join the holes within and between tasks. For each recording, return ascending row numbers and moments."""
     ends, after, found = dict[str, int](), dict[str, int](), dict[str, set[tuple[int, int]]]()
     for part in parts:
         jumps = [[name, first, None] for name, first in part.first.items() if first > after.get(name, first)]

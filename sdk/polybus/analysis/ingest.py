@@ -74,7 +74,7 @@ class IngestResult(RunCounts):
 
 
 def take(capture: str, storage: TableStorage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
-    """Decode a range into files; CaptureError if its segment is gone."""
+    """Decode a range into files. Raises `CaptureError` if its segment has been removed."""
     done = IngestResult()
     tables = PartitionWriter(storage, staging)
     reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.holes.ends, done.seen)

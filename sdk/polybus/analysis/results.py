@@ -86,9 +86,11 @@ class ResultsState:
     gaps: list[dict[str, Any]]
     losses: list[dict[str, Any]]
     recording: str | None
-    """Recording of the segment at `end`, or None: shows whether another capture has replaced this one."""
+    """Recording of the segment at `end`, which shows whether another capture has replaced this one, or `None`."""
     after: dict[str, int] = attrs.Factory(dict)
-    """The number after the last frame of each recording with open turns; missing in results of an older polybus."""
+    """The number after the last frame of each recording that has open turns. Results of older polybus versions do not contain
+    it.
+    """
 
 
 class Output:

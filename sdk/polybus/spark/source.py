@@ -418,8 +418,8 @@ SCANNED: Final = ("events", "quarantine")
 def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFrame:
     """Return a table of a capture in its current state. Spark reads only the columns and rows that a query needs.
 
-    Spark's Parquet scan reads the segments that `polybus capture decode` has decoded; the data source reads the others,
-    including the one still being written.
+    Spark's Parquet scan reads the segments that `polybus capture decode` has decoded. The data source reads all other segments,
+    including the segment that is still being written.
 
     Args:
         spark: The session.

@@ -74,7 +74,9 @@ class BatchGroup:
     ended: str | None = None
     """Name of the recording that ends with the last batch, if any."""
     rows: Sequence[Any] = ()
-    """Recording, number of the first row, number after the last. Without rows, both are the number after the last frame."""
+    """The recording, the number of its first row, and the number after its last row. Without rows, both are the number after
+    the last frame.
+    """
 
 
 @frozen

@@ -9,8 +9,8 @@ A peer that doesn't know closing frames sees an invalid length and closes the co
 
 Third-party peers don't answer keep-alives, but their kernel acknowledges them, so silence is not a failure. After
 `Limits.ping_interval` of silence polybus sends a keep-alive. If the peer's kernel acknowledges nothing within
-`Limits.ping_timeout`, the connection is considered lost. Systems other than Linux don't report acknowledgements; there the
-kernel's own keep-alive uses the same times. The write deadline detects a peer that doesn't read.
+`Limits.ping_timeout`, the connection is considered lost. Systems other than Linux don't report acknowledgements. On these
+systems the kernel's own keep-alive uses the same intervals. The write timeout detects a peer that doesn't read.
 """
 
 from __future__ import annotations

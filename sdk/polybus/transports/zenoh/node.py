@@ -185,7 +185,8 @@ class Lane:
     While a full lane makes progress, the bus is asked to pause. A stalled lane drops and counts the excess samples so that
     other lanes can continue.
 
-    `put` writes a sample; it may block, but never raises. `eased` is called from the lane's thread when it is no longer `full`.
+    `put` writes a sample. It may block, but never raises an error. `eased` is called from the lane's thread when it is no
+    longer `full`.
     """
 
     __slots__ = (
