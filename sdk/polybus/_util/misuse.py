@@ -126,7 +126,7 @@ def _names_of_what_it_gives(kind: type[Any], title: str) -> Callable[[Any, str],
     def missing(_: Any, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-        raise AttributeError(f"{name!r} exists after entering: {title}")
+        raise AttributeError(f"{name!r} is available only inside the block: {title}")
 
     return missing
 

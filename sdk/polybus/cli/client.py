@@ -209,7 +209,7 @@ def _body_may_be_missing(body: str | None) -> Iterator[None]:
     try:
         yield
     except BadRequest as error:
-        if body is not None or not (error.text or "").startswith("the body does not fit"):
+        if body is not None or not (error.text or "").startswith("invalid body"):
             raise
         raise PeerError(f"{error}; no BODY was given, for example '{{\"id\": 7}}' or '\"Ann\"'") from None
 

@@ -40,7 +40,7 @@ async def log(number: int) -> AsyncIterator[float]:
             yield number * 10.5 + made
             made += 1
     finally:
-        print(f"log: stopped after {made} of 1,000,000 readings")
+        print(f"tank.log stopped after {made} of 1,000,000 readings")
 
 
 @bus.handle("tank.clean")

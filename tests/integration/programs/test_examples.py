@@ -75,7 +75,7 @@ CLIENT_PRINTS = [
     "Tank(number=4, litres=42.0)",
     "472.5 litres in all",
     "NotFound: there is no tank 99",
-    "BadRequest: the body does not fit",
+    "BadRequest: invalid body",
     "BadReply: ",
     "NoHandler: no handler for 'tank.paint' here",
 ]

@@ -368,7 +368,7 @@ async def get(app: FastAPI, path: str, body: Any = None) -> httpx.Response:
         return await (client.get(path) if body is None else client.post(path, json=body))
 
 
-MISFIT = "the body does not fit: Field required (at $.title)"
+MISFIT = "invalid body: Field required (at $.title)"
 FAULT = {"path": "$.title", "text": "Field required", "type": "missing"}
 NOBODY = "this bus has no handler for 'nobody.handles.this', and as_() only calls its own"
 

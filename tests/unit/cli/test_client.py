@@ -32,7 +32,7 @@ def test_request_carries_any_json_there_and_back(body: str, url: str, cli: Cli) 
     [
         (["nobody.there"], "no handler for 'nobody.there'"),
         (["vault"], "not you"),
-        (["greet", "7"], "does not fit"),
+        (["greet", "7"], "invalid body"),
         (["break"], "internal error"),
         (["greet", '"Ann"', "--timeout", "0"], "greet"),
     ],
@@ -47,7 +47,7 @@ def test_a_peer_that_says_no_is_status_1_and_one_line(arguments: list[str], says
 def test_where_the_body_was_left_out_the_refusal_says_so(command: str, subject: str, url: str, cli: Cli) -> None:
     assert "got `null`; no BODY was given, for example " in cli.line(1, command, url, subject)
     said = cli.line(1, command, url, subject, "{}")
-    assert "does not fit" in said and "BODY" not in said
+    assert "invalid body" in said and "BODY" not in said
 
 
 def test_headers_on_a_wire_without_any_are_status_2(url: str, cli: Cli) -> None:

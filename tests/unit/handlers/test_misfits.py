@@ -66,7 +66,7 @@ async def test_a_fault_has_its_path_a_text_and_a_type(kind: Any, body: Any, path
     (fault,) = error.detail
     assert (fault["path"], fault["type"]) == (path, type_)
     assert fault["text"] in error.text
-    assert error.text.startswith("the body does not fit: ")
+    assert error.text.startswith("invalid body: ")
 
 
 @pytest.mark.native
@@ -90,11 +90,11 @@ async def test_faults_of_pydantic_have_the_same_form_without_input_and_addresses
 
 @pytest.mark.native
 @pytest.mark.parametrize(
-    ("count", "ends"), [(3, "(at $.amounts[2])"), (4, "; and 1 more"), (10_001, "fit: 10001 faults, too many to tell")]
+    ("count", "ends"), [(3, "(at $.amounts[2])"), (4, "; and 1 more"), (10_001, "body: 10001 faults, too many to tell")]
 )
 async def test_three_faults_stand_in_the_text_and_of_very_many_their_number(count: int, ends: str) -> None:
     error = await told(pydantic.create_model("Amounts", amounts=(list[int], ...)), {"amounts": [""] * count})
-    assert error.text.startswith("the body does not fit: ")
+    assert error.text.startswith("invalid body: ")
     assert error.text.count("unable to parse") == (3 if count < 10_001 else 0)
     assert error.text.endswith(ends)
 

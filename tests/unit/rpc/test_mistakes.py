@@ -32,7 +32,7 @@ async def test_what_is_to_be_entered_says_so(make: Callable[[], Any], example: s
             pass
     with pytest.raises(TypeError, match="enter it"), make():
         pass
-    with pytest.raises(AttributeError, match="'request' exists after entering: .*enter it"):
+    with pytest.raises(AttributeError, match="'request' is available only inside the block: .*enter it"):
         make().request("x")
     assert not hasattr(make(), "_polybus_nothing")
 

@@ -728,7 +728,9 @@ def test_a_server_that_is_closed_inside_of_its_blocks_ends_its_connections(backe
 def test_what_a_with_block_gives_is_not_to_be_had_before_it_is_entered() -> None:
     with sync.Bus(make_bus()) as server:
         block: Any = server.serve("ubre+tcp://127.0.0.1:0")
-        with pytest.raises(AttributeError, match=r"'url' exists after entering: .*enter it: `with bus\.serve\(url\) as"):
+        with pytest.raises(
+            AttributeError, match=r"'url' is available only inside the block: .*enter it: `with bus\.serve\(url\) as"
+        ):
             _ = block.url
         assert not hasattr(block, "_polybus_nothing")
         with block as listener:

@@ -329,7 +329,7 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
             raise
         except Exception as error:  # including errors of the application's own checks
             text, faults = misfit(error)
-            raise BadRequest(f"the body does not fit: {text}", detail=faults or None) from error
+            raise BadRequest(f"invalid body: {text}", detail=faults or None) from error
 
     return _PLAIN_BODY if hint is Any and default is _NO_DEFAULT else reader
 
