@@ -1,1 +1,1 @@
-"""The services of a bus: runtime, workers, memory, access, execution of handlers."""
+"""Services that all parts of a bus use: event loop, workers, threads, memory, access control, and running handlers."""

@@ -1,4 +1,4 @@
-"""Access control: connection limits, and the hooks `authenticate` and `authorize`. An error in a hook denies access."""
+"""Controls access with connection limits and the `authenticate` and `authorize` hooks. An error in a hook denies access."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _CREDENTIALS: Final = ("authorization", "cookie")
 _SECRET: Final = 6
 """Minimum length of words in credentials that the log hides. Shorter ones are names such as `Bearer`."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
-"""Verbs with subjects as registered with the handler, which aren't normalised."""
+"""Verbs whose subjects are spelled as the handler registered them, so that they need not be normalised."""
 
 
 class AccessControl:
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
-        """Check the hooks. Raises `TypeError` if one cannot be called with its arguments."""
+        """Check the hooks. Raises `TypeError` if a hook cannot be called with its arguments."""
         check_callable(authenticate, "authenticate", "authenticate(handshake)", 1)
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
         named = {"message": None} if self._wants_message else {}
@@ -57,13 +57,13 @@ class AccessControl:
         self._told: set[str] = set()
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection. Returns `Unavailable` if the hook fails or times out, so that the client retries."""
+        """Authenticate a new connection. If the hook fails or times out, return `Unavailable` so that the client retries."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         return self._told_refusal(await self._asked(self.authenticate, handshake), handshake)
 
     async def renew(self, admission: Admission, token: str) -> Admission | BusError:
-        """Authenticate a client again with a new token, which must belong to the same user."""
+        """Authenticate a client with a new token. The token must belong to the same user."""
         assert self.authenticate is not None
         handshake = evolve(admission.handshake, headers={**admission.handshake.headers, "authorization": f"Bearer {token}"})
         outcome = await self._asked(self.authenticate, handshake)
@@ -89,7 +89,7 @@ class AccessControl:
 
     @property
     def trusting(self) -> bool:
-        """True if `authorize` is missing although clients have identities, and that hasn't been logged for publications yet."""
+        """True if clients have identities but there is no `authorize`, and no publication has caused a warning about this."""
         return self._trusts("publish")
 
     def _trusts(self, what: str) -> bool:
@@ -158,7 +158,7 @@ class AccessControl:
         return Admission(identity, handshake)
 
     def asks(self, peer: CallingPeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
-        """Call `authorize`, and return its result, which may be an awaitable."""
+        """Call `authorize` and return its result. The result may be an awaitable."""
         assert self.authorize is not None
         if peer.link.inner:  # messages of the bus itself
             return True
@@ -200,7 +200,7 @@ class AccessControl:
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: CallingPeer, subject: str | int) -> bool | Awaitable[bool]:
-        """Return whether a peer may receive publications to a subject, or an awaitable for that. Results are cached by peer."""
+        """Return whether a peer may receive publications to a subject, or an awaitable. Results are cached for each peer."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
         known = peer.grants
@@ -219,7 +219,7 @@ class AccessControl:
 
 
 def _refusal(error: RequestError, handshake: Handshake) -> str:
-    """Return the reason for rejecting a client, for the log. It names the kinds of credentials but hides their values."""
+    """Return the reason for rejecting a client, for the log. It names the kinds of credentials without their values."""
     text = str(error)
     for name in _CREDENTIALS:
         for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
@@ -242,7 +242,7 @@ def _is_same(one: Identity, other: Identity) -> bool:
 
 
 def _is_empty(identity: Any) -> bool:
-    """Return True for values that identify no client: None, False, ``""``, 0, empty containers, or an `Identity` of these."""
+    """Return True for values without an identity: None, False, ``""``, 0, empty containers, or an `Identity` of these."""
     if isinstance(identity, Identity):
         return _is_empty(identity.value) and not identity.key
     try:
@@ -270,13 +270,13 @@ def _of_handshake(handshake: Handshake) -> dict[str, object]:
 
 
 def _raise_unless_foreign(error: BaseException) -> None:
-    """Raise cancellations again. Exceptions of the hook itself are logged instead."""
+    """Reraise cancellations. Exceptions from the hook itself are logged instead."""
     if not is_foreign_exception(error):
         raise error
 
 
 class Admissions:
-    """Counts the connections of a gate, including those in their handshake."""
+    """Counts the connections of a gate, including connections that are still in their handshake."""
 
     __slots__ = ("_limits", "handshakes", "hosts")
 
@@ -286,7 +286,7 @@ class Admissions:
         self.hosts: Counter[str] = Counter()
 
     def knock(self, address: str, connections: int) -> TooManyRequests | None:
-        """Count a new connection, or return the error to reject it with. `connections` is the number of open connections."""
+        """Count a new connection, or return the error to reject it with. `connections` is the number of open ones."""
         limits, host = self._limits, _host(address)
         if self.handshakes >= limits.handshakes:
             return TooManyRequests(f"{self.handshakes} handshakes are under way (Limits.handshakes)", reason="handshakes")
@@ -304,7 +304,7 @@ class Admissions:
         self.gone(address)
 
     def opened(self) -> None:
-        """Stop counting a handshake that is complete."""
+        """Stop counting a handshake, because it is complete."""
         self.handshakes -= 1
 
     def gone(self, address: str) -> None:

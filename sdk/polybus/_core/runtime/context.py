@@ -1,4 +1,4 @@
-"""The context that handlers receive in addition to the body."""
+"""The context that handlers can receive in addition to the body."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ class Context(Generic[State_co]):
 
     @property
     def bus(self) -> Any:
-        """The bus that runs the handler. In `def` handlers it is the bus's blocking twin."""
+        """The bus that runs the handler. `def` handlers receive the bus's blocking twin."""
         return self._bus
 
     @property
     def pattern(self) -> str | int:
-        """Subject or pattern of the handler, for example as a label of metrics."""
+        """Subject or pattern of the handler, useful for example as a metrics label."""
         return self.message.subject if self._pattern is None else self._pattern
 
     @property
     def peer(self) -> Peer | None:
-        """Sender of the message; None if this bus sent it itself."""
+        """Peer that sent the message, or None if this bus sent it."""
         peer: Peer | None = self.message.peer
         return peer
 
     @property
     def identity(self) -> Any:
-        """Value that `authenticate` returned for the peer, or that was passed to `Bus.as_`; otherwise None.
+        """Value that `authenticate` returned for the peer or that was passed to `Bus.as_`, otherwise None.
 
         For requests that another node of a cluster forwards (`Bus.forward`), it is an `Identity` with the key of the client.
         """
@@ -75,16 +75,16 @@ class Context(Generic[State_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of times that this publication has been delivered to a durable handler; 1 for other handlers."""
+        """Number of times that this publication has been delivered to a durable handler. Always 1 for other handlers."""
         return self.message.attempt
 
     @property
     def answer_headers(self) -> dict[str, str]:
         """Headers for the answer, as in ``ctx.answer_headers["etag"] = "7"``. Names and values are strings.
 
-        Handlers and middleware can set them. They are sent with the return value of the handler if the protocol supports that
-        (CSB doesn't), but not with errors, streams or channels. The caller finds them in `Reply.message`, or passes
-        ``returns=Message``.
+        Handlers and middleware can set these headers. They are sent with the handler's return value if the protocol supports
+        headers (CSB doesn't), but not with errors, streams or channels. The caller can read them from `Reply.message`, or by
+        passing ``returns=Message``.
         """
         headers = self.message.answer_headers
         if headers is None:
@@ -98,16 +98,16 @@ class Context(Generic[State_co]):
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Logger that adds the fields subject, peer, address, protocol and request_id of the message to each record."""
+        """Logger that adds the message's subject, peer, address, protocol and request_id to each record."""
         return HandlerLog(logger, {"peer": None, **log_fields(message=self.message)})
 
 
 class HandlerLog(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge the fields. The standard adapter would drop those passed by the handler."""
+        """Merge the fields. The standard adapter would drop fields that the handler passes."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
 current_call: contextvars.ContextVar[RunningCall | None] = contextvars.ContextVar("polybus_call", default=None)
-"""The request being handled. Nested requests inherit its deadline, unless the handler has ended."""
+"""Request that is being handled. Nested requests inherit its deadline unless the handler has ended."""

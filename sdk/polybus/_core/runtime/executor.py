@@ -54,7 +54,7 @@ _OF_HTTP: Final = {
 
 
 def _advice(error: BaseException | None) -> str:
-    """Return the advice to raise a polybus error instead of an ``HTTPException``, or an empty string."""
+    """Return advice to raise a polybus error instead of an ``HTTPException``, or an empty string."""
     status = getattr(error, "status_code", None)
     if type(error).__name__ != "HTTPException" or type(status) is not int:
         return ""
@@ -62,7 +62,7 @@ def _advice(error: BaseException | None) -> str:
 
 
 async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
-    """Call the handler. In tracebacks, this frame distinguishes errors of the handler from errors of middleware."""
+    """Call the handler. In tracebacks, this frame separates errors of the handler from errors of middleware."""
     if message is not original:  # if a middleware replaced the message, answer headers are still shared
         message.answer_headers = Context(None, original).answer_headers
     return await call(message)
@@ -76,7 +76,7 @@ def _code_of(function: Any) -> Any:
 
 
 def _party_of(peer: Any) -> tuple[object, object]:
-    """Return the address (or link) and the peer of a message, or (None, None) for this bus."""
+    """Return a message's address (or link) and peer, or (None, None) if this bus sent it."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
@@ -97,18 +97,18 @@ class HandlerExecutor:
         self._threads = Threads(runtime, self._services.limits.threads, abandoned)
 
     def leave(self, deadline: float) -> None:
-        """Abandon threads that don't return before the deadline."""
+        """Abandon threads that do not return before the deadline."""
         if self._threads is not None:
             self._threads.leave(deadline)
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Handlers with threads that are still running after the bus has exited, each with True if the interpreter waits."""
+        """Handlers whose threads are still running after the bus has stopped, and True if the interpreter waits for them."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler with all middleware, and check its answer if checks are on. May raise immediately or on awaiting."""
+        """Run a handler with all middleware, and check its answer if checks are on. Errors may be raised before awaiting."""
         if self._services.check_answers and message.kind is Kind.REQUEST:
             return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
         if not self.middleware:
@@ -121,7 +121,7 @@ class HandlerExecutor:
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
     ) -> Awaitable[Any]:
-        """Run a call with all middleware. For streams and channels, it includes sending all items."""
+        """Run a call with all middleware. For streams and channels, this includes sending the items."""
         middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
         if not middleware:
             return call(message)
@@ -140,7 +140,7 @@ class HandlerExecutor:
         return step(0, message)
 
     async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
-        """Run a middleware that hasn't returned an answer yet, and warn if it forgets to return the handler's."""
+        """Run a middleware that has not returned an answer before, and warn if it forgets to return the handler's answer."""
         below: Any = None
 
         async def watched_next(message: Message) -> Any:
@@ -175,7 +175,7 @@ class HandlerExecutor:
         return blamed
 
     async def _checked(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
-        """Check the answer of the handler itself, which middleware may replace."""
+        """Check the handler's own answer, which middleware may replace afterwards."""
         return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:

@@ -1,4 +1,4 @@
-"""Values for `Depends` parameters, which are created before a call and cleaned up before its answer is sent."""
+"""Provides values for `Depends` parameters. They are created before a call and cleaned up before its answer is sent."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ ProviderStyle: TypeAlias = Literal["async", "plain", "async generator", "generat
 Maker: TypeAlias = "Callable[[Callable[[], Context], Message, None], Any]"
 
 _CLEAN_UP: Final = 5.0
-"""Maximum seconds for the clean-up of a cancelled call or stream."""
+"""Maximum number of seconds for cleaning up a cancelled call or stream."""
 
 
 class Provider(Struct, eq=False):
-    """A dependency function, and how to create its arguments."""
+    """A dependency function with instructions for creating its arguments."""
 
     function: Callable[..., Any]
     name: str
@@ -46,7 +46,7 @@ class Provider(Struct, eq=False):
     makers: list[tuple[str, Maker]] = []
     needs: list[tuple[str, Provider]] = []
     cached: bool = True
-    """True if each call creates the value only once."""
+    """True if the value is created only once per call."""
 
 
 class Injection(Struct, eq=False):
@@ -64,8 +64,8 @@ class Injection(Struct, eq=False):
     ) -> AsyncIterator[dict[str, Any]]:
         """Create the values for a call, and clean them up in reverse order on exit.
 
-        An exception in the block is raised in each dependency, as in nested ``with`` statements. A dependency cannot suppress
-        the exception but can replace it by another. After a cancellation, the clean-up may take `_CLEAN_UP` seconds.
+        An exception in the block is raised in each dependency, as in nested ``with`` statements. A dependency can replace the
+        exception but cannot suppress it. After a cancellation, the clean-up may take `_CLEAN_UP` seconds.
 
         Raises:
             Exception: If a dependency or its clean-up raises it.
@@ -94,7 +94,7 @@ class Injection(Struct, eq=False):
         *,
         in_thread: bool,
     ) -> Any:
-        """Call the function returned by `bound` with the values. If that raises `Misfit`, no values are created."""
+        """Call the function that `bound` returns with the values. If `bound` raises `Misfit`, no values are created."""
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
         async with self.values(services, message, deadline, pattern, threads) as values:
@@ -111,7 +111,7 @@ class Injection(Struct, eq=False):
         deadline: float | None,
         pattern: str | int,
     ) -> AsyncIterator[Any]:
-        """Call the generator function returned by `bound` with the values, which exist until the block is left."""
+        """Call the generator function that `bound` returns with the values. The values exist until the block exits."""
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
         async with self.values(services, message, deadline, pattern, threads) as values:
@@ -160,7 +160,7 @@ class _Call:
         return value
 
     def _holds(self) -> None:
-        """Mark this call as one that may hold a resource and must not wait for threads."""
+        """Mark this call as possibly holding a resource, so that it does not wait for threads."""
         if self._threads is not None and self._held is None:
             self._threads.holds, self._held = True, holding.set(self._threads)
 
@@ -186,7 +186,7 @@ class _Call:
         return value
 
     async def leave(self, error: BaseException | None) -> None:
-        """Clean up in reverse order, and raise `error` or another exception of a clean-up, if any."""
+        """Clean up in reverse order, then raise `error`, or an exception from a clean-up instead."""
         while self._entered:
             if not self._scope.shield and _is_cancelled(error):
                 self.cancelled = error
@@ -211,13 +211,13 @@ class _Call:
 
 
 def _is_cancelled(error: BaseException | None) -> bool:
-    """Return True if a call was cancelled, even if it suppressed that, or if its task is ending."""
+    """Return True if a call was cancelled, even if it suppressed the cancellation, or if its task is ending."""
     return isinstance(error, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -math.inf
 
 
 @define(eq=False, repr=False)
 class _HeldInThread(AbstractAsyncContextManager[Any]):
-    """Runs the context manager of a plain generator in threads but in one context, so that it can reset context variables."""
+    """Runs a plain generator's context manager in threads, but in a single context so that it can reset context variables."""
 
     _services: Services
     _threads: CallThreads | None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...message import Message
 
 LARGE: Final = 16 * 1024
-"""Bodies of running requests are charged only if they are larger, in bytes. `Limits.total_running` bounds the others."""
+"""Size in bytes above which the body of a running request is charged. `Limits.total_running` bounds the others."""
 
 _MEMORY: Final = 60.0
 """Seconds after which the size of a large answer is forgotten."""
@@ -65,7 +65,7 @@ def cost(message: Message) -> int:
 
 
 def trim(message: Message) -> None:
-    """Free the spare capacity behind a large body before the message waits. Encoders leave up to 1.5 times its size."""
+    """Free the spare capacity of a large body before the message waits. Encoders allocate up to 1.5 times its size."""
     if message.raw is not None and len(message.raw) > LARGE:
         trimmed = bytes(memoryview(message.raw))
         if message.checked is message.raw:
@@ -74,7 +74,7 @@ def trim(message: Message) -> None:
 
 
 def network_of(address: str) -> str:
-    """Return the host of an address or, for IPv6, its /64 network, since a host can choose any address there."""
+    """Return an address's host. For IPv6, return its /64 network, because a host can choose any address in it."""
     host = address.rpartition(":")[0] or address
     if not host.startswith("["):
         return host
@@ -99,13 +99,13 @@ class Share:
     held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """Register a link with its address, which may include a port. Call this once, before anything else."""
+        """Register a link with its address, which may include a port. Call this only once, before other methods."""
         network = network_of(address)
         self.address = known.setdefault(network, Address(network))
         self.address.links += 1
 
     def has_room(self, size: int, free: int, total: int) -> bool:
-        """Return True if the link may use `size` more bytes, after which `free` bytes of the total remain."""
+        """Return True if the link may use `size` more bytes, which would leave `free` bytes of the total."""
         if not free:
             return False
         # At most 4 * part**2 of the total for an address; for a link the square of what its address leaves of the part.
@@ -114,7 +114,7 @@ class Share:
         return left > 0 and self.held + size <= left * left * total
 
     def leave(self, known: dict[str, Address]) -> None:
-        """Unregister the link. Memory still in use, for example by running handlers, remains charged to its address."""
+        """Unregister the link. Memory that is still in use, for example by running handlers, stays charged to its address."""
         address = self.address
         address.links -= 1
         if address.links:
@@ -127,7 +127,7 @@ class Share:
 
 
 class Ledger(Protocol):
-    """The totals of a bus. Implemented by `Runtime`."""
+    """The memory totals of a bus. Implemented by `Runtime`."""
 
     limits: Limits
     buffered: int
@@ -156,7 +156,7 @@ class MemoryBudget:
         self.held: int = 0
 
     def has_room(self, size: int) -> bool:
-        """Return True if `size` more bytes fit. The first ones may exceed the owner's own limit."""
+        """Return True if `size` more bytes fit. An empty budget accepts more than the owner's own limit."""
         if self.held and self.held + size > self.limit:
             return False
         if self._part_of is not None:
@@ -166,7 +166,7 @@ class MemoryBudget:
         return free >= 0 and (self._share is None or self._share.has_room(size, free, total))
 
     def hold(self, size: int) -> bool:
-        """Charge `size` bytes. Returns False without charging them if they don't fit."""
+        """Charge `size` bytes. If they don't fit, return False without charging them."""
         if self._part_of is not None:
             if not self.has_room(size):
                 return False

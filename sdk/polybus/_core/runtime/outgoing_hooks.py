@@ -1,4 +1,4 @@
-"""Outgoing hooks, which see messages before they are sent, can add headers, and can be called with the outcome."""
+"""Calls outgoing hooks, which see messages before they are sent, can add headers, and can learn the outcome."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Departure:
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
-    """Call the hooks for a message, and drop headers that they add if the peer cannot read them.
+    """Call the hooks for a message. If the peer cannot read headers, those that hooks added are dropped.
 
-    `peer` is None if there are several. `limit` is the maximum size of all headers in bytes.
+    If there are several peers, `peer` is None. `limit` is the maximum size of all headers, in bytes.
     """
     given = message.headers
     headers = message.headers = {} if given is None else dict(given)

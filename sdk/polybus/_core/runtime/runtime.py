@@ -38,9 +38,9 @@ ALL_ANSWERED: Final = "the bus is leaving"
 _MAPPED: Final = 128 * 1024
 """glibc maps blocks of this many bytes or more separately, and returns them to the kernel when they are freed."""
 _MOST: Final = 32 * 1024 * 1024 - 64 * 1024
-"""Highest value of that threshold (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
+"""Maximum of that threshold (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
 _IN_FLIGHT: Final = 4
-"""Number of copies of a large message in this process: read, assembled, decoded, encoded."""
+"""Number of copies of a large message that exist in this process: read, assembled, decoded and encoded."""
 
 
 def keep_freed_blocks(size: int) -> None:
@@ -55,7 +55,7 @@ def keep_freed_blocks(size: int) -> None:
 
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
-"""Runtimes that own the current task, the outermost first. A task cannot wait for its own end."""
+"""Runtimes that own the current task, the outermost first. A task cannot wait until they have stopped."""
 
 _here: RunVar[int] = RunVar("polybus_here", 0)
 """Number of buses running in this event loop."""
@@ -82,13 +82,13 @@ _AGAIN = 0.1
 """Seconds after which `_expire` is called again if it failed."""
 
 _STALE = 64
-"""Maximum number of stale entries in the heap of deadlines, in addition to as many as there are valid ones."""
+"""Maximum number of stale entries in the heap of deadlines, beyond the number of valid entries."""
 
 _AT_ONCE = 250
 """Number of links to check in an event loop iteration, which takes less than a millisecond."""
 
 _PRECISION = 0.01
-"""Seconds that a deadline may be late, so that a single timer serves many."""
+"""Seconds by which a deadline may be late, so that one timer is enough for many deadlines."""
 
 
 class Runtime:
@@ -102,7 +102,7 @@ class Runtime:
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
-        """Id of the loop's thread, because asyncio's own check takes longer."""
+        """Id of the event loop's thread, because asyncio's own check is slower."""
         self.notifier: Notifier = Notifier(self.loop)
         """Signalled when a request, a publication's handler, an outbox or a link ends."""
         self.links: dict[Any, None] = {}
@@ -110,7 +110,7 @@ class Runtime:
         """Earliest deadline of each object with deadlines."""
         self._owners: dict[int, Timed] = {}
         self._due: list[tuple[float, int]] = []
-        """Heap of deadlines and the ids of their owners, so that it doesn't keep these alive. Some entries are stale."""
+        """Heap of deadlines and owner ids. Ids do not keep the owners alive, so that some entries may be stale."""
         self.backlogged: dict[Any, None] = {}
         """`InboundCalls` objects with waiting requests."""
         self.buffered: int = 0
@@ -123,11 +123,11 @@ class Runtime:
         """Look-ups of replacements for `Depends` functions, in applications with this bus."""
         self.running: int = 0
         self.few: int = limits.total_running // 16
-        """While at most this number of requests run, each peer may run half of the total."""
+        """Number of running requests up to which each peer may run half of the total."""
         self.answering: int = 0
-        """Number of requests with an answer that is waiting for the peer to read earlier ones."""
+        """Number of requests whose answer is waiting until the peer has read earlier answers."""
         self.stopping: int = 0
-        """Number of cancelled requests in `running` that wait for their handler to return."""
+        """Number of cancelled requests in `running` whose handler has not returned yet."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf
@@ -163,7 +163,7 @@ class Runtime:
             raise wrong_event_loop()
 
     async def open(self) -> None:
-        """Start the task group in its own task, so that a bus can be entered and exited in different tasks."""
+        """Start the task group in its own task, so that a bus can be entered in one task and left in another."""
         started = anyio.Event()
         self._owner = self._start_task("polybus", self._own, started)
         await started.wait()
@@ -212,7 +212,7 @@ class Runtime:
         return AddressBudget(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a function outside of the task group, because it drains or closes the runtime. Errors are logged."""
+        """Run a function outside the task group, for example because it closes the runtime. Errors are logged."""
         if (task := self._start_task("polybus closing", self._guard, function, args)) is not None:
             self._detached.add(task)
             task.add_done_callback(self._detached.discard)
@@ -253,7 +253,7 @@ class Runtime:
             logger.exception("a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
-        """Return True if the application cancelled this asyncio task only, and not the whole task group or event loop."""
+        """Return True if the application cancelled only this asyncio task, not the whole task group or event loop."""
         return (
             isinstance(error, asyncio.CancelledError)
             and not self._group.cancel_scope.cancel_called
@@ -270,9 +270,9 @@ class Runtime:
                 self.loop.wake(self._alarm)
 
     def ttl(self, now: float, deadline: float) -> float | None:
-        """Return the seconds left until a deadline, limited by the caller's scope and the current handler; None for no limit.
+        """Return the seconds until the earliest of a deadline, the caller's scope and the current handler's deadline, or None.
 
-        Raises `LocalProtocolError` like `check_here`.
+        None means that there is no limit. Raises `LocalProtocolError` like `check_here`.
         """
         if get_ident() != self.thread:
             raise wrong_event_loop()

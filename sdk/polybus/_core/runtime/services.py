@@ -1,4 +1,4 @@
-"""Services for the parts of a bus."""
+"""Provides services for the parts of a bus."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Services:
         self.ready: bool = False
         """True from the lifespan's yield until a drain begins."""
         self.takes_requests: bool = False
-        """True while the bus accepts requests, which includes the start of a drain, until it has left its queue groups."""
+        """True while the bus accepts requests. During a drain, it stays True until the bus has left its queue groups."""
         self.leaving: bool = False
         self.runtime: Runtime | None = None
         """Set while the bus is running."""
@@ -128,7 +128,7 @@ class Services:
         return runtime
 
     def waiter(self) -> Any:
-        """Return an awaitable that `wake` completes. Raises `LocalProtocolError` outside of the bus's thread."""
+        """Return an awaitable that `wake` completes. Raises `LocalProtocolError` outside the bus's thread."""
         runtime = self.running
         runtime.check_thread()
         return runtime.loop.waiter()

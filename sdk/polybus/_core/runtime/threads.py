@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """A queue that takes turns among network addresses, and among the peers of each. The calls of a peer stay in order."""
+    """A queue in which network addresses take turns, and the peers of each address too. A peer's calls stay in order."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
@@ -43,7 +43,7 @@ class Line(Generic[T]):
         return self._size
 
     def append(self, one: T, party: tuple[object, object]) -> None:
-        """Add an item for a party, which is a network address and a peer."""
+        """Add an item for a party. A party is a network address and a peer."""
         address, peer = party
         self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
         self._size += 1
@@ -84,12 +84,12 @@ _FULL: Final = 1.0
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 holding: contextvars.ContextVar[CallThreads | None] = contextvars.ContextVar("polybus_holding", default=None)
-"""The current call if it may hold a resource: in its threads, and after its first dependency was created."""
+"""Current call if it may hold a resource, which is the case in its threads and once its first dependency was created."""
 _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar("polybus_in_thread", default=None)
 
 
 def holds() -> bool:
-    """Return True if the current call, or a handler waiting for it, may hold a resource and must not wait for threads."""
+    """Return True if the current call must not wait for threads. It, or a handler waiting for it, may hold a resource."""
     call, asked = holding.get(), current_call.get()
     return (call is not None and not call.over) or (asked is not None and asked.asked_by_holder and not asked.ended)
 
@@ -110,7 +110,7 @@ class Threads:
         self._runtime = runtime
         self._limit = limit
         self._free = max(1, limit - len(self.abandoned))
-        """Number of free slots, which is negative if calls have taken slots without waiting."""
+        """Number of free slots. Negative if calls have taken slots without waiting."""
         self._line: Line[Any] = Line()
         self._full_since = 0.0
         self._waits: set[anyio.CancelScope] = set()
@@ -136,7 +136,7 @@ class Threads:
         self._free -= 1
 
     def give(self) -> None:
-        """Return a slot. It is passed on in the next event loop iteration, because the call may start another thread now."""
+        """Return a slot. It is passed on one event-loop iteration later, because the call may start another thread now."""
         self._free += 1
         if self._line:
             self.loop.call_soon(self._pass_on)
@@ -186,7 +186,7 @@ class CallThreads(Struct, eq=False):
     _threads: Threads
     name: str
     party: tuple[object, object]
-    """Network address and peer that the call is for."""
+    """Network address and peer on whose behalf the call runs."""
     holds: bool
     """True if the call may hold a resource and must not wait for threads."""
     over: bool = False
@@ -229,7 +229,7 @@ class CallThreads(Struct, eq=False):
 
 @contextmanager
 def waiting_in_thread() -> Iterator[None]:
-    """`CallThreads.waiting` for a thread that waits for another event loop. Does nothing outside of a call."""
+    """Return the slot while a thread waits for another event loop. Does nothing outside a call."""
     work = _in_thread.get()
     if work is None:
         yield
@@ -252,9 +252,9 @@ class _ThreadCall(Struct, eq=False):
     _given_up: bool = False
     returned: bool = False
     waited_for: bool = False
-    """True if the interpreter joins the thread at exit, as with asyncio but not trio."""
+    """True if the interpreter joins the thread at exit. This is the case with asyncio but not with trio."""
     _waits: int = 0
-    """Number of blocking verbs that are waiting, during which the slot is free."""
+    """Number of blocking verbs that are waiting. While there are any, the slot is free."""
     _over: bool = False
 
     # No lock is necessary between the two threads, because each sets its own flag before it reads the other's.

@@ -1,14 +1,14 @@
-"""The worker pool, which runs coroutine handlers in a few real tasks.
+"""The worker pool, which runs coroutine handlers in a small number of real tasks.
 
-A worker runs one job after the other, without switching tasks, as long as handlers don't wait. When a handler suspends, its
-worker waits with it, and another worker takes over the queue. Handlers therefore run in real tasks, with working timeouts, task
-groups and `current_task`.
+A worker runs one job after another, without switching tasks, as long as handlers don't wait. When a handler suspends, its
+worker waits with it, and another worker takes over the queue. This means that handlers run in real tasks, with working
+timeouts, task groups and `current_task`.
 
 Jobs run in order of submission. If that takes longer than `_TURN`, network addresses and their links take turns, so that a busy
 client delays only itself.
 
-A worker starts only in the next event loop iteration, which may take a while under load. The number of workers to wake
-therefore doubles with each job that suspends. Otherwise a job behind a hundred of them would wait for seconds.
+A new worker starts in the next event-loop iteration, which can take a while under load. For this reason, the number of workers
+to wake doubles with each job that suspends. Otherwise, a job behind a hundred suspending jobs would wait for seconds.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
 """Maximum number of workers to wake in an event loop iteration."""
 _TURN = 0.05
-"""Seconds after which a worker yields to the event loop, because peers can send new calls as fast as others end."""
+"""Seconds after which a worker yields to the event loop, because peers can send new calls as fast as old ones finish."""
 _ENDED: Final = object()
 _LONG: Final = 1.0
-"""Seconds without a wait after which a handler is logged."""
+"""Seconds after which a handler that has not waited is logged."""
 _SILENCE: Final = 60.0
 """Minimum seconds between two warnings about the same handler."""
 
@@ -60,12 +60,12 @@ class Job(Protocol):
 
     @property
     def party(self) -> tuple[object, object]:
-        """Network address and link that the job is for."""
+        """Network address and link on whose behalf the job runs."""
         ...
 
     @property
     def run_plain(self) -> Callable[[], bool] | None:
-        """Function that runs the job without a task, and returns False if it needs one; None if it always does."""
+        """Function that runs the job without a task, and returns False if the job needs one. None if it always does."""
         ...
 
     def run(self) -> Coroutine[Any, Any, None] | None:
@@ -154,9 +154,9 @@ class Workers:
                 self._coming -= 1
 
     async def _drain(self, scope: anyio.CancelScope) -> bool:
-        """Run jobs until the queue is empty or another worker takes over. Returns True if this worker can be used again.
+        """Run jobs until the queue is empty or another worker takes over. Returns True if this worker can be reused.
 
-        Each job has its own context, which is cheaper than undoing what it has set.
+        Each job has its own context. This is cheaper than undoing the changes that it makes to a shared one.
         """
         ready, clock = self._ready, self.stalls.clock
         turn = began = clock()
@@ -218,7 +218,7 @@ class Workers:
 
 
 def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    """Order jobs so that network addresses, and the links of each, take turns. The jobs of a link stay in order."""
+    """Order jobs so that network addresses take turns, and the links of each address too. A link's jobs stay in order."""
     return _round_by_round(_round_by_round(jobs, lambda job: job.party), lambda job: job.party[0])
 
 
@@ -300,7 +300,7 @@ class PlacedCall(Protocol):
     def party(self) -> tuple[object, object]: ...
 
     def proceed(self) -> None:
-        """Called when the call has a slot of its handler. It starts, or waits for a slot of its peer."""
+        """Start the call, or wait for a slot of its peer. Called once the call has a slot of its handler."""
 
 
 @define(eq=False, repr=False)
