@@ -225,7 +225,7 @@ class AsgiRequest:
     async def _decided(self, handshake: Handshake) -> Admission:
         limits = self.options.host.limits
         outcome: Admission | BusError | None = None
-        # `authenticate` has its own time-out, but a bus that is shutting down never answers.
+        # `authenticate` has its own timeout, and a bus that is shutting down answers at once, but a bus that fails never does.
         with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
             outcome = await decision(self.options.gate, handshake)
         if outcome is None:
