@@ -1,1 +1,1 @@
-"""Helpers without knowledge of buses."""
+"""Helpers that do not depend on the bus."""

@@ -1,4 +1,4 @@
-"""Delivers the events of a bus or broker to their readers."""
+"""Delivers events of a bus or broker to their readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field
 
 KEPT = 4096
-"""Maximum size of a body that an event keeps, in bytes, because a reader may have a thousand unread events."""
+"""Maximum size in bytes of a body that an event contains, because a reader may have a thousand unread events."""
 _SIZE = 1000
 _SOON = 16
 
@@ -21,7 +21,7 @@ class EventHub(Struct, Generic[Event], eq=False):
     """Passes events to all readers."""
 
     _waiter: Callable[[], Any]
-    """Returns an awaitable that `_wake` completes."""
+    """Function that returns an awaitable. `_wake` completes the awaitable."""
     _wake: Callable[[Any], None]
     _streams: weakref.WeakSet[EventStream[Event]] = field(default_factory=weakref.WeakSet)
 
@@ -36,7 +36,7 @@ class EventHub(Struct, Generic[Event], eq=False):
 
     @property
     def late(self) -> bool:
-        """True if a reader has more than 16 unread events. New events should then be small."""
+        """True if a reader has more than 16 unread events, in which case new events should be small."""
         return any(len(stream) > _SOON for stream in self._streams)
 
     def emit(self, event: Event) -> None:
@@ -45,13 +45,13 @@ class EventHub(Struct, Generic[Event], eq=False):
                 stream.put(event)
 
     def close(self) -> None:
-        """End the iteration of each reader after its unread events."""
+        """End each reader's iteration once it has read its remaining events."""
         for stream in list(self._streams):
             stream.close()
 
 
 class EventStream(AsyncIterator[Event]):
-    """A reader. Beyond 1,000 unread events, the oldest are dropped."""
+    """One reader's events. If more than 1,000 are unread, the oldest are dropped."""
 
     def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
         self._waiter = waiter

@@ -1,4 +1,4 @@
-"""Cancel scopes: the caller's deadline, which each request needs, and work that must not be cancelled."""
+"""Cancel scopes: finds the caller's deadline, which every request needs, and protects work that must not be cancelled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLY: Final = 0.05
-"""A peer may see a deadline pass this many seconds before we do."""
+"""Seconds by which a peer may consider a deadline to have passed before we do."""
 
 
 def effective_deadline(loop: Loop) -> Callable[[], float]:
@@ -38,7 +38,7 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
 
 
 def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Walk the scopes like anyio but without searching for the task, unless this version of anyio works differently."""
+    """Return a function that walks the scopes without looking up the task, or anyio's own if this version is different."""
     try:
         from anyio._backends._asyncio import _task_states
     except ImportError:
@@ -83,7 +83,7 @@ def _asyncio_agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
 
 
 def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
-    """Walk the scopes like trio but without two calls per scope."""
+    """Return a function that walks the scopes like trio, but with two fewer calls per scope."""
 
     def deadline() -> float:
         status = current_task()._cancel_status
@@ -108,7 +108,7 @@ def _trio_agrees(current_task: Callable[[], Any]) -> bool:
 
 
 def _agree(deadline: Callable[[], float]) -> bool:
-    """Check that the result equals the library's, because its internals may have changed."""
+    """Check that the result equals the library's, whose internals may have changed."""
     official = anyio.current_effective_deadline
     soon = anyio.current_time() + 5000
     try:
@@ -168,7 +168,7 @@ async def let_scope_fire(told: float = math.inf) -> None:
     """Wait for the enclosing cancel scope to cancel the caller, if its deadline (or `told`) is less than `EARLY` away.
 
     The deadline was sent to the peer, so its timeout error may arrive before the scope fires. The application expects its scope
-    to fire, and not an exception.
+    to fire instead of an exception.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
     if deadline <= now + EARLY:

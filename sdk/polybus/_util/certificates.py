@@ -1,4 +1,4 @@
-"""Warns about server certificates that have expired or are about to."""
+"""Logs warnings about server certificates that have expired or are about to expire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 EXPIRES_SOON: Final = timedelta(days=14)
-"""Time before expiry at which a certificate is reported. They are usually renewed a month before."""
+"""Time before expiry at which to warn about a certificate. Certificates are usually renewed a month before they expire."""
 
 _UTC_TIME: Final = 0x17
 _VERSION: Final = 0xA0
@@ -83,7 +83,7 @@ def _validity(certificate: bytes) -> tuple[datetime, datetime]:
 
 
 def _values(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield tag, start and end of consecutive DER values."""
+    """Yield the tag, start and end of consecutive DER values."""
     while at < end:
         tag, size, at = data[at], data[at + 1], at + 2
         if size & 0x80:  # long form of the length

@@ -1,4 +1,4 @@
-"""Fields of attrs classes, dataclasses, Structs, NamedTuples and TypedDicts, as msgspec encodes them."""
+"""Finds the fields of attrs classes, dataclasses, Structs, NamedTuples and TypedDicts, as msgspec encodes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..body import scalar_form
 
 
 def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:
-    """Return the types of the type variables of a class and of each base class, since they may differ."""
+    """Return the types of the type variables of a class and, because they may differ, of each base class."""
     found: dict[Any, dict[Any, Any]] = {}
     waiting: list[tuple[Any, Mapping[Any, Any]]] = [(hint, {})]
     while waiting:
@@ -32,7 +32,7 @@ def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:
 
 
 def variables_of_method(function: Callable[..., Any]) -> Mapping[Any, Any]:
-    """Return the types of a generic class's type variables in a method, according to the object that the method is bound to."""
+    """Return the types of a generic class's type variables in a method. They depend on the object that it is bound to."""
     method: Any = inspect.unwrap(function, stop=inspect.ismethod)
     if not (inspect.isroutine(method) or inspect.isclass(method)):  # an object with __call__
         method = getattr(method, "__call__", None)  # noqa: B004  # as a bound method
@@ -58,7 +58,7 @@ def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
 
 
 def closed(hint: Any) -> Any:
-    """Replace the type variables in a hint by their default, constraints or bound."""
+    """Replace the type variables in a hint with their default, constraints or bound."""
     variables = (hint,) if isinstance(hint, TypeVar) else open_variables(hint)
     return substituted(hint, {variable: own for variable in variables if (own := _own_type(variable)) is not None})
 
@@ -77,7 +77,7 @@ def open_variable(hint: Any) -> Any:
 
 
 def open_variables(hint: Any) -> tuple[Any, ...]:
-    """Return the unbound type variables of a hint, not counting those of a class without arguments."""
+    """Return the unbound type variables of a hint. The variables of a class without arguments are not included."""
     given: tuple[Any, ...] = getattr(hint, "__parameters__", ())
     return () if isinstance(hint, type) and not get_args(hint) else given
 
@@ -92,7 +92,7 @@ def own_annotations(kind: type) -> Iterable[str]:
 
 
 _DEFAULTS: Final = "_field_defaults"
-"""Attribute of NamedTuple classes, documented by Python."""
+"""Attribute of NamedTuple classes that contains the defaults. It is part of Python's documented API."""
 _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
@@ -124,7 +124,7 @@ class Shape(msgspec.Struct, frozen=True):
         fields: Fields that the constructor accepts.
         is_array: True if objects are encoded as arrays without names.
         is_closed: True if unknown fields are errors.
-        tag: Name and value of the tag in the encoded form.
+        tag: Name and value of the tag in the encoded form, if there is one.
     """
 
     kind: type
@@ -177,7 +177,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def opened(value: Any) -> Any:
-    """Convert objects, including those in containers, to their encoded form. pydantic models stay unchanged."""
+    """Convert objects, including objects in containers, to their encoded form. pydantic models are left unchanged."""
     kind = type(value)
     if hasattr(kind, "model_dump"):
         return value
@@ -196,7 +196,7 @@ def opened(value: Any) -> Any:
 
 @lru_cache(256)
 def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Return attribute, encoded name, and default or factory of each member of a Struct."""
+    """Return the attribute, encoded name, and default or factory of each member of a Struct."""
     return tuple(
         (one.name, one.encode_name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory)
         for one in msgspec.structs.fields(kind)
@@ -218,7 +218,7 @@ def form_of_struct(value: msgspec.Struct) -> Any:
 
 
 def _is_default(item: Any, default: Any) -> bool:
-    """Return True if msgspec omits the member: it is the default itself, or an empty container of the default's type."""
+    """Return True if msgspec omits the member, because it is its default or an empty container of the default's type."""
     return item is default or (default in (list, dict, set) and type(item) is default and not item)
 
 

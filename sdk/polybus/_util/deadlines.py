@@ -1,4 +1,4 @@
-"""Expires the entries of a table at a cost that depends on how many expire, not on how many wait."""
+"""Expires the entries of a table. The cost depends on the number of expired entries, not on the size of the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from attrs import define, field
 
 _LEAST: Final = 64
-"""Minimum number of deadlines to keep in order."""
+"""Minimum number of deadlines to keep sorted."""
 
 
 class _Timed(Protocol):
@@ -31,14 +31,14 @@ class Deadlines:
     """
 
     until: float = math.inf
-    """All deadlines before this time are sorted. Entries with an earlier deadline must be added."""
+    """Time before which all deadlines are sorted. New entries with an earlier deadline must be added."""
     _near: list[tuple[float, int, Any]] = field(factory=list)
     _share: int = _LEAST
     _added: int = 0
 
     @property
     def next(self) -> float:
-        """Earliest deadline, possibly of a finished entry; infinity if there is none."""
+        """Earliest deadline, or infinity if there is none. It may belong to a finished entry."""
         return self._near[0][0] if self._near else math.inf
 
     def add(self, deadline: float, key: Any) -> None:
@@ -54,7 +54,7 @@ class Deadlines:
             self.until = near[-1][0]
 
     def due(self, now: float, table: Mapping[Any, T]) -> Iterator[T]:
-        """Yield each expired entry once. The caller removes it from the table."""
+        """Yield each expired entry once. The caller has to remove it from the table."""
         near = self._near
         while near and near[0][0] <= now:
             found = table.get(heappop(near)[2])

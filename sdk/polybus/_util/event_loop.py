@@ -1,4 +1,4 @@
-"""A common interface to asyncio and trio: clocks, call-soon and one-shot wake-ups that are cheaper than an `anyio.Event`."""
+"""Gives asyncio and trio a common interface, with clocks, call-soon, and one-shot wake-ups cheaper than an `anyio.Event`."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class AsyncioLoop:
 
 
 def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a loop's `call_at` accept times in the past, as asyncio's own loops do.
+    """Make a loop's `call_at` accept times in the past, as asyncio's own loops do.
 
-    Pyodide's raises `ValueError`. anyio passes such a time if a deadline expires just before the call, so the timeout would
-    never fire.
+    Pyodide's loop raises `ValueError`. anyio passes such a time if a deadline expires just before the call, and the timeout
+    would then never fire.
     """
     if isinstance(loop, asyncio.BaseEventLoop) or "call_at" in vars(loop):  # already patched
         return
@@ -85,7 +85,7 @@ def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class TrioLoop:
-    """trio, with the interface of `AsyncioLoop`."""
+    """trio, with the same interface as `AsyncioLoop`."""
 
     backend: Literal["asyncio", "trio"] = "trio"
     __slots__ = ("_token", "time", "waiter")
@@ -163,7 +163,7 @@ def _nothing() -> None:
 @define(eq=False, repr=False, weakref_slot=False)
 class _TrioWaiter:
     _trio: Any
-    """`trio.lowlevel`, because importing it here would run for each message."""
+    """Module `trio.lowlevel`. Importing it in each function would cost time for every message."""
     _task: Any = None
     _woken: bool = False
 
@@ -190,7 +190,7 @@ Loop: TypeAlias = AsyncioLoop | TrioLoop
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Notifier:
-    """Wakes tasks that wait for a condition."""
+    """Wakes tasks that are waiting for a condition."""
 
     _loop: Loop
     waiting: list[Any] = field(factory=list, init=False)

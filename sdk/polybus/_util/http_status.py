@@ -21,30 +21,30 @@ from .logs import log_fields
 logger: logging.Logger = logging.getLogger("polybus")
 
 Page: TypeAlias = "Callable[[], tuple[int, str] | Awaitable[tuple[int, str]]]"
-"""Function, which may be async, that returns the status and text of a page."""
+"""Plain or async function that returns the status and text of a page."""
 
 _SECONDS: Final = 5.0
-"""Timeout of a request."""
+"""Timeout of a request, in seconds."""
 _PAUSE: Final = 0.2
-"""Seconds to wait before accepting again when the process has run out of file descriptors."""
+"""Seconds to wait before accepting connections again if the process has run out of file descriptors."""
 _LARGEST: Final = 4096
-"""Maximum size of a request's head in bytes."""
+"""Maximum size of a request head, in bytes."""
 _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
-"""The version belongs to Prometheus's text format. Other clients ignore it."""
+"""Response headers. The version is that of Prometheus's text format, which other clients ignore."""
 
 
 class HttpStatus:
-    """A server for pages that are rendered on request. Each connection serves a single request.
+    """An HTTP server for pages that are rendered on request. Each connection serves a single request.
 
     Args:
-        option: Name of the argument that contains the URL, for error messages.
-        url: ``http://host:port``. Port 0 selects a free port.
+        option: Name of the argument that the URL was passed as, for error messages.
+        url: URL of the form ``http://host:port``. Port 0 selects a free port.
         pages: Pages by path.
-        example: Example of a URL, for error messages.
+        example: Example of a valid URL, for error messages.
 
     Raises:
         TypeError: If the URL is not a string.
-        ValueError: If the URL has another form.
+        ValueError: If the URL does not have this form.
     """
 
     def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:
@@ -128,7 +128,7 @@ class HttpStatus:
                 await self._answer(sock)
 
     def _accept(self, listening: socket.socket) -> socket.socket:
-        """Accept a connection, with the spare file descriptor if there is no other."""
+        """Accept a connection. If no other file descriptor is left, use the spare one."""
         try:
             sock, _ = listening.accept()
         except BlockingIOError:
@@ -195,7 +195,7 @@ class HttpStatus:
 
 
 def _name_in(host: bytes) -> str:
-    """Return the host in a ``Host`` header, without the port, or an empty string."""
+    """Return the host from a ``Host`` header without the port, or an empty string."""
     with suppress(ValueError):
         return urlsplit(f"//{host.decode('ascii', 'replace')}").hostname or ""
     return ""

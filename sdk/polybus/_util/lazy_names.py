@@ -1,4 +1,4 @@
-"""Lazy imports for packages."""
+"""Lets packages import names lazily."""
 
 from __future__ import annotations
 

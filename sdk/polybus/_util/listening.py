@@ -1,4 +1,4 @@
-"""Helpers for listeners: error messages, loopback addresses, and the files of Unix sockets."""
+"""Helpers for listeners, for error messages, loopback addresses and Unix socket files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEDIES: Final = {
 
 
 def cannot_listen(where: str, error: OSError) -> OSError:
-    """Return an error that explains why an address cannot be bound."""
+    """Return an error that says why an address cannot be bound."""
     remedy = _REMEDIES.get(error.errno or 0)
     why = f"{error.strerror or error}; {remedy}" if remedy else f"{error.strerror or error}"
     text = f"cannot listen on {where}: {why}"
@@ -38,7 +38,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unlink_if_ours(path: str, inode: int) -> None:
-    """Remove the file of a Unix socket, unless another process has replaced it."""
+    """Remove a Unix socket's file, unless another process has replaced it."""
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)

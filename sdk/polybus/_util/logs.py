@@ -1,4 +1,4 @@
-"""Log records: structured fields, indented tracebacks, and rate limits for warnings that peers can trigger."""
+"""Log records with structured fields and indented tracebacks, and rate limits for warnings that peers can trigger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log_fields(peer: Any = None, *, message: Message | None = None, **more: obje
     Args:
         peer: Source of ``peer``, ``address`` and ``protocol``. Defaults to the peer of the message.
         message: Source of ``subject`` and ``request_id``.
-        more: Further fields, such as ``error_id``, ``handler``, ``path``, ``worker`` and ``pid``.
+        more: Additional fields, such as ``error_id``, ``handler``, ``path``, ``worker`` and ``pid``.
     """
     fields = {name: _plain(value) for name, value in more.items() if value is not None and value != ""}
     if message is not None:
@@ -69,9 +69,9 @@ for name in _LOGGERS:
 
 _MINUTE: Final = 60.0
 _LINES: Final = 3
-"""Number of log lines of one kind per minute. Further ones are only counted."""
+"""Maximum number of log lines of one kind per minute. Additional lines are only counted."""
 _KINDS: Final = 256
-"""Maximum number of kinds, since peers can create new ones."""
+"""Maximum number of kinds, because peers can create new kinds."""
 
 _COUNTED: Final = " (others like it are summarised within a minute)"
 
@@ -112,14 +112,14 @@ class Warnings(Struct, eq=False):
         level: int = logging.WARNING,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Log a warning, or only count it if there were too many of the same kind in the last minute.
+        """Log a warning. If there were too many of the same kind in the last minute, only count it.
 
         Args:
             logger: Logger to use.
             text: Message template, which identifies the kind.
             args: Arguments of the template. Control characters in strings are escaped.
             error: Exception in the application that a peer can trigger repeatedly. It is logged at ERROR with its traceback.
-            about: Distinguishes kinds with the same template.
+            about: Object that distinguishes kinds with the same template.
             lines: Maximum number of lines per minute.
             level: Log level if there is no `error`.
             extra: Fields from `log_fields`.
@@ -137,13 +137,13 @@ class Warnings(Struct, eq=False):
         logger.log(level, text, *map(_escaped, args), exc_info=error, extra=extra)
 
     def allows(self, text: str) -> bool:
-        """Count a line that the caller logs. Returns False if there were too many of the same kind in the last minute."""
+        """Count a line that the caller logs. Returns False if there were too many lines of that kind in the last minute."""
         kind = self._kind(None, logging.WARNING, text, None)
         kind.count += 1
         return kind.count <= _LINES
 
     def tell(self) -> None:
-        """Log how many warnings were suppressed, when the bus ends."""
+        """Log how many warnings were suppressed. Called when the bus stops."""
         now = self._clock()
         for kind in self._kinds.values():
             _tell(kind, now)
@@ -164,7 +164,7 @@ class Warnings(Struct, eq=False):
         return kind
 
     def _expire(self, now: float) -> float:
-        """Log and forget kinds older than a minute. Returns the time of the next call."""
+        """Log and forget kinds that are older than a minute. Returns the time of the next call."""
         nearest = math.inf
         for key, kind in list(self._kinds.items()):
             if now - kind.since >= _MINUTE:
@@ -191,7 +191,7 @@ class ViolationCounter(Struct, eq=False):
     _since: float = 0.0
 
     def add(self, now: float) -> int:
-        """Count a violation. Returns the number of violations in the current minute, which starts with the first."""
+        """Count a violation, and return how many there were in the current minute. The first violation starts a minute."""
         if now - self._since > _MINUTE:
             self._count, self._since = 0, now
         self._count += 1

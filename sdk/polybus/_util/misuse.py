@@ -1,4 +1,4 @@
-"""Helpful errors for unknown arguments, context managers that aren't entered, and awaitables that aren't awaited."""
+"""Raises helpful errors for unknown arguments, context managers that aren't entered, and awaitables that aren't awaited."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def explains(called: str, keywords: Mapping[str, str], *, most: int | None = Non
 
     Args:
         called: Name of the function.
-        keywords: Advice by unknown keyword.
-        most: Maximum number of positional arguments, including ``self``, or None if you give no advice for more.
-        positional: Advice for more positional arguments. ``{0!r}`` stands for the first of them.
+        keywords: Advice for each unknown keyword.
+        most: Maximum number of positional arguments, including ``self``. If None, there is no advice for additional ones.
+        positional: Advice for additional positional arguments. ``{0!r}`` stands for the first additional argument.
     """
 
     def decorate(function: F) -> F:

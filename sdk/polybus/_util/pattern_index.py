@@ -21,7 +21,7 @@ _PATTERN: Final = 300
 _GLOB: Final = 1000
 """Approximate size of a segment with a ``*`` among other characters."""
 _DEEPER: Final = 500
-"""Bytes charged for each token beyond `_SHALLOW`, because many different shapes slow down look-ups."""
+"""Bytes to charge for each token beyond `_SHALLOW`, because many different shapes make lookups slow."""
 
 
 def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -40,9 +40,9 @@ _Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
 
 class _Shape(Struct, Generic[T], eq=False):
     pick: Callable[[list[str]], Any]
-    """Selects the tokens at the other positions."""
+    """Function that selects the tokens at the other positions."""
     patterns: dict[Any, dict[_Globs, dict[T, int]]] = {}
-    """Patterns by these tokens."""
+    """Patterns, keyed by the tokens that `pick` selects."""
 
 
 def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
@@ -50,7 +50,7 @@ def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
 
 
 class _Patterns(Struct, Generic[T], eq=False):
-    """Patterns by shape.
+    """An index of patterns by shape.
 
     A look-up tries each shape of the subject's length, regardless of the number of patterns. With a trie, a peer could make it
     visit a huge number of nodes.
@@ -63,7 +63,7 @@ class _Patterns(Struct, Generic[T], eq=False):
     """Patterns with ``>``, by number of tokens before it."""
 
     def count(self, tokens: list[str], item: T, step: int) -> int:
-        """Add `step` to an item's count for a pattern. Returns 1 if the item is new there, -1 if it was removed, else 0."""
+        """Add `step` to an item's count for a pattern. Returns 1 if the item is new, -1 if it was removed, otherwise 0."""
         lengths, tokens = (self.tails, tokens[:-1]) if tokens[-1] == ">" else (self.whole, tokens)
         globs = tuple((at, glob_of(token)) for at, token in enumerate(tokens) if self.uris and _is_glob(token))
         wild = {at for at, _ in globs}
@@ -102,8 +102,8 @@ def _collect(shape: _Shape[T], tokens: list[str], into: dict[T, int]) -> None:
 class SubjectIndex(Struct, Generic[T], eq=False):
     """Maps a subject to the items with a matching pattern, without duplicates.
 
-    The time to add or remove a pattern is proportional to its length. Looking up a subject again is a dictionary access until
-    the index changes. The cache is bounded.
+    The time to add or remove a pattern is proportional to its length. Results are cached in a bounded cache, so that repeated
+    lookups of a subject are a dictionary access until the index changes.
     """
 
     _exact: dict[str | int, dict[T, int]] = {}
@@ -113,12 +113,12 @@ class SubjectIndex(Struct, Generic[T], eq=False):
     size: int = 0
     """Number of (pattern, item) pairs."""
     addresses: int = 0
-    """Number of pairs with a URI as the pattern."""
+    """Number of pairs whose pattern is a URI."""
     changed: Callable[[], None] = lambda: None
     """Called after every change."""
 
     def add(self, pattern: str | int, item: T) -> None:
-        """Add an item under a pattern. An item that is added several times must be removed as often."""
+        """Add an item under a pattern. If you add an item several times, you must remove it the same number of times."""
         self._change(pattern, item, 1)
 
     def remove(self, pattern: str | int, item: T) -> None:

@@ -1,4 +1,4 @@
-"""A priority queue without starvation."""
+"""A priority queue in which no item waits forever."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 _AGEING: Final = 8
-"""While several levels are in use, every n-th item is the one that has waited longest."""
+"""Interval at which the queue returns the item that has waited longest, while several levels are in use."""
 
 
 class PriorityQueue(Generic[T]):
-    """Returns items by level, the highest first, and in order of addition within a level.
+    """A queue that returns items by level, the highest first, and within a level in the order in which they were added.
 
     Every eighth item is the one that has waited longest, so that low levels make progress under any load. Items must be unique.
-    Removing one takes the same time at any position.
+    Removing an item takes the same time at any position.
     """
 
     __slots__ = ("_count", "_levels", "_taken", "_turn")

@@ -1,7 +1,7 @@
-"""Types that pydantic must decode: its own models and constraints, annotated-types, and types unknown to msgspec.
+"""Decodes types with pydantic: its own models and constraints, annotated-types, and types that msgspec doesn't support.
 
-pydantic is imported when a type needs it. A class that pydantic cannot decode, or would decode differently from msgspec, is
-replaced by a TypedDict with its fields, and the object is created from these.
+pydantic is imported when a type first needs it. If pydantic cannot decode a class, or would decode it differently from msgspec,
+the class is replaced by a TypedDict with its fields, and the object is created from these fields.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OCTETS: Final = (bytes, bytearray, memoryview)
 _NO_VALUES: Final = (type, Callable)
 _LAZY: Final = (Iterator, Generator)
 _UNSEEN: Final = (Iterable, Reversible, Container)
-"""Types with items that msgspec doesn't validate."""
+"""Container types whose items msgspec doesn't validate."""
 _LISTS: Final = (*_UNSEEN, Collection)
-"""Types with items that pydantic validates late or never."""
+"""Container types whose items pydantic validates late or never."""
 _CHECKS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 _META: Final = (*_CHECKS, "title", "description", "examples")
 
@@ -52,7 +52,7 @@ def has_own(target: Any) -> bool:
 
 
 def ambiguous(target: Any) -> Any:
-    """Return a union in a type with several classes that encode alike and aren't models, or None."""
+    """Return a union within a type if it has several non-model classes that encode alike. Otherwise return None."""
     unions = (one for one in _walk(target, []) if get_origin(one) in (Union, UnionType))
     return next((one for one in unions if sum(map(_is_untagged, get_args(one))) > 1), None)
 
@@ -95,7 +95,7 @@ def adapter_of(target: Any, *, narrows: bool = False) -> Any:
 
 
 def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
-    """Yield a type, its metadata and its fields, recursively, but not the inside of pydantic types."""
+    """Yield a type, its metadata and its fields, recursively. pydantic types are not searched."""
     if any(hint is one for one in seen):
         return
     seen.append(hint)
@@ -356,7 +356,7 @@ def _has_alias(found: Any) -> bool:
 
 
 def _said(found: Any) -> Any:
-    """Convert ``Annotated`` metadata for pydantic. Raises `TypeError` if there is no equivalent."""
+    """Convert ``Annotated`` metadata for pydantic. Raises `TypeError` if pydantic has no equivalent."""
     if get_origin(found) is Annotated:
         raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
     _refuse_serializer(found)
@@ -381,7 +381,7 @@ def _refuse_serializer(found: Any) -> None:
 
 
 def _octets(kind: type) -> Any:
-    """Return a bytes type that decodes base64. pydantic's own would contain the characters of the string."""
+    """Return a bytes type that decodes base64. With pydantic's own type, the result would be the characters of the string."""
     from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
     schema = WithJsonSchema({"type": "string", "contentEncoding": "base64"})

@@ -1,4 +1,4 @@
-"""Conversion of decoded bodies to the declared type."""
+"""Converts decoded bodies to the declared type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class _Itself:
-    """Cache key for unhashable types such as ``Annotated[int, {"unit": "m"}]``, which compares by identity."""
+    """Cache key that is compared by identity, for unhashable types such as ``Annotated[int, {"unit": "m"}]``."""
 
     __slots__ = ("target",)
 
@@ -46,7 +46,7 @@ class _Itself:
 
 
 def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Cache a function of a type, which may be unhashable."""
+    """Cache the results of a function of a type. The type may be unhashable."""
     by_hash: Callable[[Any], T] = lru_cache(1024)(make)
     by_identity: Callable[[_Itself], T] = lru_cache(1024)(lambda key: make(key.target))
 
@@ -95,7 +95,7 @@ def convert(value: Any, target: Any) -> Any:
 
 
 def _without_members(value: Any) -> Any:
-    """Replace enum members by their values. Some protocols (J.REP) decode enums themselves, but msgspec expects values."""
+    """Replace enum members with their values. Some protocols (J.REP) decode enums themselves, but msgspec expects values."""
     if isinstance(value, enum.Enum):
         return value.value
     if type(value) is dict:
@@ -136,7 +136,7 @@ _conforming_to: Final = remembered(_make_conforming)
 
 
 def uncheckable(target: Any) -> str | None:
-    """Return the reason why `conforming` can only check the class of an annotation, or None if it can do more."""
+    """Return the reason why `conforming` can check only the class of an annotation. Returns None if it can check more."""
     if target in (object, NoReturn, Never):
         return None
     why = unreadable(target)
@@ -187,18 +187,18 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
 
 
 _LEAVES: Final = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-"""Types that some protocols transmit natively. They are kept if the declared type allows it."""
+"""Types that some protocols transmit natively. Their values are left unchanged if the declared type allows it."""
 _MOST: Final = 32
 """Maximum number of errors reported to the sender."""
 _FEW: Final = 10_000
-"""Maximum number of errors to get from pydantic, which returns all or none and takes some microseconds for each."""
+"""Maximum number of errors to get from pydantic. It returns all or none, and each takes some microseconds."""
 _TOLD: Final = 3
-"""Maximum number of errors in the text."""
+"""Maximum number of errors in the error text."""
 _LONGEST: Final = 500
-"""Maximum length of a path or message, because the sender chooses names in them."""
+"""Maximum length of a path or message, both of which may contain names that the sender chose."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*\Z")
-"""pydantic's name for a member of a union that a function validates."""
+"""Name that pydantic gives to a member of a union that a function validates."""
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
@@ -234,7 +234,7 @@ def convert_text(text: str, target: Any) -> Any:
 
 
 def unreadable(target: Any) -> str | None:
-    """Return the reason why no body can be decoded as a type, or None if one can or it isn't known yet."""
+    """Return the reason why no body can be decoded as a type. Returns None if one can be, or if this is not known yet."""
     try:
         return _fault_of(target)
     except NameError:
@@ -264,7 +264,7 @@ _fault_of: Final = remembered(_problem_of)
 
 
 def is_read_by_pydantic(target: Any) -> bool:
-    """Return True if pydantic decodes a type, because it contains pydantic types or only pydantic supports it.
+    """Return True if pydantic decodes a type, because it contains pydantic types or msgspec doesn't support it.
 
     Raises:
         NameError: If an annotation refers to an undefined name.
@@ -329,14 +329,14 @@ _BODIES: Final[tuple[Any, ...]] = (None, True, 1, 1.0, "", b"", [], {})
 
 
 def body_of(target: Any) -> Any:
-    """Return the type of the body in ``Message`` or ``Message[User]``, or None for other types."""
+    """Return the body type of ``Message`` or ``Message[User]``. Returns None for other types."""
     if target is Message:
         return Any
     return next(iter(get_args(target)), Any) if get_origin(target) is Message else None
 
 
 def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -> None:
-    """Check a ``returns=`` argument, which may be a `Message` if `whole` is set.
+    """Check a ``returns=`` argument. If `whole` is set, it may be a `Message`.
 
     Raises:
         TypeError: If no body can be decoded as the type.
