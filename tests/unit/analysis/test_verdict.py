@@ -91,6 +91,16 @@ def test_nothing_recorded_is_said(rows: list[dict[str, Any]]) -> None:
     assert _said(metrics) == {"fine": ["No request was recorded."]}
 
 
+def test_a_subject_named_others_is_not_the_rest() -> None:
+    totals = {"exchanges": 0, "streams": 0, "orphans": 0, "outcomes": {}}
+    counts = dict.fromkeys(("frames", "quarantined", "gaps", "lost", "orphans"), 0)
+    metrics: dict[str, Any] = {"totals": totals, "counts": counts, "latency_over_time": [], "window_ns": 1}
+    metrics |= dict.fromkeys(("latency", "streams", "errors", "places", "clocks"), [])
+    metrics["unheard"] = [{"subject": name, "n": n} for name, n in (("others", 9), ("a", 8), ("b", 7), ("c", 2), ("d", 1))]
+    (text,) = _said(metrics)["unheard"]
+    assert text.startswith("27 publications arrived without a subscribed client: others (9), a (8), b (7) and 3 others. ")
+
+
 def test_the_command_says_the_same_sentences_as_the_report_where_names_of_peers_are_no_html(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

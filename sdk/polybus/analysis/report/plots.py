@@ -136,7 +136,9 @@ def throughput(rows: Rows, width_ns: int) -> Plot:
             begin = below[window] * per_second
             below[window] += counts[window, name]
             bars.append((window, window + width_ns, begin, below[window] * per_second))
-        plot.add(_GREY if name is None else _COLOURS[number % len(_COLOURS)], bars, "others" if name is None else _short(name))
+        plot.add(
+            _GREY if name is None else _COLOURS[number % len(_COLOURS)], bars, "all others" if name is None else _short(name)
+        )
     return plot
 
 
