@@ -59,7 +59,7 @@ async def test_answers_to_another_program_with_the_same_entity_are_refused_and_s
         assert [await one.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
         refused = await next_event(events, FrameRefused)
         assert refused.reason == "unknown_id"
-        assert f"another program is {PHONE} too" in refused.text
+        assert f"another program is also {PHONE}" in refused.text
         assert [await other.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
         await eventually(lambda: (one.stats().malformed, other.stats().malformed) == (20, 20))
         assert (one.stats().links, other.stats().links, one.stats().late, other.stats().late) == (1, 1, 0, 0)

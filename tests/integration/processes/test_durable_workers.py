@@ -64,7 +64,7 @@ async def test_a_store_that_differs_is_one_clear_error_of_all_workers(tmp_path: 
         try:
             assert await crew.ended() == 1
             assert "Traceback" not in crew.log()
-            assert crew.log().count("the store 'work' already exists with a different max_age: none, not 0:01:00") == 1
+            assert crew.log().count("the store 'work' already exists with a different max_age: none, not 1 min") == 1
         finally:
             crew.stop()
 

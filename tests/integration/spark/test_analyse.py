@@ -102,7 +102,7 @@ def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> N
 
 
 @pytest.mark.parametrize(
-    ("provisional", "said"), [(0, []), (2, ["2 of them are provisional: later recordings may change them"])]
+    ("provisional", "said"), [(0, []), (2, ["2 of them are provisional, because later recordings may change them"])]
 )
 def test_people_are_told_how_many_exchanges_may_still_change(
     provisional: int, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

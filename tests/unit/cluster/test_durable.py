@@ -101,7 +101,7 @@ async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
 async def test_a_store_that_is_full_says_so(engine: Any, name: str) -> None:
     bus = node(engine, Store("small", "small.>", max_bytes=2000), name=name)
     if "sbin" in getattr(engine, "binary", ""):  # Debian's: it may drop the oldest, whatever it was told
-        await refused(bus, LocalProtocolError, match=r"NATS servers before 2.10 may drop the oldest .* and this one is 2.9")
+        await refused(bus, LocalProtocolError, match=r"NATS servers before 2.10 may drop the oldest .* and this server is 2.9")
         return
     async with bus:
         with pytest.raises(QueueFull, match=r"'small.x' is not stored: .*maximum bytes exceeded.*max_bytes="):
