@@ -184,7 +184,7 @@ def test_in_every_sentence_the_parts_are_the_whole(tmp_path: Path) -> None:
         text = one["text"]
         for part, of, what in re.findall(r"(\d+) of (\d+) (\w+) \(", text):
             assert int(part) <= int(of) == whole[what], text
-        parts = [int(n) for n in re.findall(r"\((\d+)\)", text)]
+        parts = [int(n) for n in re.findall(r"(?<=\()\d+(?=\))|\d+(?= others?\b)", text)]
         if parts:
             assert sum(parts) == int(re.match(r"\d+", text)[0]), text  # type: ignore[index]  # it begins with its number
     assert any(one["about"] in ("failed", "missing") for one in metrics["verdict"])

@@ -85,7 +85,8 @@ def test_a_lifespan_gives_an_async_context_manager(function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keyword", "says"), [("durable", "bus.on"), ("group", "bus.on"), ("timeout", "asker"), ("runing", "did you mean running=")]
+    ("keyword", "says"),
+    [("durable", "bus.on"), ("group", "bus.on"), ("timeout", "caller"), ("runing", "did you mean running=")],
 )
 def test_an_argument_that_handle_does_not_have_names_where_it_belongs(keyword: str, says: str) -> None:
     given: Any = {keyword: 1}

@@ -485,7 +485,8 @@ def _most(told: Sequence[tuple[str, int]], whole: int) -> str:
     some = sorted((pair for pair in summed.items() if pair[1]), key=lambda pair: -pair[1])[:NAMED]
     named = [f"{shortened(name)} ({n:,})" for name, n in some]
     rest = whole - sum(n for _, n in some)  # includes subjects beyond the list's length
-    return ", ".join(named) + (f" and {rest:,} others" if rest else "")  # not "others (3)", which may be a subject
+    others = f" and {rest:,} other{'s' * (rest > 1)}" if rest else ""  # not "others (3)", which may be a subject
+    return ", ".join(named) + others
 
 
 def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
