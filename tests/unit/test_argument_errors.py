@@ -266,10 +266,10 @@ def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says
         ((Bus, "ubre+tcp://127.0.0.1:0"), {}, TypeError, r"a Bus, not type"),
         ((Bus(), 8000), {}, TypeError, r"^run\(bus, 8000\): URLs, for example"),
         ((Bus(),), {"drain": "20"}, TypeError, r"^drain='20': a number of seconds"),
-        ((Bus(),), {"delay": -1}, SystemExit, r"^delay=-1: "),
+        ((Bus(),), {"delay": -1}, ValueError, r"^delay=-1: "),
     ],
 )
-def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[BaseException], says: str) -> None:
+def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         polybus.run(*arguments, **options)
 

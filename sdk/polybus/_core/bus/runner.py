@@ -152,25 +152,27 @@ def run(
         ImportError: If uvloop, trio or prometheus-client is required but not installed.
         Exception: If the lifespan of the bus raises it. If a task of the bus fails, the bus closes and this is a
             `RuntimeError`.
-        SystemExit: If a URL or an option is invalid, an address cannot be bound, or the cluster's engine cannot be reached or
-            rejects the program. In these cases, one line is printed to stderr, the status is 1, and the cause is a
-            `ValueError`, `OSError`, `ConnectFailed`, `Unauthorized` or `Forbidden`. Also if one of several workers was killed,
-            or exited before it served.
+        ValueError: If `drain`, `delay` or `workers` is out of range, `backend` is unknown, or `metrics` lacks `health`.
+        SystemExit: If a URL, `health` or one of `options` is invalid, an address cannot be bound, or the cluster's engine
+            cannot be reached or rejects the program. In these cases, one line is printed to stderr, the status is 1, and the
+            cause is a `ValueError`, `OSError`, `ConnectFailed`, `Unauthorized` or `Forbidden`. Also if one of several workers
+            was killed, or exited before it served.
     """
+    serve = _prepared(
+        bus,
+        *urls,
+        drain=drain,
+        delay=delay,
+        health=health,
+        metrics=metrics,
+        backend=backend,
+        uvloop=uvloop,
+        workers=workers,
+        announce=announce,
+        **options,
+    )
     try:
-        serve_until_signal(
-            bus,
-            *urls,
-            drain=drain,
-            delay=delay,
-            health=health,
-            metrics=metrics,
-            backend=backend,
-            uvloop=uvloop,
-            workers=workers,
-            announce=announce,
-            **options,
-        )
+        serve()
     except (OSError, ValueError, ConnectFailed, Unauthorized, Forbidden) as error:
         if raised_by_lifespan(error) and _has_joined(bus):
             raise
@@ -208,7 +210,14 @@ def announce(url: str) -> None:
         print(f"serving {url}", flush=True)
 
 
-def serve_until_signal(
+def serve_until_signal(bus: Bus, *urls: str, **arguments: Any) -> None:
+    """Implement `run`, but raise every error. Takes all arguments of `run`, `announce`, which is called with each URL, and
+    `client_tls` for URLs that the bus connects to.
+    """
+    _prepared(bus, *urls, **arguments)()
+
+
+def _prepared(
     bus: Bus,
     *urls: str,
     drain: float,
@@ -221,8 +230,8 @@ def serve_until_signal(
     announce: Callable[[str], None],
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
-) -> None:
-    """Implement `run`. Calls `announce` with each URL. `client_tls` is for URLs that the bus connects to."""
+) -> Callable[[], None]:
+    """Check the arguments of `run`, and return a function that serves the bus."""
     if not isinstance(bus, Bus):
         raise TypeError(
             f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
@@ -243,26 +252,30 @@ def serve_until_signal(
                 "metrics=True: the page is served at the address for health checks, so pass health='http://127.0.0.1:8081' too"
             )
         _ = metrics_maker("scrape", "run(metrics=True)")
-    worker = worker_here()
-    if worker is None and workers > 1:
+
+    def serve() -> None:
+        worker = worker_here()
+        if worker is None and workers > 1:
+            addresses = _Addresses(bus, urls, options, client_tls)
+            # Twice `drain`, because the lifespan has the same time for its end.
+            if status := supervise(
+                count=workers,
+                buses=[bus],
+                bind=addresses.bind,
+                patience=delay + 2 * drain + _AT_ONCE,
+                health=health,
+                metrics=metrics,
+            ):
+                raise SystemExit(status)
+            return
+        running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
+        backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
+        # Before the loop starts, since URLs may need imports.
         addresses = _Addresses(bus, urls, options, client_tls)
-        # Twice `drain`, because the lifespan has the same time for its end.
-        if status := supervise(
-            count=workers,
-            buses=[bus],
-            bind=addresses.bind,
-            patience=delay + 2 * drain + _AT_ONCE,
-            health=health,
-            metrics=metrics,
-        ):
-            raise SystemExit(status)
-        return
-    running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
-    backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
-    # Before the loop starts, since URLs may need imports.
-    addresses = _Addresses(bus, urls, options, client_tls)
-    anyio.run(running.main, addresses, backend=backend, backend_options=backend_options)
-    running.over()
+        anyio.run(running.main, addresses, backend=backend, backend_options=backend_options)
+        running.over()
+
+    return serve
 
 
 def _check_loop(backend: str, uvloop: bool) -> None:
