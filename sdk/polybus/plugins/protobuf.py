@@ -57,8 +57,15 @@ MOST_FIELDS: Final = 4096
 body."""
 
 
+class Fixed(bytes):
+    """The value of a fixed32 or fixed64 field."""
+
+    __slots__ = ()
+
+
 def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | bytes]]:
-    """Decode a message, and return its fields as pairs of a field number and either an integer or bytes.
+    """Decode a message, and return its fields as pairs of a field number and a value: an integer for a varint, `Fixed` for a
+    fixed32 or fixed64, otherwise bytes.
 
     Raises:
         ValueError: If the message is invalid, contains groups, or has more than `most` fields.
@@ -82,7 +89,8 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
                 size = _FIXED[kind]
             if at + size > end:
                 raise ValueError("a field extends beyond the message")
-            fields.append((number, data[at : at + size]))
+            value = data[at : at + size]
+            fields.append((number, value if kind == 2 else Fixed(value)))
             at += size
     except IndexError as error:
         raise ValueError("the message is cut off") from error

@@ -277,9 +277,9 @@ def _is_written(part: Any) -> bool:
 def unpack(data: bytes) -> tuple[str, bytes]:
     url, value = "", b""
     for number, part in read_fields(data):
-        if number == 1 and isinstance(part, bytes):
+        if number == 1 and type(part) is bytes:
             url = str(part, "utf-8")
-        elif number == 2 and isinstance(part, bytes):
+        elif number == 2 and type(part) is bytes:
             value = part
     return url, value
 
@@ -384,9 +384,9 @@ def facts_of(status: bytes) -> tuple[int, dict[str, Any]]:
     for number, part in read_fields(status):
         if number == 1 and isinstance(part, int):
             code = part if part < 2**63 else part - 2**64
-        elif number == 2 and isinstance(part, bytes):
+        elif number == 2 and type(part) is bytes:
             facts["text"] = str(part, "utf-8")
-        elif number == 3 and isinstance(part, bytes):
+        elif number == 3 and type(part) is bytes:
             _add_detail(facts, part)
     return code, facts
 
@@ -395,7 +395,7 @@ def _add_detail(facts: dict[str, Any], data: bytes) -> None:
     url, inner = unpack(data)
     if type_name(url) == _ERROR_INFO and facts["reason"] is None:
         for number, part in read_fields(inner):
-            if number == 1 and isinstance(part, bytes):
+            if number == 1 and type(part) is bytes:
                 facts["reason"] = str(part, "utf-8")
     elif facts["detail"] is None:
         try:

@@ -140,7 +140,7 @@ class LinkFlow(ABC):
             short = SessionFeatures.of(session)
             self.ask, self.tell, self.usual = short.ask, short.tell, short.usual
         self.framing = None
-        if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]
+        if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]  # present together with `send_framed`
             self.framing = self.shared, type(transport), session.codec.writes
 
     def framed(self, message: Message) -> bytes:
@@ -223,7 +223,8 @@ class LinkFlow(ABC):
             peer.watch_reply(reply)
         try:
             if isinstance(frames, bytes):
-                ((len(pending) == 1 and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]
+                send = self.send_alone if len(pending) == 1 else None
+                (send or self.transport.send)(frames)  # type: ignore[union-attr]  # a session implies a transport
             else:
                 self.send_frames(frames)
         except TooLarge as error:  # the limit of a tunnel may be lower than that of the session

@@ -121,7 +121,7 @@ def _context_changed(baseline: contextvars.Context) -> bool:
     """Return True if context variables have changed, or cannot be compared."""
     try:
         return contextvars.copy_context() != baseline
-    except Exception:
+    except Exception:  # raised by `__eq__` of a value that the application has set
         return True
 
 

@@ -279,9 +279,8 @@ class Runtime:
         call = current_call.get()
         if call is not None and call.deadline < deadline and not call.ended:
             deadline = call.deadline
-        effective_deadline = self.effective_deadline
         try:
-            scope = effective_deadline()
+            scope = self.effective_deadline()
         except RuntimeError:  # no event loop is running here
             raise wrong_event_loop() from None
         left = (scope if scope < deadline else deadline) - now

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ...errors import Code
 from ...plugins import FrameField
-from ...plugins.protobuf import field, length, read_fields, varint, walk_fields
+from ...plugins.protobuf import Fixed, field, length, read_fields, varint, walk_fields
 from .._shared import WireRules, plain_field, shown_text
 from .._uprotocol import id_version
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
@@ -285,7 +285,7 @@ def read_uuid(data: bytes) -> bytes:
     halves = {1: bytes(8), 2: bytes(8)}
     for number, part in read_fields(data):
         if number in halves:
-            if not isinstance(part, bytes) or len(part) != 8:
+            if not isinstance(part, Fixed) or len(part) != 8:
                 raise ValueError("half a UUID is not a fixed64")
             halves[number] = part[::-1]
     return halves[1] + halves[2]
@@ -312,7 +312,7 @@ def _read_uuri(data: bytes) -> UUri:
     authority, numbers = "", {2: 0, 3: 0, 4: 0}
     for number, part in read_fields(data):
         if number == 1:
-            if not isinstance(part, bytes):
+            if type(part) is not bytes:
                 raise UUriError("an authority is text")
             authority = str(part, "utf-8")
         elif number in numbers:
@@ -380,6 +380,8 @@ def read_attributes(data: bytes) -> Attributes:
             setattr(found, name, value if value < 2**31 else _large_number(number, value))
         elif read is None:
             raise ValueError(f"{name} is a number")
+        elif isinstance(value, Fixed):
+            raise ValueError(f"{name} is not a fixed-width number")
         else:
             setattr(found, name, read(value))
     return found
@@ -401,7 +403,7 @@ def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
     payload: bytes | None = None
     for number, part in read_fields(frame):
         if number in (1, 2):
-            if not isinstance(part, bytes):
+            if type(part) is not bytes:
                 raise ValueError("attributes and payload of a UMessage are bytes")
             if number == 1:
                 attributes = part

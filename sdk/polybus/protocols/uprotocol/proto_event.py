@@ -127,7 +127,7 @@ class ProtoReader:
             raise refuse(f"not a CloudEventBatch: {error}", "bad_protobuf") from error
         if len(found) > BATCH:
             raise refuse(f"a batch of {len(found)} events: the limit is {BATCH}", "too_large")
-        events = [value for value in found if isinstance(value, bytes)]
+        events = [value for value in found if type(value) is bytes]
         if len(events) < len(found):
             raise refuse("not a CloudEventBatch: an event is not a number", "bad_protobuf")
         return events
