@@ -85,4 +85,4 @@ async def test_of_links_that_have_been_up_for_a_while_nothing_is_left(world: Wor
             (gone,) = {peer.id for peer in server.peers}
         await anyio.sleep(5)
         gc.collect()
-        assert gone not in {peer.id for peer in gc.get_objects() if isinstance(peer, Peer)}
+        assert gone not in {peer.id for peer in gc.get_objects() if type(peer) is Peer}
