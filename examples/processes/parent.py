@@ -43,6 +43,7 @@ async def main() -> None:
     async with await anyio.open_process([sys.executable, program], stderr=quiet) as process:
         async with connect(PortTransport(StdioPort(process)), protocol="ubre", limits=PATIENT) as bus:
             process.kill()
+            await process.wait()
             try:
                 await bus.request("double", 21)
             except Disconnected as error:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -138,6 +138,24 @@ async def running(module: str = "server", **options: Any) -> AsyncIterator[Proce
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(process.stop)
+
+
+@asynccontextmanager
+async def stopped(pids: Iterable[int]) -> AsyncIterator[None]:
+    """Processes that do not run meanwhile: of those that listen at one port the kernel may prefer one again and again."""
+    processes = [psutil.Process(pid) for pid in pids]
+
+    async def stop() -> bool:
+        return all(process.status() == psutil.STATUS_STOPPED for process in processes)
+
+    for process in processes:
+        process.suspend()
+    try:
+        await eventually(stop, BOUND)
+        yield
+    finally:
+        for process in processes:
+            process.resume()
 
 
 async def control(bus: Bus) -> dict[str, Any]:

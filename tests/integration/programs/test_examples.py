@@ -154,8 +154,7 @@ def test_a_parent_asks_its_helpers_over_standard_streams_and_over_a_pipe() -> No
         "pipe: 42, 400000",
         "the helper has left with status 0",
     ]
-    (lost,) = ended.stderr.splitlines()
-    assert "is lost for good: the other end has closed its side" in lost
+    assert ended.stderr == "the link to ubre+port://process is lost for good: the other end has closed its side\n"
 
 
 def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:

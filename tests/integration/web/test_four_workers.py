@@ -13,7 +13,7 @@ import pytest
 from attrs import frozen
 
 from polybus import Bus, connect
-from tests.integration.processes.processes import BOUND, eventually, running
+from tests.integration.processes.processes import BOUND, eventually, running, stopped
 from tests.integration.processes.test_workers import server_is_there  # noqa: F401  # for all tests here
 from tests.integration.web.browser import browser
 from tests.integration.web.test_workers import APP, said, serving
@@ -58,10 +58,11 @@ async def site(anyio_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> 
         bus_url = f"ubre+ws{url.removeprefix('http')}/bus"
         async with AsyncExitStack() as stack:
             at: dict[int, Bus] = {}
-            with anyio.fail_after(BOUND):
-                while len(at) < WORKERS:
+            while len(at) < WORKERS:
+                async with stopped(at):
                     client = await stack.enter_async_context(connect(bus_url))
-                    at.setdefault(await client.request("pid", timeout=BOUND), client)
+                    at[await client.request("pid", timeout=BOUND)] = client
+            with anyio.fail_after(BOUND):
                 first = next(iter(at.values()))
                 while await first.request("nodes", timeout=BOUND) < WORKERS:  # noqa: ASYNC110  # nobody tells
                     await anyio.sleep(0.02)
