@@ -79,15 +79,12 @@ class Broker:
 
     def __init__(self) -> None:
         self.server: End | None = None
-        self.clients: dict[int, End | Callable[[bytes], None]] = {}
+        self.clients: dict[int, Callable[[bytes], None]] = {}
         self.next_id = 100
         self.sent_away: list[int] = []
 
     def for_server(self) -> Dial:
         return Dial(self._server, reconnects=True)
-
-    def for_client(self) -> Dial:
-        return Dial(self._client)
 
     def _server(self, options: DialOptions) -> Transport:
         self.server = End(options.host, self.from_server, lambda why: None)
@@ -95,14 +92,8 @@ class Broker:
             self._control(client, self.OPENED)
         return self.server
 
-    def _client(self, options: DialOptions) -> Transport:
-        number = self.next_id
-        end = End(options.host, lambda frame: self.from_client(number, frame), lambda why: self.leave(number))
-        self.enter(end)
-        return end
-
-    def enter(self, client: End | Callable[[bytes], None]) -> int:
-        """A client has come: an end, or a function that takes what is sent to it."""
+    def enter(self, client: Callable[[bytes], None]) -> int:
+        """A client has come: a function that takes what is sent to it."""
         number, self.next_id = self.next_id, self.next_id + 1
         self.clients[number] = client
         self._control(number, self.OPENED)
@@ -118,15 +109,10 @@ class Broker:
 
     def from_server(self, frame: bytes) -> None:
         number, kind = struct.unpack_from(">IB", frame)
-        client = self.clients.get(number)
         if kind & 0xF0 == self.CLOSE:
             self.sent_away.append(number)
             self.leave(number)
-            if isinstance(client, End):
-                client.lost(Closed(1000, "sent away"))
-        elif isinstance(client, End):
-            client.deliver(frame[4:])
-        elif client is not None:
+        elif (client := self.clients.get(number)) is not None:
             client(frame[4:])
 
     def stop_reading(self) -> None:

@@ -1,7 +1,6 @@
 """`polybus.run` with several workers. Its only argument is a JSON object of options:
 
 * ``urls``: addresses to serve at
-* ``fails``: its lifespan raises, in workers
 * ``durations``: its handlers are timed
 * ``run``: arguments of `polybus.run`
 """
@@ -11,8 +10,6 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -29,16 +26,9 @@ def by_header(handshake: Handshake) -> Identity:
     return Identity(key or "somebody", key=key)
 
 
-@asynccontextmanager
-async def failing(bus: Bus) -> AsyncIterator[None]:
-    if not bus.ready:
-        raise LookupError("no database")
-    yield
-
-
-def make_bus(*, fails: bool = False, durations: bool = False) -> Bus:
+def make_bus(*, durations: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
-    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header, lifespan=failing if fails else None)
+    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header)
 
     if durations:
         bus.use(Durations())
@@ -88,8 +78,4 @@ def make_bus(*, fails: bool = False, durations: bool = False) -> Bus:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     options = json.loads(sys.argv[1])
-    polybus.run(
-        make_bus(fails=options.get("fails", False), durations=options.get("durations", False)),
-        *options["urls"],
-        **options["run"],
-    )
+    polybus.run(make_bus(durations=options.get("durations", False)), *options["urls"], **options["run"])

@@ -47,11 +47,6 @@ async def server(options: dict[str, Any]) -> None:
     async def report() -> dict[str, Any]:
         return {"outer": state(outer), "inner": state(inner), "heard": heard[0], "received": inner.stats().received}
 
-    @outer.handle("close inner")
-    async def close(reason: str) -> None:
-        for peer in inner.peers:
-            party_of(peer).link.close(4000, reason)
-
     @outer.handle("let go")
     async def let_go() -> None:
         held.set()

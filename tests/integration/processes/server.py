@@ -2,7 +2,6 @@
 
 * ``urls``, ``backend``, ``uvloop``, ``when_full``, ``limits`` (fields of `Limits`)
 * ``authenticate``: admits only clients with the header ``authorization: Bearer good``
-* ``files``: the limit of open files
 * ``lifespan``: ``"slow"`` never begins (it reports that in a line of JSON), ``"stuck"`` never ends
 * ``run``: arguments of `polybus.run`, which then does the serving
 """
@@ -11,7 +10,6 @@ import ctypes
 import gc
 import json
 import logging
-import resource
 import sys
 import threading
 import time
@@ -133,8 +131,6 @@ async def serve(server: Server, options: dict[str, Any]) -> None:
 def main() -> None:
     options = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    if options.get("files"):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options["files"]))
     server = Server(options)
     backend, uvloop = options.get("backend", "asyncio"), bool(options.get("uvloop"))
     if options.get("run") is not None:

@@ -48,10 +48,7 @@ ROUTER = CLIENT | {
             {"listen/endpoints": ["tcp/127.0.0.1:1"]},
             {"listen/endpoints": ["tcp/127.0.0.1:7447", "tcp/127.0.0.1:1"]},
         ),
-        (
-            "scouting=multicast",
-            *[{"scouting/multicast/enabled": True, "scouting/gossip/enabled": True, "scouting/delay": None}] * 2,
-        ),
+        ("scouting=multicast", SCOUTING, SCOUTING),
         ("scouting=off", {}, {}),
     ],
 )
