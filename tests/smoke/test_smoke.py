@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 
 from polybus import Backoff, Bus, connect
 from tests.integration.interop.nats_servers import NatsServer, nats_server
+from tests.integration.processes.processes import stopped
 from tests.integration.web.support import Program
 from tests.support import eventually, free_port
 from tests.unit.cli.support import serve_process
@@ -86,13 +87,10 @@ async def test_a_bus_in_a_fastapi_application_answers_and_ends_in_order(tmp_path
 async def test_four_workers_are_one_bus(tmp_path: Path) -> None:
     with serve_process(tmp_path, "--workers", "4", app=WORKER) as (url, process):
         seen: set[int] = set()
-
-        async def ask() -> bool:
-            async with connect(url) as bus:
+        for _ in range(4):
+            async with stopped(seen), connect(url) as bus:
                 seen.add(await bus.request("pid"))
-            return len(seen) == 4
-
-        await eventually(ask, 60)
+        assert len(seen) == 4
         process.send_signal(signal.SIGTERM)
         assert await anyio.to_thread.run_sync(process.wait) == 0
 

@@ -179,7 +179,8 @@ async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away(tab: Tab, 
 async def test_a_page_that_no_longer_serves_a_frame_says_so(tab: Tab, server: Site) -> None:
     script = """
     const child = put(program); const served = serve(child); document.body.append(child); await until(() => ports.length);
-    await ask(ports[0], 'count', 1); served.close(); await settle(); return [ends, (served.close(), ends.length)]
+    await ask(ports[0], 'count', 1); served.close(); await until(() => ends.length);
+    return [ends, (served.close(), ends.length)]
     """
     said = await run(tab, script, program=child(server), origin=server.elsewhere)
     assert said == [[[1, 1001, "the host has closed the port of the frame"]], 1]

@@ -111,7 +111,7 @@ async def test_the_image_serves_without_rights_and_answers_before_it_ends(option
             assert (await bus.request("order.place", order))["pieces"] == 2
             assert running.process.uids().effective == 10001
             if not options:
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as client:
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=BOUND) as client:
                     for path in ("/", "/livez", "/readyz", "/metrics"):
                         assert (await client.get(path)).status_code == 200, path
             reply = bus.request("order.slow", 0.5)

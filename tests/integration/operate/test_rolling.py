@@ -46,7 +46,7 @@ class Site:
         process.send_signal(signal.SIGTERM)
         assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
         await anyio.to_thread.run_sync(self.start, port)
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=BOUND) as client:
 
             async def ready() -> bool:
                 return (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
@@ -163,6 +163,6 @@ async def test_a_page_connects_through_the_proxy_and_the_metrics_stay_inside(sit
         async with page as socket:
             await socket.send('{"request": "order.place", "body": {"article": "soup", "pieces": 2}, "id": 1}')
             assert '"success":1' in str(await socket.recv()).replace(" ", "")
-        async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{site.port}", verify=site.tls) as client:
+        async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{site.port}", verify=site.tls, timeout=BOUND) as client:
             assert (await client.get("/metrics")).status_code == 403
             assert (await client.get("/readyz")).status_code == 200

@@ -80,7 +80,7 @@ class Installation:
         await process.ended()
 
     async def numbers(self) -> dict[str, float]:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as http:
             lines = (await http.get(f"{self.metrics}/metrics")).text.splitlines()
         words = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
         return {name.removeprefix("polybus_broker_"): float(value) for name, value in words}

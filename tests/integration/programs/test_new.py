@@ -71,7 +71,9 @@ async def test_the_page_shows_an_order_that_another_program_places(served: Progr
     async with browser() as chromium:
         tab = await chromium.tab(served.site)
         await tab.until("document.querySelector('#state').textContent === 'open'")
-        await anyio.to_thread.run_sync(lambda: httpx.post(f"{served.site}/orders", json=ORDER).raise_for_status())
+        await anyio.to_thread.run_sync(
+            lambda: httpx.post(f"{served.site}/orders", json=ORDER, timeout=BOUND).raise_for_status()
+        )
         await tab.until("document.querySelector('#orders').textContent.startsWith('2 soup (')")
         await tab.run("document.forms[0].pieces.min = document.forms[0].pieces.value = 0")
         await tab.fill("input", "bread")
@@ -84,7 +86,7 @@ async def test_the_page_shows_an_order_that_another_program_places(served: Progr
 
 
 async def test_it_tells_its_health_and_its_metrics_and_lets_clients_do_no_more_than_it_says(served: Program) -> None:
-    async with httpx.AsyncClient(base_url=served.site) as client:
+    async with httpx.AsyncClient(base_url=served.site, timeout=BOUND) as client:
         for path in ("/livez", "/readyz", "/metrics"):
             assert (await client.get(path)).status_code == 200, path
     async with connect(f"ubre+{served.site.replace('http', 'ws')}/bus") as bus:
@@ -99,7 +101,7 @@ async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_
         async with (
             program(shop / "app.py", PORT="0", DURABLE="on", POLYBUS_CLUSTER=f"{nats.url}/shop") as running,
             Bus(cluster=f"{nats.url}/shop") as node,
-            httpx.AsyncClient(base_url=running.site) as client,
+            httpx.AsyncClient(base_url=running.site, timeout=BOUND) as client,
         ):
             async with node.subscribe("order.placed") as orders:
                 placed = (await client.post("/orders", json=ORDER)).raise_for_status().json()

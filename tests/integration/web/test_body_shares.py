@@ -191,7 +191,7 @@ class Reader(HttpEndpoint):
 
 @pytest.mark.parametrize("status", [413, 503, 408])
 async def test_a_body_that_was_refused_is_gone_while_its_client_is_told(status: int) -> None:
-    limits: dict[int, Any] = {413: {"message": SIZE}, 503: {"total_bytes": 2 * SIZE}, 408: {"frame_timeout": 0.1}}
+    limits: dict[int, Any] = {413: {"message": SIZE}, 503: {"total_bytes": 2 * SIZE}, 408: {"frame_timeout": 0.5}}
     left = SIZE // 1_000 if status == 408 else 2 * SIZE // 1_000
     told: dict[int, int] = {}
 

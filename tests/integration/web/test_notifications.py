@@ -23,7 +23,7 @@ class Site(Program):
     def __init__(self, seconds: float) -> None:
         super().__init__(EXAMPLE / "app.py", PORT="0", TOKEN_SECONDS=str(seconds))
         self.port = urlsplit(self.site).port
-        self.http = httpx.Client(base_url=self.site)
+        self.http = httpx.Client(base_url=self.site, timeout=BOUND)
 
     def notify(self, user: str, text: str) -> int:
         """How many tabs were reached."""

@@ -62,7 +62,7 @@ def test_it_says_where_it_serves_and_takes_frames_as_large_as_the_bus_does(tmp_p
             assert process.stdout is not None
             url = process.stdout.readline().removeprefix("serving ").strip()
             assert url.startswith("http://127.0.0.1:")
-            assert httpx.get(url).json() == "here"
+            assert httpx.get(url, timeout=BOUND).json() == "here"
             with polybus.sync.connect(f"ubre+ws{url.removeprefix('http')}/bus", limits=Limits(message=3_000_000)) as bus:
                 assert bus.request("size", "x" * 2_500_000) == 2_500_000
             process.send_signal(signal.SIGINT)
@@ -376,7 +376,7 @@ async def stopped_with_a_hundred_running(server: Process) -> Counter[str]:
             outcomes[type(error).__name__] += 1
 
     stats = f"{server.url.removeprefix('ubre+ws').removesuffix('/bus')}/stats"
-    async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
+    async with AsyncExitStack() as stack, httpx.AsyncClient(timeout=BOUND) as http:
         clients = [await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30)) for _ in range(4)]
         async with anyio.create_task_group() as group:
             for number in range(100):
@@ -426,7 +426,8 @@ async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_u
     options = {"with": "polybus", "run": {"drain": 0.3}, "limits": {"close_timeout": 0.2}}
     async with running("tests.integration.web.server", **options) as server, AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}"))
+        site = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=BOUND)
+        http = await stack.enter_async_context(site)
         for _ in range(3):
             socket = await websockets.connect(
                 server.url.removeprefix("ubre+"), additional_headers=HEADERS, proxy=None, compression=None

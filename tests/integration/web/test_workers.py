@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import httpx
 import psutil
 import pytest
 
-import polybus.sync
-from polybus import LocalProtocolError
+from polybus import LocalProtocolError, connect
 from polybus.fastapi import run
+from tests.integration.processes.processes import stopped
 from tests.integration.processes.test_workers import server_is_there  # noqa: F401  # for all tests here
 from tests.support import BOUND, until
 
@@ -66,35 +68,32 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().removeprefix("serving ").strip()
 
 
-def both(transport: httpx.HTTPTransport | None, url: str, gone: int = 0) -> set[int]:
-    """The two workers that answer, without one that has gone."""
+async def both(url: str) -> set[int]:
+    """The two workers that answer, each asked while the other one is stopped."""
     seen: set[int] = set()
-
-    def two() -> bool:
-        with httpx.Client(transport=transport, verify=False) as http:  # a connection each; it would read all certificates first
-            seen.add(http.get(f"{url}/pid", timeout=BOUND).json())
-        return len(seen - {gone}) == 2
-
-    until(two)
-    return seen - {gone}
+    for _ in range(2):
+        async with stopped(seen), httpx.AsyncClient(verify=False) as http:  # it would read all certificates first
+            seen.add((await http.get(f"{url}/pid", timeout=BOUND)).json())
+    return seen
 
 
-def test_both_workers_answer_over_http_and_over_the_bus_and_one_that_dies_has_a_successor(tmp_path: Path) -> None:
+async def test_both_workers_answer_over_http_and_over_the_bus_and_one_that_dies_has_a_successor(tmp_path: Path) -> None:
     with serving(tmp_path, "port=0") as process:
-        url = said(process)
+        url = await anyio.to_thread.run_sync(said, process)
         assert not url.endswith(":0")
-        workers = both(None, url)
+        workers = await both(url)
         assert len(workers) == 2
-        with polybus.sync.connect(f"ubre+ws{url.removeprefix('http')}/bus") as bus:
-            assert bus.request("pid") in workers
-            assert str(bus.request("cluster")).startswith("nats+tcp://")
-        killed = workers.pop()
-        os.kill(killed, signal.SIGKILL)
-        assert len(both(None, url, killed) - workers) == 1
+        async with connect(f"ubre+ws{url.removeprefix('http')}/bus") as bus:
+            assert await bus.request("pid") in workers
+            assert str(await bus.request("cluster")).startswith("nats+tcp://")
+        killed = psutil.Process(workers.pop())
+        killed.kill()
+        killed.wait(BOUND)
+        assert len(await both(url) - {killed.pid, *workers}) == 1
         children = psutil.Process(process.pid).children()
         assert len(children) == 3
         process.terminate()
-        assert process.wait(BOUND) == 0
+        assert await anyio.to_thread.run_sync(process.wait, BOUND) == 0
         assert psutil.wait_procs(children, timeout=BOUND)[1] == []
 
 

@@ -52,7 +52,7 @@ async def pending(bus: Bus, stream: str, durable: str) -> tuple[int, int]:
 
 
 async def all_done(bus: Bus, stream: str, durable: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND):
         while await pending(bus, stream, durable) != (0, 0):
             await anyio.lowlevel.checkpoint()
 
@@ -264,7 +264,7 @@ async def test_what_is_too_large_to_be_kept_with_its_story_dies_all_the_same(eng
         headers = {"x-long": "7" * (bus.limits.headers - 20)} if what == "headers" else None
         body = "b" * ((1 << 20) - 200) if what == "body" else "short"
         await bus.publish("work.hard", body, headers=headers)
-        with anyio.fail_after(20):
+        with anyio.fail_after(BOUND):
             while (await state(bus, f"{name}-dead"))["messages"] < 2:
                 await anyio.lowlevel.checkpoint()
         await all_done(bus, f"{name}-work", "billing")
@@ -325,7 +325,7 @@ async def test_what_a_worker_is_at_when_it_is_closed_comes_to_others_at_once(eng
             await begun.wait()
             await first.aclose()
         async with second:
-            with anyio.fail_after(10):
+            with anyio.fail_after(BOUND):
                 await done.wait()
 
 

@@ -33,7 +33,7 @@ async def test_a_publication_reaches_the_subscriptions_and_clients_of_all_nodes_
             await three.publish("news.today", {"n": 1})
             await one.publish("news.today", {"n": 2})
             for subscription in (first, second, third, news):
-                assert sorted([(await subscription.receive(5)).body["n"] for _ in range(2)]) == [1, 2]
+                assert sorted([(await subscription.receive(BOUND)).body["n"] for _ in range(2)]) == [1, 2]
                 with pytest.raises(TimeoutError):
                     await subscription.receive(0.05)
 
@@ -52,7 +52,7 @@ async def test_a_client_has_subscribed_when_the_engine_knows_it(engine: NatsEngi
             async def subscribe() -> None:
                 news = await stack.enter_async_context(client.subscribe("news.*"))
                 entered.set()
-                assert (await news.receive(5)).body == 1
+                assert (await news.receive(BOUND)).body == 1
 
             group.start_soon(subscribe)
             await eventually(lambda: any(frame.startswith(b"SUB") for frame in held))
@@ -133,7 +133,7 @@ async def test_a_cancelled_request_stops_the_handler_at_the_other_node(engine: N
     two.handle("wait")(endless.run)
     async with cluster(one, two, url=engine.url):
         reply = one.request("wait")
-        with anyio.fail_after(5):
+        with anyio.fail_after(BOUND):
             await endless.entered.wait()
         reply.cancel()  # before the other node has said that it has the request
         await eventually(lambda: endless.stopped)
@@ -163,7 +163,7 @@ async def test_a_publication_that_does_not_fit_the_wire_of_one_client_reaches_th
     ):
         for body in (b"x" * 3500, b"y"):  # in JSON bytes are a third larger
             await other.publish("news", body)
-        assert [(await heard.receive(5)).raw for _ in range(2)] == [b"x" * 3500, b"y"]
+        assert [(await heard.receive(BOUND)).raw for _ in range(2)] == [b"x" * 3500, b"y"]
         assert gateway.stats().dropped == 1
 
 
@@ -301,4 +301,4 @@ async def test_a_bus_whose_cluster_is_not_named_is_alone(monkeypatch: pytest.Mon
         assert not await bus.user("ann").online()
         async with bus.subscribe("a") as subscription:
             await bus.publish("a", 1)
-            assert (await subscription.receive(5)).body == 1
+            assert (await subscription.receive(BOUND)).body == 1

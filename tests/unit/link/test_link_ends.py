@@ -217,7 +217,7 @@ async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(t
             stopped.set()
         return "nobody"
 
-    server = Bus(authenticate=authenticate, limits=Limits(handshake_timeout=0.05))
+    server = Bus(authenticate=authenticate, limits=Limits(handshake_timeout=0.2))
     address = {"memory": "memory://slow", "unix": f"unix://{tmp_path}/s"}.get(transport, f"{transport}://127.0.0.1:0")
     async with server.serve(f"ubre+{address}") as listener:
         with pytest.raises((ConnectFailed, Disconnected)):  # where the wire has no handshake, the first request tells

@@ -426,9 +426,11 @@ def test_a_lifespan_may_hold_a_task_group_and_its_state_is_there_for_def_handler
 
 
 def test_an_error_of_the_block_is_not_held_up_by_a_drain(url: str) -> None:
+    asked.clear()
     with pytest.raises(ZeroDivisionError), sync.connect(url) as bus:
         thread = threading.Thread(target=lambda: pytest.raises(Disconnected, bus.request, "for.ever", timeout=60))
         thread.start()
+        assert asked.wait(WAIT)
         1 / 0  # noqa: B018
     thread.join(WAIT)
     assert not thread.is_alive()

@@ -122,7 +122,7 @@ def decide(gate: Gate) -> None:
 
 
 async def test_who_does_not_decide_in_time_decides_no_more(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend, Limits(handshake_timeout=0.05)) as host, serving(host, url) as server:
+    async with running(anyio_backend, Limits(handshake_timeout=0.2)) as host, serving(host, url) as server:
         gate = server.gate
         gate.patient = True
         with suppress(ConnectFailed):

@@ -4,7 +4,7 @@ import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 
 import anyio
 import pytest
@@ -154,8 +154,9 @@ async def test_it_may_listen_again_and_port_0_is_any_free_one_each_time() -> Non
                 await server.aclose()
             if taken.getsockname()[1] == 0:
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is left of the connection holds the port
-                taken.bind(("127.0.0.1", server.port))
-                taken.listen()
+                with suppress(OSError):  # another program has taken it meanwhile
+                    taken.bind(("127.0.0.1", server.port))
+                    taken.listen()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8081", "https://127.0.0.1:8081", "http://127.0.0.1", "http://127.0.0.1:99999"])
