@@ -22,7 +22,7 @@ from ._core.handlers.handler import Handler, SubscriberSpec
 from ._core.handlers.providers import provider_finder
 from ._core.handlers.signature import injected_as
 from ._core.link.link import Link
-from ._core.peer.party import PeerParty
+from ._core.peer.peer_core import PeerCore
 from ._core.peer.subscription import IteratedQueue
 from ._core.runtime.access import AccessControl, Admissions, Authenticate
 from ._core.runtime.context import State_co, current_call
@@ -53,7 +53,7 @@ __all__ = [
     "Link",
     "Operation",
     "OperationStyle",
-    "PeerParty",
+    "PeerCore",
     "Recording",
     "Runtime",
     "Services",

@@ -132,7 +132,7 @@ BOUNDS = {
     "Limits.peers: the crowd sends the others away at once": "protocols.csb.session._numbered protocols.csb.session._parties",
     "Limits.peers: the gate of the listener; one that is silent ends": "bindings.cloudevents_server._connections",
     "Limits.pending": """
-        peer.party.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
+        peer.peer_core.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
         protocols.nats.native._waiting protocols._uprotocol._asked
     """,
     "Limits.pending, twice Limits.channels": "rpc.loopback.calls",
@@ -223,7 +223,7 @@ BOUNDS = {
     "two buses": "bus.bridge._entered",
     "two for each peer and link, and 64": "runtime.runtime._due",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
-    "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.party._scopes",
+    "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """
         protocols.up.session._counts protocols.up.session._under_way
     """,

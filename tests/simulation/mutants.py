@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polybus._core.bus.bridge_forwarding import RouteParty
-from polybus._core.peer.party import PeerParty
+from polybus._core.peer.peer_core import PeerCore
 from polybus._core.peer.remote_subscriptions import RemoteSubscriptions
 from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
 from polybus.errors import BusError, Unavailable
@@ -23,30 +23,30 @@ __all__ = ["MUTANTS", "is_found"]
 
 def answers_that_go_to_another_request_after_a_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest one that waits gets the answer."""
-    lost, connection_lost, receive = set[PeerParty](), PeerParty.connection_lost, PeerParty.receive
+    lost, connection_lost, receive = set[PeerCore](), PeerCore.connection_lost, PeerCore.receive
 
-    def remembering(self: PeerParty, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+    def remembering(self: PeerCore, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
         lost.add(self)
         connection_lost(self, reason, going_on=going_on, error=error)
 
-    def confused(self: PeerParty, message: Message, now: float) -> None:
+    def confused(self: PeerCore, message: Message, now: float) -> None:
         if message.kind is Kind.RESPONSE and self in lost and self.pending:
             message.id = next(iter(self.pending))
         receive(self, message, now)
 
-    monkeypatch.setattr(PeerParty, "connection_lost", remembering)
-    monkeypatch.setattr(PeerParty, "receive", confused)
+    monkeypatch.setattr(PeerCore, "connection_lost", remembering)
+    monkeypatch.setattr(PeerCore, "receive", confused)
 
 
 def requests_that_outlive_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait on when the link has come back."""
-    cut_off = PeerParty.cut_off
+    cut_off = PeerCore.cut_off
 
-    def forgetful(self: PeerParty, reason: str, error: BusError | None) -> None:
+    def forgetful(self: PeerCore, reason: str, error: BusError | None) -> None:
         if not self.link.opened:
             cut_off(self, reason, error)
 
-    monkeypatch.setattr(PeerParty, "cut_off", forgetful)
+    monkeypatch.setattr(PeerCore, "cut_off", forgetful)
 
 
 def a_bridge_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +87,12 @@ def a_publication_that_is_taken_on_each_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 def a_deadline_that_is_not_disarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer is looked at for ever, though it has no request any more."""
-    expire = PeerParty._expire
+    expire = PeerCore._expire
 
-    def restless(self: PeerParty, now: float) -> float:
+    def restless(self: PeerCore, now: float) -> float:
         return min(expire(self, now), now + 60)
 
-    monkeypatch.setattr(PeerParty, "_expire", restless)
+    monkeypatch.setattr(PeerCore, "_expire", restless)
 
 
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

@@ -39,7 +39,7 @@ from .runtime.memory_budgets import cost
 if TYPE_CHECKING:
     from ..plugins import DialOptions, Host, Receiver
     from .link.link import Link
-    from .peer.party import PeerParty
+    from .peer.peer_core import PeerCore
     from .peer.streams import Streams
 
 _MARGIN: Final = 512
@@ -88,7 +88,7 @@ class Packing(Struct, frozen=True):
         return chosen
 
 
-def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
+def packing_for(peer: PeerCore, name: str | int, *, text: bool) -> Packing:
     """Return the packing for a peer. `text` is True if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
@@ -136,7 +136,7 @@ _CODES: Final[Mapping[int, Code]] = {
 class FrameChannel(Channel[bytes, bytes]):
     """The channel that carries a tunnel. Passes incoming frames to a receiver and queues outgoing frames."""
 
-    def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
+    def __init__(self, peer: PeerCore, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
         self.frames = True
         self._streams: Streams = peer.streams
@@ -454,7 +454,7 @@ class TunnelConnector:
     """A destination at the other end of a link, as in ``connect(bus.tunnel("plant.7"), protocol="csb")``."""
 
     def __init__(
-        self, route: Callable[[], PeerParty], lasting: Callable[[], bool], name: str, params: Mapping[str, str]
+        self, route: Callable[[], PeerCore], lasting: Callable[[], bool], name: str, params: Mapping[str, str]
     ) -> None:
         self.url: str = f"tunnel://{name}"
         self._name = name

@@ -32,7 +32,7 @@ from ..plugins import ToNode
 from ..plugins.tools import sources
 
 if TYPE_CHECKING:
-    from ..integrations import BusParts, PeerParty
+    from ..integrations import BusParts, PeerCore
     from ..plugins import Reservation
     from .backbone import Backbone
 
@@ -66,7 +66,7 @@ class ParkedPublications:
     """
 
     _parts: BusParts
-    peer: PeerParty
+    peer: PeerCore
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
     """Nodes whose publications are no longer accepted. Several queues may share this set."""
@@ -171,7 +171,7 @@ class ParkedPublications:
 
 @define(eq=False)
 class Returning:
-    peer: PeerParty
+    peer: PeerCore
     name: str
     """Name by which the other node refers to this client when it hands over publications."""
     secret: str
@@ -202,9 +202,9 @@ class Arrivals:
 
     _parts: BusParts
     _node: Backbone
-    _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
+    _newcomers: dict[PeerCore, ParkedPublications] = field(factory=dict, init=False)
     """Clients that have not sent a hello. Their protocol has no subscriptions, so that they receive every publication."""
-    _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
+    _clients: dict[PeerCore, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
     """Clients that have not been claimed yet, by the bus that they came from."""
@@ -215,7 +215,7 @@ class Arrivals:
     def busy(self) -> bool:
         return len(self._clients) > 0
 
-    def came(self, peer: PeerParty) -> None:
+    def came(self, peer: PeerCore) -> None:
         """Delay all publications to a new client without subscriptions, because another node may hand over the same ones."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
@@ -224,11 +224,11 @@ class Arrivals:
             self._parts.add_queue(pattern, held)
         peer.spawn(self._wait_for_hello, peer)
 
-    async def _wait_for_hello(self, peer: PeerParty) -> None:
+    async def _wait_for_hello(self, peer: PeerCore) -> None:
         await anyio.sleep(_HELLO)
         self.speaks(peer)
 
-    def speaks(self, peer: PeerParty) -> None:
+    def speaks(self, peer: PeerCore) -> None:
         """Send the delayed publications to a client that has no token."""
         held = self._taken(peer)
         if held is not None:
@@ -236,14 +236,14 @@ class Arrivals:
             while (message := held.take()) is not None:
                 self._send(peer, message)
 
-    def _taken(self, peer: PeerParty) -> ParkedPublications | None:
+    def _taken(self, peer: PeerCore) -> ParkedPublications | None:
         held = self._newcomers.pop(peer, None)
         if held is not None:
             for pattern in _EVERYTHING:
                 self._parts.remove_queue(pattern, held)
         return held
 
-    def returns(self, peer: PeerParty, token: str) -> None:
+    def returns(self, peer: PeerCore, token: str) -> None:
         """Delay publications to a client that has sent another node's token."""
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
@@ -266,13 +266,13 @@ class Arrivals:
             runtime.spawn(self._take_over, bus, coming)
         coming[returning] = None
 
-    def returned(self, peer: PeerParty) -> None:
+    def returned(self, peer: PeerCore) -> None:
         returning = self._clients.get(peer)
         if returning is not None:
             returning.ready = True
             self._parts.services.signal()
 
-    def forget(self, peer: PeerParty) -> None:
+    def forget(self, peer: PeerCore) -> None:
         held = self._taken(peer)
         if held is not None:
             held.clear()
@@ -413,7 +413,7 @@ class Arrivals:
         self._parts.queue_for(returning.peer, None)
         self._parts.services.signal()
 
-    def _send(self, peer: PeerParty, message: Message) -> None:
+    def _send(self, peer: PeerCore, message: Message) -> None:
         if message.extras:  # extras only apply to the connection that they arrived on
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
             message.peer, message.expires, message.checked = given.peer, given.expires, given.checked

@@ -37,7 +37,7 @@ from .durable.stores import Stores, stream_members
 from .handover import ClientHandover
 
 if TYPE_CHECKING:
-    from ..integrations import BusParts, Link, PeerParty
+    from ..integrations import BusParts, Link, PeerCore
 
 _Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -91,12 +91,12 @@ class Backbone(Extension):
         self._queries = Queries(self._parts, self)
 
     @property
-    def peer(self) -> PeerParty | None:
+    def peer(self) -> PeerCore | None:
         """Peer that stands for the cluster, or `None` before the first connection."""
-        peer: PeerParty | None = None if self.link is None else self.link.peer
+        peer: PeerCore | None = None if self.link is None else self.link.peer
         return peer
 
-    def choose(self) -> PeerParty:
+    def choose(self) -> PeerCore:
         """Return the peer that stands for the cluster.
 
         Raises:
@@ -288,17 +288,17 @@ class Backbone(Extension):
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
-    def client_up(self, peer: PeerParty) -> None:
+    def client_up(self, peer: PeerCore) -> None:
         if peer.identity_key is not None:
             self._parts.add_interest(ToUser(peer.identity_key))
         self.resumption.came(peer)
 
-    def client_gone(self, peer: PeerParty) -> None:
+    def client_gone(self, peer: PeerCore) -> None:
         if peer.identity_key is not None:
             self._parts.remove_interest(ToUser(peer.identity_key))
         self.resumption.gone(peer)
 
-    def _clients(self, to: ToUser | ToClient) -> list[PeerParty]:
+    def _clients(self, to: ToUser | ToClient) -> list[PeerCore]:
         if isinstance(to, ToClient):
             return [peer for peer in self._parts.clients if peer.id == to.id]
         return sorted(self._parts.clients_of(to.key), key=lambda peer: peer.connected_at, reverse=True)
@@ -324,7 +324,7 @@ class Backbone(Extension):
         else:
             self._asked(message, to, now)
 
-    def _published(self, message: Message, peer: PeerParty, to: Any) -> None:
+    def _published(self, message: Message, peer: PeerCore, to: Any) -> None:
         if isinstance(to, ToAll):
             for queue in self._parts.deliver_to_all(message, peer):
                 if type(queue) is ParkedPublications:
@@ -352,7 +352,7 @@ class Backbone(Extension):
     def forward(self, pattern: str | int) -> None:
         self._parts.pass_on(pattern, self._reachable)
 
-    def _reachable(self) -> PeerParty:
+    def _reachable(self) -> PeerCore:
         if outage := self.why_not_ready():
             raise Unavailable(outage)
         return self.choose()
@@ -512,7 +512,7 @@ class Queries:
             self._parts.services.running.warnings.warn(logger, text, str(error), error=error, extra=fields)
             self._parts.refuse(message, Code.INTERNAL, "the metrics of this node cannot be collected")
 
-    def _subscribed(self, pattern: str | int) -> list[PeerParty]:
+    def _subscribed(self, pattern: str | int) -> list[PeerCore]:
         return [peer for peer in self._parts.clients if pattern in peer.patterns]
 
 
@@ -523,5 +523,5 @@ def _unpacked(answer: Any) -> str | None:
         return None
 
 
-def _row(peer: PeerParty) -> list[Any]:
+def _row(peer: PeerCore) -> list[Any]:
     return [peer.id, peer.identity_key, peer.protocol]

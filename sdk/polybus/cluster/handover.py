@@ -19,7 +19,7 @@ from ..plugins.tools import sources
 from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications
 
 if TYPE_CHECKING:
-    from ..integrations import BusParts, PeerParty
+    from ..integrations import BusParts, PeerCore
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -71,7 +71,7 @@ class ClientHandover:
     _node: Backbone
     _seconds: float
     arrivals: Arrivals = field(init=False)
-    _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
+    _secrets: dict[PeerCore, str] = field(factory=dict, init=False)
     _parked: dict[str, Parked] = field(factory=dict, init=False)
     """Disconnected clients that have not been claimed yet, by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
@@ -83,7 +83,7 @@ class ClientHandover:
     def busy(self) -> bool:
         return self.arrivals.busy
 
-    def token(self, peer: PeerParty) -> str | None:
+    def token(self, peer: PeerCore) -> str | None:
         """Return the token for the client to send when it reconnects, or None if the client cannot be handed over."""
         link = peer.link
         if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
@@ -93,20 +93,20 @@ class ClientHandover:
             secret = self._secrets[peer] = sources.get().urandom(_SECRET).hex()
         return f"{self._parts.services.id}.{secret}"
 
-    def greeted(self, peer: PeerParty, token: str | None) -> None:
+    def greeted(self, peer: PeerCore, token: str | None) -> None:
         """Handle a hello. Only the first hello on a connection may contain a token from another node."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
 
-    def resumed(self, peer: PeerParty) -> None:
+    def resumed(self, peer: PeerCore) -> None:
         self.arrivals.returned(peer)
 
-    def came(self, peer: PeerParty) -> None:
+    def came(self, peer: PeerCore) -> None:
         if self._seconds:
             self.arrivals.came(peer)
 
-    def gone(self, peer: PeerParty) -> None:
+    def gone(self, peer: PeerCore) -> None:
         """Forget a connection, but keep the publications parked for its client."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
@@ -119,7 +119,7 @@ class ClientHandover:
             if peer.patterns and peer.connected:
                 self._park(peer, secret)
 
-    def _park(self, peer: PeerParty, secret: str) -> None:
+    def _park(self, peer: PeerCore, secret: str) -> None:
         publications = ParkedPublications(self._parts, peer, self._node)
         patterns, undelivered = self._parts.take_over(peer, publications)
         self._parked[secret] = Parked(secret, peer.identity_key, patterns, publications)

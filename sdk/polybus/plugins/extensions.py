@@ -1,7 +1,7 @@
 """Interfaces for optional parts of a bus, such as the mesh of a cluster and durable storage, and for recorders.
 
 The bus creates an extension with its `polybus.integrations.BusParts`. In the methods below, links are
-`polybus.integrations.Link` objects and peers are `polybus.integrations.PeerParty` objects.
+`polybus.integrations.Link` objects and peers are `polybus.integrations.PeerCore` objects.
 """
 
 from __future__ import annotations

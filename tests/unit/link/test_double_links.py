@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
-from polybus._core.peer.party import PeerParty
+from polybus._core.peer.peer_core import PeerCore
 from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
 from polybus.plugins.extensions import party_of
@@ -266,7 +266,7 @@ async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
         async with stranger(to_a.url, claim="s" * 32) as (client, frames), client.subscribe("news.x") as news:
             seen: list[Any] = []
 
-            def deliver(message: Message, peer: PeerParty) -> None:
+            def deliver(message: Message, peer: PeerCore) -> None:
                 seen.append(message.headers)
                 c._pubsub.receiver.deliver(message, peer)
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Limits, Peer, TooLarge, connect
-from polybus._core.peer.party import PeerParty
+from polybus._core.peer.peer_core import PeerCore
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
@@ -43,7 +43,7 @@ async def test_what_has_no_room_behind_authorize_is_dropped(
     heard = hearing(server)
     async with pair(server) as client:
         if not room:
-            monkeypatch.setattr(PeerParty, "hold", lambda *of: False)
+            monkeypatch.setattr(PeerCore, "hold", lambda *of: False)
         for number in range(6):
             client.publish_nowait("news", number)
         await anyio.sleep(1)

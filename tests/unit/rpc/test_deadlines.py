@@ -14,7 +14,7 @@ import pytest
 from polybus import Backoff, Bus, BusError, Code, Context, DeadlineExceeded, Disconnected, Limits, RequestError, Retry, connect
 from polybus._core.link.link import Link
 from polybus._core.link.state import State
-from polybus._core.peer.party import PeerParty
+from polybus._core.peer.peer_core import PeerCore
 from polybus._core.rpc.reply import Reply
 from polybus.plugins import Closed, Frames
 from polybus.plugins.extensions import party_of
@@ -30,7 +30,7 @@ LATE = 0.011
 LIMITS = Limits(outbox=30, outbox_bytes=100_000, running=8, waiting=20, pending=200, close_timeout=0.05, handshake_timeout=0.5)
 
 
-def unwatched(bus: Bus, peer: PeerParty, reply: Reply[Any]) -> list[str]:
+def unwatched(bus: Bus, peer: PeerCore, reply: Reply[Any]) -> list[str]:
     """Why a request would not end by its deadline: what the timer would have to know of it, and does not."""
     runtime, faults = bus._services.running, []
     unsent = {} if peer._unsent is None else peer._unsent.replies
@@ -51,7 +51,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.server, self.client = Bus(limits=LIMITS), Bus(limits=LIMITS)
-        self.replies: list[tuple[PeerParty, Reply[Any]]] = []
+        self.replies: list[tuple[PeerCore, Reply[Any]]] = []
         self.over: list[Reply[Any]] = []
         self.server.handle("echo")(self.echo)
         self.server.handle("slow")(self.slow)
@@ -71,8 +71,8 @@ class World:
         return self.peer.link
 
     @property
-    def peer(self) -> PeerParty:
-        peer: PeerParty = next(iter(self.client._services.running.links)).peers[0]
+    def peer(self) -> PeerCore:
+        peer: PeerCore = next(iter(self.client._services.running.links)).peers[0]
         return peer
 
     # -- what may happen -------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from .bridge_routes import Route
 from .tunnel_listener import TunnelListener, hops_of, tunnel_call
 
 if TYPE_CHECKING:
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..runtime.services import Services
     from .bus_parts import BusParts
 
@@ -182,7 +182,7 @@ class RouteParty:
     def fits(self, subject: str | int, kind: str) -> bool:
         return kind in self.route.kinds and matches(self.route.source, subject)
 
-    def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any] | None = None) -> Any:
+    def call(self, peer: PeerCore, message: Message, deadline: float, channel: Channel[Any, Any] | None = None) -> Any:
         call: BridgedCall | ChannelCall
         if channel is not None:
             services, calls = self.here.services, self.calls
@@ -289,7 +289,7 @@ class RouteParty:
 
     # -- tunnels -------------------------------------------------------------------------------------------------------
 
-    async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
+    async def admit(self, peer: PeerCore, message: Message, near: FrameChannel) -> None:
         far: FrameChannel | None = None
         try:
             routes, beyond, name, hops = self._way(message.subject, hops_of(message))
@@ -315,7 +315,7 @@ class RouteParty:
         near.attach(FrameRelay(far, lambda: [route.tunnels.pop(near, None) for route in routes]))
         far.attach(FrameRelay(near))
 
-    def _way(self, name: str | int, hops: int) -> tuple[list[RouteParty], PeerParty, str | int, int]:
+    def _way(self, name: str | int, hops: int) -> tuple[list[RouteParty], PeerCore, str | int, int]:
         """Find the routes in this process that a tunnel takes, the peer behind them, and the tunnel's name and hops there."""
         routes: list[RouteParty] = []
         party: Any = self
@@ -391,20 +391,20 @@ async def _copy_items(
 
 class PeerTarget(Struct, frozen=True):
     services: Services
-    choose: Callable[[], PeerParty]
+    choose: Callable[[], PeerCore]
 
     @property
     def directory(self) -> PeerTarget:
         return self
 
-    def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> PeerParty:
+    def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> PeerCore:
         return self.choose()
 
 
 class InnerRoute(RouteParty):
     """A route within a cluster. Unlike a bridge, it leaves names and all headers unchanged."""
 
-    def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
+    def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerCore], *, inward: bool = False) -> None:
         kinds = frozenset(("request", "stream", "channel", "tunnel"))
         super().__init__(Route(pattern, "same", kinds), here, PeerTarget(here.services, choose))  # type: ignore[arg-type]  # it has what a route needs of a bus
         self.inward: bool = inward

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...plugins.extensions import LinkReader, PublicationQueue
     from ...retry import Backoff
     from ..handlers.lookup import HandlerLookup
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..runtime.services import Services
 
 _LONGEST = 30.0
@@ -86,7 +86,7 @@ class BusParts:
         )
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub, partial(make_extension, "storage", self))
         self.directory: Directory = Directory(lookup, self.loopback, self.links)
-        self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
+        self.deliver_to_all: Callable[[Message, PeerCore], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
             mesh: Any = make_extension("mesh", self, cluster)
             self.links.extensions.append(mesh)
@@ -98,16 +98,16 @@ class BusParts:
     # -- for extensions --------------------------------------------------------------------------------------------------
 
     @property
-    def clients(self) -> list[PeerParty]:
+    def clients(self) -> list[PeerCore]:
         """Connected peers that opened their link to this bus."""
         return [peer for peer in self.links.peers if not peer.link.upstream and peer.connected]
 
-    def clients_of(self, key: str) -> list[PeerParty]:
+    def clients_of(self, key: str) -> list[PeerCore]:
         return [peer for peer in self.links.peers_of(key) if peer.connected]
 
     async def gone(self, peer: Any) -> BusError:
         """Wait until a `Peer` has left for good, and return the reason."""
-        party: PeerParty = party_of(peer)
+        party: PeerCore = party_of(peer)
         await self.services.running.notifier.until(lambda: party.gone)
         try:
             self.links.check_gone()
@@ -140,7 +140,7 @@ class BusParts:
         return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)
 
     @property
-    def _inside(self) -> PeerParty:
+    def _inside(self) -> PeerCore:
         if (peer := self.links.inner_peer) is None:
             raise Disconnected("this bus is in no mesh: it has not reached the other nodes yet, or none are named")
         return peer
@@ -194,7 +194,7 @@ class BusParts:
         peer = self._inside
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
-    def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
+    def pass_to(self, message: Message, client: PeerCore, now: float) -> None:
         from .bridge_forwarding import InnerRoute  # only nodes of clusters need it
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
@@ -206,7 +206,7 @@ class BusParts:
             message.id = call
         peer.inbound.start(call)
 
-    def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
+    def pass_on(self, pattern: str | int, choose: Callable[[], PeerCore]) -> None:
         """Forward clients' requests that have no handler here. `choose` returns the peer for each of them."""
         from .bridge_forwarding import InnerRoute
 
@@ -224,17 +224,17 @@ class BusParts:
         """
         return make_publication(self.pubsub.publisher.route(subject), subject, body, None, None)
 
-    def send(self, message: Message, peer: PeerParty, how: str = "published") -> None:
+    def send(self, message: Message, peer: PeerCore, how: str = "published") -> None:
         """Send a publication to one peer. Failures are counted, and logged as "not `how`"."""
         try:
             self.pubsub.publisher.send_nowait(message, peer, self.services.running.time() + _LONGEST)
         except BusError as error:
             self.unsent(message, peer, how, error)
 
-    def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
+    def unsent(self, message: Message, peer: PeerCore, how: str, error: BusError) -> None:
         self.pubsub.publisher.unsent(message, peer, how, error)
 
-    def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
+    def deliver_to_group(self, message: Message, peer: PeerCore, group: str, pattern: str | int) -> None:
         self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
 
     def is_of_this_bus(self, message: Message) -> bool:
@@ -248,7 +248,7 @@ class BusParts:
         self.pubsub.publisher.keeps = keeps
         self.pubsub.publisher.routes.clear()
 
-    def joined(self, peer: PeerParty, in_net: Callable[[], None]) -> None:
+    def joined(self, peer: PeerCore, in_net: Callable[[], None]) -> None:
         """Announce the interests of this bus and its clients to the mesh.
 
         Args:
@@ -282,7 +282,7 @@ class BusParts:
     async def interest_known(self) -> None:
         await self.pubsub.announcer.known_inside()
 
-    def withhold(self, peer: PeerParty) -> bool:
+    def withhold(self, peer: PeerCore) -> bool:
         """Stop sending to a client that receives every publication because its protocol has no subscriptions.
 
         Returns False if the client is not such a client.
@@ -293,11 +293,11 @@ class BusParts:
         recipients.remove(peer)
         return True
 
-    def send_all(self, peer: PeerParty) -> None:
+    def send_all(self, peer: PeerCore) -> None:
         """Send every publication to a client until it turns out to run polybus."""
         self.pubsub.recipients.send_all(peer)
 
-    def queue_for(self, peer: PeerParty, queue: PublicationQueue | None) -> None:
+    def queue_for(self, peer: PeerCore, queue: PublicationQueue | None) -> None:
         """Put the client's publications into a queue instead, including for future subscriptions. `None` stops this."""
         if queue is None:
             peer.subscriptions.release()
@@ -305,7 +305,7 @@ class BusParts:
         peer.subscriptions.hold(queue)
         self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
-    def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
+    def take_over(self, peer: PeerCore, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
         """Put the client's publications into a queue that outlives the client. Returns the patterns and the unsent messages."""
         patterns = tuple(peer.patterns)
         for pattern in patterns:  # before the client loses them: other nodes see no change

@@ -16,8 +16,8 @@ from .remote_peer import RemotePeer
 
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
-    from ..peer.party import PeerParty
     from ..peer.party_verbs import Party
+    from ..peer.peer_core import PeerCore
     from ..runtime.services import Services
     from .links import LinkRegistry
 
@@ -53,7 +53,7 @@ class Directory(Struct, eq=False):
         only: Party | None = opened[0].peer if len(opened) == 1 else None  # the usual case, without a call
         return self._links.choose(subject) if only is None else only
 
-    def find_behind(self, subject: str | int, address: str) -> PeerParty:
+    def find_behind(self, subject: str | int, address: str) -> PeerCore:
         """Find the peer that leads to an address. A bus without opened links uses its only peer that supports addresses."""
         behind = [] if self._links.opened else [peer for peer in self._links.peers if peer.link.destinations]
         if len(behind) > 1:
@@ -76,7 +76,7 @@ class Directory(Struct, eq=False):
         """Find the receiver of a message from a bridge, like `find`, including routes of other bridges that do not lead back.
 
         Returns:
-            A `HandlerParty`, `RouteParty` or `PeerParty`. For ``tunnel``, a listener instead of a handler.
+            A `HandlerParty`, `RouteParty` or `PeerCore`. For ``tunnel``, a listener instead of a handler.
         """
         own = self._lookup.listener(subject) if kind == "tunnel" else self._lookup.find(subject)
         if own is not None:
@@ -99,12 +99,12 @@ class Directory(Struct, eq=False):
         found: Party = party
         return found
 
-    def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
+    def recipients(self, to: Any) -> tuple[tuple[PeerCore, ...], PeerCore | None, tuple[RemotePeer, ...]]:
         """Split ``to=`` into connected peers, the first peer that has left, and clients of other nodes. Removes duplicates."""
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
             self.named(peer)
         given = list(dict.fromkeys(given))
-        peers: list[PeerParty] = [party_of(peer) for peer in given if isinstance(peer, Peer)]
+        peers: list[PeerCore] = [party_of(peer) for peer in given if isinstance(peer, Peer)]
         remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
         return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote

@@ -15,7 +15,7 @@ from ...plugins.extensions import Extension, Mesh, Resumption, Storage
 from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
-from ..peer.party import PeerParty
+from ..peer.peer_core import PeerCore
 from .acceptor import BusGate
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ class LinkRegistry:
         self._make_storage = make_storage
         self.lookup: HandlerLookup = lookup
         self.pubsub: PubSub = pubsub
-        self.deliver: Callable[[Message, PeerParty], None] = pubsub.receiver.deliver
-        self.open_peer: Callable[..., PeerParty] = partial(PeerParty, self)
+        self.deliver: Callable[[Message, PeerCore], None] = pubsub.receiver.deliver
+        self.open_peer: Callable[..., PeerCore] = partial(PeerCore, self)
         self.opened: list[Link] = []
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
-        self._of_key: dict[str, dict[PeerParty, None]] = {}
+        self._of_key: dict[str, dict[PeerCore, None]] = {}
         self.extensions: list[Extension] = []
         self.mesh: Mesh | None = None
         self.resumption: Resumption | None = None
@@ -76,27 +76,27 @@ class LinkRegistry:
         return () if self._storage is None else self._storage.progress
 
     @property
-    def inner_peer(self) -> PeerParty | None:
+    def inner_peer(self) -> PeerCore | None:
         return None if self.mesh is None else self.mesh.peer
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     @property
-    def peers(self) -> list[PeerParty]:
+    def peers(self) -> list[PeerCore]:
         runtime = self._services.runtime
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
 
-    def peers_of(self, key: str) -> list[PeerParty]:
+    def peers_of(self, key: str) -> list[PeerCore]:
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
-    def choose(self, subject: str | int) -> PeerParty:
+    def choose(self, subject: str | int) -> PeerCore:
         """Choose the peer for requests to a subject.
 
         Raises:
             NoHandler, AmbiguousRoute: If none or several of the dialled links lead to the subject.
             BusError: If the only link is gone for good. The error is the reason.
         """
-        only: PeerParty | None = self.opened[0].peer if len(self.opened) == 1 else None
+        only: PeerCore | None = self.opened[0].peer if len(self.opened) == 1 else None
         if only is not None:
             return only
         self.check_gone()  # raises better errors: the reason, or that the bus is not entered
@@ -105,7 +105,7 @@ class LinkRegistry:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
             raise NoHandler(f"no handler for {subject!r} here, and this bus has not opened a link (to= selects a peer)")
-        chosen: PeerParty | None = next(
+        chosen: PeerCore | None = next(
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )
         if chosen is None:
@@ -121,7 +121,7 @@ class LinkRegistry:
         if gone is not None and not self.opened and not self.gates:
             raise another(gone)
 
-    def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
+    def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerCore | None = None) -> TunnelConnector:
         from ..tunnel import TunnelConnector  # few programs use tunnels
 
         if not isinstance(name, str):
@@ -132,7 +132,7 @@ class LinkRegistry:
         if not all(isinstance(text, str) for pair in given.items() for text in pair):
             raise TypeError(f"params={shown(params)}: a mapping of strings to strings")
 
-        def route() -> PeerParty:
+        def route() -> PeerCore:
             services.running.check_here()
             return peer if peer is not None else self.choose(name)
 
@@ -200,18 +200,18 @@ class LinkRegistry:
         for peer in link.peers:
             self.pubsub.announcer.restore_peer(peer)
 
-    def peer_up(self, peer: PeerParty) -> None:
+    def peer_up(self, peer: PeerCore) -> None:
         self._know(peer)
         for extension in self.extensions:
             extension.client_up(peer)
         self.pubsub.announcer.restore_peer(peer)
 
-    def _know(self, peer: PeerParty) -> None:
+    def _know(self, peer: PeerCore) -> None:
         key = peer.identity_key
         if key is not None:
             self._of_key.setdefault(key, {})[peer] = None
 
-    def _forget(self, peer: PeerParty) -> None:
+    def _forget(self, peer: PeerCore) -> None:
         key = peer.identity_key
         if key is not None and (of_key := self._of_key.get(key)) is not None:
             of_key.pop(peer, None)
@@ -236,7 +236,7 @@ class LinkRegistry:
             gate.gone(link)
         self.of_lifespan.discard(link)
 
-    def lost(self, peer: PeerParty, gone: BusError | None) -> None:
+    def lost(self, peer: PeerCore, gone: BusError | None) -> None:
         """Forget a disconnected peer's subscriptions. If the peer will not return, `gone` is the reason."""
         self.pubsub.recipients.remove(peer)
         link = peer.link

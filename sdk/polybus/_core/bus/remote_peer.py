@@ -18,7 +18,7 @@ from ..peer.party_verbs import Party, PartyVerbs
 from ..rpc.reply import Reply, failed_reply
 
 if TYPE_CHECKING:
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..rpc.channel import Channel
     from ..rpc.loopback import HandlerParty
     from ..runtime.services import Services
@@ -121,7 +121,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
             message.raw = message.checked = chosen.encode(body)
         await cluster.send_notification(message)
 
-    def _inner(self) -> PeerParty:
+    def _inner(self) -> PeerCore:
         cluster = self.host.inner_peer
         if cluster is None:
             raise self._nowhere()
@@ -138,7 +138,7 @@ class UserParty(RemoteParty, frozen=True, eq=False):
 
     to: ToUser
 
-    def here(self) -> list[PeerParty]:
+    def here(self) -> list[PeerCore]:
         return self.host.peers_of(self.to.key)
 
     def _way(self) -> Party:

@@ -22,8 +22,8 @@ from ..tunnel import FrameChannel, TunnelTransport, too_deep
 if TYPE_CHECKING:
     from ...message import Message
     from ...plugins import ProtocolAdapter
-    from ..peer.party import PeerParty
     from ..peer.peer import Peer
+    from ..peer.peer_core import PeerCore
     from ..runtime.runtime import Runtime
     from .acceptor import BusGate
     from .bus_parts import BusParts
@@ -113,12 +113,12 @@ class TunnelListener:
             link.close(1001, reason)
         await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
-    def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
+    def call(self, peer: PeerCore, message: Message, deadline: float) -> TunnelCall:
         text = self._adapter.codec(self._inner.services.limits).writes == "text"
         return tunnel_call(self, peer, message, deadline, self.channel_for(peer, message, text=text))
 
     @staticmethod
-    def channel_for(peer: PeerParty, message: Message, *, text: bool) -> FrameChannel:
+    def channel_for(peer: PeerCore, message: Message, *, text: bool) -> FrameChannel:
         given = message.attributes.get("credit")
         credit = given if isinstance(given, int) and given > 0 else 0
         channel = FrameChannel(peer, message.subject, credit, text=text)
@@ -126,7 +126,7 @@ class TunnelListener:
         channel.id = message.id
         return channel
 
-    async def admit(self, peer: PeerParty, message: Message, channel: FrameChannel) -> None:
+    async def admit(self, peer: PeerCore, message: Message, channel: FrameChannel) -> None:
         given = _read(message)
         inner, name = self._inner, str(message.subject)
         if given.protocol is not None and given.protocol != self._adapter.name:
@@ -159,7 +159,7 @@ class TunnelListener:
             raise outcome
         return outcome
 
-    def renewed(self, outer: PeerParty) -> None:
+    def renewed(self, outer: PeerCore) -> None:
         """Pass on a peer's renewed identity to its tunnels and the tunnels inside them.
 
         Does nothing if the inner bus has its own `authenticate`.
@@ -171,7 +171,7 @@ class TunnelListener:
             if link.admission is not None and link.admission.handshake.outer is outer.public:
                 link.renew(_inherited(outer, link.admission.handshake))
 
-    def _handshake(self, peer: PeerParty, name: str, given: _Opening) -> Handshake:
+    def _handshake(self, peer: PeerCore, name: str, given: _Opening) -> Handshake:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
         return Handshake(
@@ -189,12 +189,12 @@ class TunnelListener:
         )
 
 
-def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
+def _inherited(outer: PeerCore, handshake: Handshake) -> Admission:
     """Return the outer peer's identity without its expiry. The tunnel closes with the outer link, which may renew it."""
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
-def tunnel_call(accepts: Any, peer: PeerParty, message: Message, deadline: float, channel: FrameChannel) -> TunnelCall:
+def tunnel_call(accepts: Any, peer: PeerCore, message: Message, deadline: float, channel: FrameChannel) -> TunnelCall:
     services, no_handler = peer.link.services, cast("Any", None)
     return TunnelCall(services, peer.inbound, peer, no_handler, message, deadline, _accepts=accepts, channel=channel)
 

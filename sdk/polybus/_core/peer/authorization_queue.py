@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from ..link.send_queue import WaitingMessage
     from ..runtime.access import AccessControl
-    from .party import PeerParty
+    from .peer_core import PeerCore
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-def receive(peer: PeerParty, message: Message) -> None:
+def receive(peer: PeerCore, message: Message) -> None:
     """Handle a peer's publication, subscription or unsubscription if `authorize` allows it.
 
     While an asynchronous `authorize` is deciding, later messages of the peer wait in order.
@@ -63,7 +63,7 @@ def receive(peer: PeerParty, message: Message) -> None:
         _refuse(peer, message)
 
 
-def hello(peer: PeerParty, message: Message) -> None:
+def hello(peer: PeerCore, message: Message) -> None:
     """Answer a request to a reserved subject. Hellos are answered once all earlier messages have been decided."""
     if message.subject != HELLO:
         send_error(peer, message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
@@ -77,7 +77,7 @@ def _verb(message: Message) -> str:
     return "publish" if message.kind is Kind.PUBLISH else "subscribe"
 
 
-def _act(peer: PeerParty, message: Message) -> None:
+def _act(peer: PeerCore, message: Message) -> None:
     host = peer.host
     if message.kind is Kind.PUBLISH:
         host.deliver(message, peer)
@@ -88,7 +88,7 @@ def _act(peer: PeerParty, message: Message) -> None:
         peer.subscriptions.remove(canonical_pattern(message.subject))
 
 
-def _refuse(peer: PeerParty, message: Message) -> None:
+def _refuse(peer: PeerCore, message: Message) -> None:
     services = peer.link.services
     services.counters.refused += 1
     services.access.denied(peer, _verb(message), message.subject)
@@ -126,7 +126,7 @@ class _Question(Struct, eq=False):
 class InboundAuthorization(Struct, eq=False):
     """A peer's messages that are waiting for `authorize`, in order. This object and its task exist until the last decision."""
 
-    _peer: PeerParty
+    _peer: PeerCore
     _waiting: deque[Message] = field(default_factory=deque)
     _asked: deque[_Question] = field(default_factory=deque)
     _looks_ahead: bool = False
@@ -218,7 +218,7 @@ class OutboundAuthorization:
 
     __slots__ = ("_box", "_changed", "_deciding", "_entry", "_peer")
 
-    def __init__(self, peer: PeerParty) -> None:
+    def __init__(self, peer: PeerCore) -> None:
         link = peer.link
         self._peer = peer
         self._box = SendQueue(link)

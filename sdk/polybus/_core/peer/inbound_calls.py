@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..runtime.memory_budgets import Share
     from ..runtime.runtime import Runtime
     from ..runtime.workers import Places
-    from .party import PeerParty
+    from .peer_core import PeerCore
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -57,7 +57,7 @@ class CallMemory:
 
     __slots__ = ("_looked", "_peer", "answers", "bodies")
 
-    def __init__(self, peer: PeerParty) -> None:
+    def __init__(self, peer: PeerCore) -> None:
         self._peer = peer
         self.bodies: dict[Call, int] = {}
         """Sizes of large bodies in bytes."""
@@ -148,8 +148,8 @@ class InboundCalls:
         "waiting",
     )
 
-    def __init__(self, peer: PeerParty) -> None:
-        self.peer: PeerParty = peer
+    def __init__(self, peer: PeerCore) -> None:
+        self.peer: PeerCore = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
         """Memory budget of the peer, which is charged for waiting requests."""

@@ -31,7 +31,7 @@ from .responses import response_to, send_error
 if TYPE_CHECKING:
     from ...plugins.extensions import Resumption
     from ..link.ports import LinkDialer
-    from .party import PeerParty
+    from .peer_core import PeerCore
     from .ports import PeerPubSub
 
 HELLO_TIMEOUT: Final = 1.0
@@ -54,7 +54,7 @@ _BURST: Final = 4
 class Renewal(Struct, eq=False):
     """Renews an identity on an open connection, for the client as well as the server, so that the link stays up."""
 
-    _peer: PeerParty
+    _peer: PeerCore
     busy: bool = False
     """True while the client waits to send a new token, or `authenticate` checks a token."""
     _next: float = 0.0
@@ -105,7 +105,7 @@ class ExtensionProbe(Reply[Any], eq=False, kw_only=True):
     """A hello that has not been answered. Cancelling the tasks that wait for it does not cancel the hello."""
 
     _tells_failure: ClassVar[bool] = False
-    _peer: PeerParty
+    _peer: PeerCore
 
     def cancel(self) -> bool:
         return False
@@ -148,7 +148,7 @@ _CONFIRMED: Final = 1024
 class Negotiation(Struct, eq=False):
     """Sends and answers hellos, and stores the facts from them."""
 
-    _peer: PeerParty
+    _peer: PeerCore
     speaks_extensions: bool | None = None
     """True if the peer runs polybus. None until a hello arrives or is answered."""
     answers_only: bool = False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...plugins import Connector
     from ...retry import Retry
     from ..handlers.handler import WhenFull
-    from .party import PeerParty
+    from .peer_core import PeerCore
     from .subscription import Subscription
 
 In = TypeVar("In")
@@ -30,8 +30,8 @@ class Peer(PartyVerbs):
     __context_part__: ClassVar[ContextPart]
     __slots__ = ("__weakref__", "_party")
 
-    def __init__(self, party: PeerParty) -> None:
-        self._party: PeerParty = party  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+    def __init__(self, party: PeerCore) -> None:
+        self._party: PeerCore = party  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
 
     def __repr__(self) -> str:
         return repr(self._party)

@@ -12,7 +12,7 @@ from ..._util.pattern_index import pattern_cost
 from ...subjects import canonical, check_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from .party import PeerParty
+    from .peer_core import PeerCore
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -28,7 +28,7 @@ def canonical_pattern(pattern: str | int) -> str | int:
 class RemoteSubscriptions(Struct, eq=False):
     """The patterns that a peer has subscribed to. Their memory is charged to the peer's budget."""
 
-    _peer: PeerParty
+    _peer: PeerCore
     _warned: bool = False
     patterns: dict[str | int, int] = {}
     _holder: Any = None

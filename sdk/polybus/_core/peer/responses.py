@@ -13,7 +13,7 @@ from ..runtime.memory_budgets import LARGE
 if TYPE_CHECKING:
     from ..link.link import Link
     from ..rpc.call import Call
-    from .party import PeerParty
+    from .peer_core import PeerCore
 
 _RESPONSE: Final = Kind.RESPONSE
 """Cached enum member, because accessing one is a function call."""
@@ -46,7 +46,7 @@ def response_to(message: Message, value: Any, link: Link, call: Call | None = No
 
 
 def send_error(
-    peer: PeerParty,
+    peer: PeerCore,
     message: Message,
     code: Code,
     text: str,
@@ -73,7 +73,7 @@ def send_error(
     link.services.counters.dropped += 1
 
 
-def refuse_duplicate(peer: PeerParty, message: Message, now: float) -> None:
+def refuse_duplicate(peer: PeerCore, message: Message, now: float) -> None:
     link = peer.link
     text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"
     link.refused("duplicate_id", text, now, peer.key)

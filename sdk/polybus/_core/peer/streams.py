@@ -18,7 +18,7 @@ from .responses import refuse_duplicate, send_error
 if TYPE_CHECKING:
     from ...body import BodyFormat
     from ..link.link import Link
-    from .party import PeerParty
+    from .peer_core import PeerCore
 
 MODES = ("stream", "channel", "tunnel")
 
@@ -28,7 +28,7 @@ class Streams:
 
     __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 
-    def __init__(self, peer: PeerParty) -> None:
+    def __init__(self, peer: PeerCore) -> None:
         self._peer = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget

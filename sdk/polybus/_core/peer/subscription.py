@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..handlers.handler import WhenFull
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from .party import PeerParty
+    from .peer_core import PeerCore
     from .ports import PeerPubSub
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -408,13 +408,13 @@ class IteratedQueue(SubscriptionQueue):
         queue: int | None,
         when_full: WhenFull,
         local: bool,
-        peer: PeerParty | None = None,
+        peer: PeerCore | None = None,
         group: str | None = None,
         reading: Reading | None = None,
     ) -> None:
         super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
         self._pubsub = pubsub
-        self.peer: PeerParty | None = peer
+        self.peer: PeerCore | None = peer
         """Peer whose publications the queue receives, or None for all peers."""
         self.reading: Reading | None = reading
         """Arguments for reading a store. None for live publications."""

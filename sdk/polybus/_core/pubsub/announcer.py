@@ -23,7 +23,7 @@ from .recipients import bare_peer, has_numbers
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
     from ..link.link import Link
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..peer.subscription import IteratedQueue
     from ..runtime.services import Services
     from .recipients import PeerSubscriptions, Recipients
@@ -48,11 +48,11 @@ class SubscriptionAnnouncer:
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
     _behind: dict[Interest, int] = field(factory=dict, init=False)
     """Patterns and users of clients, which are announced only over the inner link."""
-    inner: PeerParty | None = field(default=None, init=False)
+    inner: PeerCore | None = field(default=None, init=False)
     """Peer of the inner link, while it is connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
     """Links on which this bus has announced anything."""
-    _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
+    _restoring: dict[PeerCore, anyio.Event] = field(factory=dict, init=False)
     """Peers that will receive patterns once it is known which bus they are."""
 
     @property
@@ -98,7 +98,7 @@ class SubscriptionAnnouncer:
             return True
         return not _has_groups(link) and interest.pattern in self._grouped
 
-    def _take_back(self, peer: PeerParty, interest: Interest) -> None:
+    def _take_back(self, peer: PeerCore, interest: Interest) -> None:
         """Unsubscribe from a peer unless the pattern is still required for another reason."""
         link, pattern = peer.link, interest.pattern
         if not _has_groups(link):
@@ -113,7 +113,7 @@ class SubscriptionAnnouncer:
         ):
             _send(interest, peer, Kind.UNSUBSCRIBE)
 
-    async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
+    async def ask(self, peer: PeerCore, subscription: IteratedQueue) -> None:
         """Subscribe to one peer and wait for its confirmation. If the link is down, subscribe after the reconnect."""
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
@@ -129,7 +129,7 @@ class SubscriptionAnnouncer:
         except LocalProtocolError as error:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
-    def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
+    def unask(self, peer: PeerCore, subscription: IteratedQueue) -> None:
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, Interest(pattern))
@@ -177,7 +177,7 @@ class SubscriptionAnnouncer:
             with suppress(Disconnected):
                 await peer.link.confirmed()
 
-    def _audience(self) -> list[PeerParty]:
+    def _audience(self) -> list[PeerCore]:
         return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
 
     def forget(self, link: Link) -> None:
@@ -219,7 +219,7 @@ class SubscriptionAnnouncer:
         except BusError as error:
             logger.warning("not all peers got the subscription to %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
-    async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
+    async def _announce_to(self, peer: PeerCore, interest: Interest, *, alone: bool = False) -> None:
         """Announce to one peer, and wait for its confirmation. If `alone` is set, clients must support the pattern too."""
         link, pattern = peer.link, interest.pattern
         if alone:
@@ -246,7 +246,7 @@ class SubscriptionAnnouncer:
             raise Forbidden(f"{peer!r} does not allow this bus to subscribe to {pattern!r}")
 
     @staticmethod
-    def _understands(peer: PeerParty, pattern: str | int) -> bool:
+    def _understands(peer: PeerCore, pattern: str | int) -> bool:
         """Return True if the peer is known to support a subscription to this pattern."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
@@ -282,16 +282,16 @@ class SubscriptionAnnouncer:
                 if peer.speaks_extensions or (link.upstream and peer.may_be_ours):
                     peer.negotiation.tell()
 
-    def introduce(self, peer: PeerParty) -> None:
+    def introduce(self, peer: PeerCore) -> None:
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
-    async def _hold_out(self, peer: PeerParty) -> None:
+    async def _hold_out(self, peer: PeerCore) -> None:
         """Send no publications to a peer as long as it may still turn out to be another bus's second link."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
-    def restore_peer(self, peer: PeerParty) -> None:
+    def restore_peer(self, peer: PeerCore) -> None:
         """Announce all patterns to a new peer before any other message."""
         link = peer.link
         if self._recipients.add(peer):
@@ -311,7 +311,7 @@ class SubscriptionAnnouncer:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
-    def _names(self, peer: PeerParty, link: Link) -> list[Interest]:
+    def _names(self, peer: PeerCore, link: Link) -> list[Interest]:
         interests = [*self._interests, *(self._behind if link.inner else ())]
         if not _has_groups(link):
             interests = [Interest(interest.pattern) for interest in interests]
@@ -321,7 +321,7 @@ class SubscriptionAnnouncer:
             names += [Interest(subject, handler=True) for subject in answered]
         return names
 
-    def _allowed(self, peer: PeerParty, names: list[Interest]) -> Collection[Interest]:
+    def _allowed(self, peer: PeerCore, names: list[Interest]) -> Collection[Interest]:
         """Return the names that `authorize` allows the peer to see. Names with an asynchronous decision are sent later."""
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
@@ -337,18 +337,18 @@ class SubscriptionAnnouncer:
                 allowed.append(interest)
         return _each_once(allowed, link)
 
-    def _asked(self, peer: PeerParty, interest: Interest) -> Any:
+    def _asked(self, peer: PeerCore, interest: Interest) -> Any:
         kind = Kind.REQUEST if interest.handler else Kind.PUBLISH
         return self._services.access.asks(peer, kind.value, interest.pattern, Message(kind, interest.pattern))
 
-    async def _tell_allowed(self, peer: PeerParty, names: list[Interest]) -> None:
+    async def _tell_allowed(self, peer: PeerCore, names: list[Interest]) -> None:
         for interest in names:
             if await self._services.access.answer(self._asked(peer, interest)) and peer.connected:
                 if self._understands(peer, interest.pattern):
                     _send(interest, peer)
 
     @staticmethod
-    def _tell(peer: PeerParty, interest: Interest) -> None:
+    def _tell(peer: PeerCore, interest: Interest) -> None:
         """Announce a subscription without queueing it."""
         link = peer.link
         assert link.session is not None
@@ -360,7 +360,7 @@ class SubscriptionAnnouncer:
         else:
             link.services.counters.sent += 1
 
-    def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
+    def to_tell(self, peer: PeerCore, *, again: bool = False) -> int:
         """Return the number of announcements to send to a polybus peer. Set `again` for a new connection."""
         link = peer.link
         session = link.session
@@ -368,7 +368,7 @@ class SubscriptionAnnouncer:
             return 0
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
-    def confirm_late(self, peer: PeerParty) -> None:
+    def confirm_late(self, peer: PeerCore) -> None:
         """Announce the delayed patterns to a peer once it is known which bus it is."""
         link = peer.link
         session = link.session
@@ -379,12 +379,12 @@ class SubscriptionAnnouncer:
         for interest in self._allowed(peer, names):
             _send(interest, peer)
 
-    async def restored(self, peer: PeerParty) -> None:
+    async def restored(self, peer: PeerCore) -> None:
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
 
-    async def _restore_patterns(self, peer: PeerParty, interests: Iterable[Interest], done: anyio.Event) -> None:
+    async def _restore_patterns(self, peer: PeerCore, interests: Iterable[Interest], done: anyio.Event) -> None:
         link = peer.link
         session = link.session
         try:
@@ -404,7 +404,7 @@ class SubscriptionAnnouncer:
                 del self._restoring[peer]
 
 
-def _send(interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> None:
+def _send(interest: Interest, peer: PeerCore, kind: Kind = Kind.SUBSCRIBE) -> None:
     message = _announcement(interest, peer.link, kind)
     try:
         peer.link.answer(message, peer)

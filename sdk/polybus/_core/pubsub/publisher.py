@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...plugins.extensions import Keeper, PublicationQueue
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..runtime.loop_prevention import Deduplicator
     from ..runtime.services import Services
     from .recipients import Recipients
@@ -49,7 +49,7 @@ YIELD_AFTER = 256
 """Number of sends after which a publisher yields to the event loop."""
 
 
-def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
+def own_format(peers: tuple[PeerCore, ...]) -> Choose | None:
     """Return `format_for` if all peers use the same one, because it may support values that JSON does not."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
@@ -57,11 +57,11 @@ def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Targets:
-    peers: tuple[PeerParty, ...]
+    peers: tuple[PeerCore, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
     """True if a publication may reach a bus twice or come back."""
-    twice: tuple[tuple[PeerParty, ...], ...] = ()
+    twice: tuple[tuple[PeerCore, ...], ...] = ()
     """Groups of peers that belong to the same bus."""
 
 
@@ -72,14 +72,14 @@ class Unsent(Struct):
     targets: Targets
     deadline: float
     queues: list[PublicationQueue] = []
-    peers: list[PeerParty] = []
-    unconfirmed: list[PeerParty] = []
+    peers: list[PeerCore] = []
+    unconfirmed: list[PeerCore] = []
     """Peers that may not support publications."""
     undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
     """Entries that are waiting for an asynchronous `authorize`."""
     catching_up: list[Link] = []
     """Links that have just become slow."""
-    failed: list[tuple[PeerParty, BusError]] = []
+    failed: list[tuple[PeerCore, BusError]] = []
 
     def raise_errors(self, text: str) -> None:
         full = [f"the queue of {queue.pattern!r} ({queue.queue})" for queue in self.queues]
@@ -99,7 +99,7 @@ class PublicationRoute(Targets):
         self,
         subject: str | int,
         queues: tuple[PublicationQueue, ...],
-        peers: tuple[PeerParty, ...],
+        peers: tuple[PeerCore, ...],
         confirmed: bool,
         kept: bool = False,
     ) -> None:
@@ -108,14 +108,14 @@ class PublicationRoute(Targets):
         """True if a stream stores the publications, so that publishing has to wait for the stream."""
         # There is a fast path for a single link to a server that supports publications, without local queues.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
-        self.only_peer: PeerParty | None = peers[0] if short else None
+        self.only_peer: PeerCore | None = peers[0] if short else None
         # This object is reused, because the codec encodes it immediately and nothing keeps it.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
 
 def make_publication(
-    route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
+    route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerCore, ...] | None
 ) -> Message:
     """Encode a publication for all targets of the route or for the given peers. Raises `EncodeError`."""
     if body is None:
@@ -140,7 +140,7 @@ class Publisher:
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]]
     """Returns a publication's other names by protocol, for protocols with both names and addresses."""
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
-    client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
+    client_routes: dict[str | int, tuple[PeerCore, ...]] = field(factory=dict, init=False)
     """Cache of the clients that receive publications from the cluster."""
     since_yield: int = field(default=0, init=False)
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
@@ -188,7 +188,7 @@ class Publisher:
         self.routes[subject] = route
         return route
 
-    def _may_return(self, peers: Iterable[PeerParty]) -> bool:
+    def _may_return(self, peers: Iterable[PeerCore]) -> bool:
         """Return True if a publication to these peers may reach a bus twice or come back."""
         return any(self.in_net or peer.passes_on is None for peer in peers)
 
@@ -203,12 +203,12 @@ class Publisher:
     def stop(self) -> None:
         self.in_net, self._numbering = False, None
 
-    def targets(self, peers: tuple[PeerParty, ...]) -> Targets:
+    def targets(self, peers: tuple[PeerCore, ...]) -> Targets:
         return Targets(peers, two_ways=self._may_return(peers))
 
     def _by_all_spellings(
-        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerParty, ...]
-    ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerParty, ...]]:
+        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerCore, ...]
+    ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerCore, ...]]:
         for adapter, spellings in self.spellings(subject).items():
             for one in spellings:
                 queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
@@ -310,7 +310,7 @@ class Publisher:
         else:
             queue.offer_shared(rest.message)
 
-    async def _send_late(self, rest: Unsent, peer: PeerParty) -> None:
+    async def _send_late(self, rest: Unsent, peer: PeerCore) -> None:
         try:
             if await self._find_bare((peer,)):
                 raise bare_peer(peer)
@@ -398,7 +398,7 @@ class Publisher:
                 return
             await anyio.lowlevel.checkpoint()
 
-    async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
+    async def _find_bare(self, peers: Iterable[PeerCore]) -> list[PeerCore]:
         """Return the connected peers that don't support publications. Sends a hello to peers for which this is unknown."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
@@ -414,7 +414,7 @@ class Publisher:
                     continue  # the peer has disconnected, and the link decides about the publication
         return bare
 
-    async def _send(self, message: Message, peer: PeerParty, deadline: float) -> bool:
+    async def _send(self, message: Message, peer: PeerCore, deadline: float) -> bool:
         link = peer.link
         while not link.publish(message, peer, deadline):
             if not link.upstream:
@@ -442,7 +442,7 @@ class Publisher:
                 self.unsent(copy, peer, "published", error)
             copy.forget_shared()
 
-    def _check_unconfirmed(self, peer: PeerParty) -> None:
+    def _check_unconfirmed(self, peer: PeerCore) -> None:
         """Raise `Unsupported` if a peer doesn't support publications. If this is unknown, send a hello for next time."""
         if peer.silent and peer.connected:
             _ = peer.negotiation.ask()
@@ -451,7 +451,7 @@ class Publisher:
         if peer.connected:
             peer.link.runtime.spawn(self._find_bare, (peer,))
 
-    def send_nowait(self, message: Message, peer: PeerParty, deadline: float) -> bool:
+    def send_nowait(self, message: Message, peer: PeerCore, deadline: float) -> bool:
         """Send a publication to a peer if `authorize` allows it. Returns False if there is no room."""
         link = peer.link
         if self._services.authorize is not None and not link.upstream:
@@ -459,13 +459,13 @@ class Publisher:
             return True
         return link.publish(message, peer, deadline) or not link.upstream
 
-    def _offer_if_allowed(self, rest: Unsent, peer: PeerParty) -> None:
+    def _offer_if_allowed(self, rest: Unsent, peer: PeerCore) -> None:
         """Send a publication if `authorize` allows it. If the decision is asynchronous, add the waiting entry to `rest`."""
         entry = self._send_if_allowed(rest.message, peer, rest.deadline)
         if entry is not None and peer.undelivered is not None:
             rest.undecided.append((peer.undelivered, entry))
 
-    def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
+    def _send_if_allowed(self, message: Message, peer: PeerCore, deadline: float) -> WaitingMessage | None:
         """Send a publication if `authorize` allows it. If the decision is asynchronous, return the waiting entry."""
         if peer.undelivered is not None:
             return peer.undelivered.add(message, deadline)
@@ -476,7 +476,7 @@ class Publisher:
             peer.link.publish(message, peer, deadline)  # the policy of the listener may drop and count it
         return None
 
-    def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
+    def unsent(self, message: Message, peer: PeerCore, how: str, error: BusError) -> None:
         """Count a publication that a peer's protocol cannot carry, and log it with a rate limit."""
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter
     from ...plugins.extensions import PublicationQueue, Reading, Storage
     from ..handlers.lookup import HandlerLookup
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..runtime.access import AccessControl
     from ..runtime.services import Services
 
@@ -52,7 +52,7 @@ class Relay(Struct, eq=False):
             return False
         return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
 
-    def pass_on(self, message: Message, source: PeerParty) -> None:
+    def pass_on(self, message: Message, source: PeerCore) -> None:
         id = None if source.link.carries_headers else message.attributes.get("id")
         news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
         if not news:
@@ -101,7 +101,7 @@ class Relay(Struct, eq=False):
             self._stopped.add(subject)
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
-    def hint(self, subject: str | int, source: PeerParty) -> bool:
+    def hint(self, subject: str | int, source: PeerCore) -> bool:
         """Warn that no relay is configured, once per subject. Returns False if the warning has been logged before."""
         if subject in self._hinted:
             return False
@@ -136,7 +136,7 @@ def _with_id(message: Message, same_wire: bool) -> Message:
 
 class PublicationReceiver(Struct, eq=False):
     _local: SubjectIndex[PublicationQueue]
-    _remote: SubjectIndex[PeerParty]
+    _remote: SubjectIndex[PeerCore]
     _to_peers: PeerSubscriptions
     _relay: Relay
     _deduplicator: Deduplicator
@@ -146,7 +146,7 @@ class PublicationReceiver(Struct, eq=False):
     queues: dict[str | int, tuple[PublicationQueue, ...]] = {}
     """Cached queues for publications that are not relayed. Empty while there are subscriptions to single peers."""
 
-    def deliver(self, message: Message, peer: PeerParty) -> None:
+    def deliver(self, message: Message, peer: PeerCore) -> None:
         """Deliver a peer's publication to local subscriptions and, if there is one, to a relay."""
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
@@ -181,7 +181,7 @@ class PublicationReceiver(Struct, eq=False):
             for queue in queues:
                 queue.offer_shared(message)
 
-    def deliver_to_all(self, message: Message, peer: PeerParty) -> tuple[PublicationQueue, ...]:
+    def deliver_to_all(self, message: Message, peer: PeerCore) -> tuple[PublicationQueue, ...]:
         """Deliver a publication from the inner link to local subscriptions and to clients. Returns the queues."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return ()
@@ -196,7 +196,7 @@ class PublicationReceiver(Struct, eq=False):
             self._publisher.publish_to_clients(message)
         return queues
 
-    def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
+    def deliver_to_group(self, message: Message, peer: PeerCore, group: str, pattern: str | int) -> None:
         """Deliver a publication that an engine has assigned to a member of a queue group of this bus."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
             return
@@ -218,11 +218,11 @@ class PublicationReceiver(Struct, eq=False):
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
         return found
 
-    def _asked_of(self, peer: PeerParty, message: Message) -> Iterable[IteratedQueue]:
+    def _asked_of(self, peer: PeerCore, message: Message) -> Iterable[IteratedQueue]:
         match = self._to_peers.match
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
-    def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
+    def _is_news(self, message: Message, peer: PeerCore, group: tuple[str, str | int] | None = None) -> bool:
         """Return True if a publication has not arrived before. Removes its ``polybus-via`` header."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
@@ -271,7 +271,7 @@ class PubSub:
         """True in a cluster. Clients' subscriptions are then announced to other nodes."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
-        self.remote: SubjectIndex[PeerParty] = SubjectIndex()
+        self.remote: SubjectIndex[PeerCore] = SubjectIndex()
         relays: SubjectIndex[str | int] = SubjectIndex()
         self.deduplicator: Deduplicator = Deduplicator(services.id, services.counters)
         self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self.forget_routes)
@@ -332,7 +332,7 @@ class PubSub:
         when_full: WhenFull,
         *,
         local: bool = False,
-        peer: PeerParty | None = None,
+        peer: PeerCore | None = None,
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
@@ -461,7 +461,7 @@ class PubSub:
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
-    def peer_gone(self, peer: PeerParty, error: BusError) -> None:
+    def peer_gone(self, peer: PeerCore, error: BusError) -> None:
         """End the subscriptions to a peer that has left for good. Iterating over them raises the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

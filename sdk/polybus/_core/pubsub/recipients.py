@@ -15,21 +15,21 @@ from ..runtime.loop_prevention import BusIdentities
 if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter
     from ..link.link import Link
-    from ..peer.party import PeerParty
+    from ..peer.peer_core import PeerCore
     from ..peer.subscription import IteratedQueue
 
 
 class PeerSubscriptions(Struct, eq=False):
     _changed: Callable[[], None]
-    indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = {}
-    _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = {}
+    indices: dict[PeerCore, SubjectIndex[IteratedQueue]] = {}
+    _patterns: dict[PeerCore, dict[str | int, dict[IteratedQueue, None]]] = {}
 
-    def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
+    def add(self, peer: PeerCore, pattern: str | int, subscription: IteratedQueue) -> None:
         self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
-    def remove(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> bool:
+    def remove(self, peer: PeerCore, pattern: str | int, subscription: IteratedQueue) -> bool:
         """Remove a subscription. Returns True if no other subscription to the pattern remains."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
@@ -44,39 +44,39 @@ class PeerSubscriptions(Struct, eq=False):
             del self._patterns[peer], self.indices[peer]
         return True
 
-    def match(self, peer: PeerParty, subject: str | int) -> tuple[IteratedQueue, ...]:
+    def match(self, peer: PeerCore, subject: str | int) -> tuple[IteratedQueue, ...]:
         index = self.indices.get(peer)
         return () if index is None else index.match(subject)
 
-    def patterns(self, peer: PeerParty) -> tuple[str | int, ...]:
+    def patterns(self, peer: PeerCore) -> tuple[str | int, ...]:
         return tuple(self._patterns.get(peer, ()))
 
-    def wants(self, peer: PeerParty, pattern: object) -> bool:
+    def wants(self, peer: PeerCore, pattern: object) -> bool:
         return pattern in self._patterns.get(peer, ())
 
-    def forget(self, peer: PeerParty) -> list[IteratedQueue]:
+    def forget(self, peer: PeerCore) -> list[IteratedQueue]:
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
 
 
 @define(eq=False, repr=False)
 class Recipients:
-    remote: SubjectIndex[PeerParty]
+    remote: SubjectIndex[PeerCore]
     _most: int
     _changed: Callable[[], None]
     """Called when the results of `of` may change."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
-    _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
-    _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
+    _upstream: tuple[PeerCore, ...] = field(default=(), init=False)
+    _dialled: dict[PeerCore, None] = field(factory=dict, init=False)
     """Same peers as in `_upstream`, for fast removal."""
-    new_servers: dict[PeerParty, None] = field(factory=dict, init=False)
+    new_servers: dict[PeerCore, None] = field(factory=dict, init=False)
     """Servers that may not know yet which bus this is."""
-    gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
+    gets_all: dict[PeerCore, int] = field(factory=dict, init=False)
     """Peers that receive every publication, because their protocol has no subscriptions.
 
     A peer is removed once it is known to run polybus and has sent this number of subscriptions.
     """
-    unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
+    unconfirmed: dict[PeerCore, None] = field(factory=dict, init=False)
     """Peers that may not support publications, which are an extension of their protocol. They have not answered a hello yet."""
 
     def start(self, identities: BusIdentities) -> None:
@@ -84,16 +84,16 @@ class Recipients:
         identities.changed = self._changed
 
     @property
-    def upstream(self) -> tuple[PeerParty, ...]:
+    def upstream(self) -> tuple[PeerCore, ...]:
         """Servers at the other end of point-to-point links, which receive every publication."""
         return self._upstream
 
-    def joined(self, peer: PeerParty) -> None:
+    def joined(self, peer: PeerCore) -> None:
         self._dialled[peer] = None
         self._upstream = tuple(self._dialled)
         self._changed()
 
-    def left(self, peer: PeerParty | None) -> None:
+    def left(self, peer: PeerCore | None) -> None:
         if peer is None:
             return
         self._dialled.pop(peer, None)
@@ -107,7 +107,7 @@ class Recipients:
         self._upstream = ()
         self._changed()
 
-    def of(self, subject: str | int) -> tuple[PeerParty, ...]:
+    def of(self, subject: str | int) -> tuple[PeerCore, ...]:
         matched = self.remote.match(subject)
         if self.gets_all:
             matched = tuple(dict.fromkeys((*matched, *self.gets_all)))
@@ -121,7 +121,7 @@ class Recipients:
             peers = tuple(peer for peer in peers if peer not in held_out)
         return peers
 
-    def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerParty, ...]:
+    def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerCore, ...]:
         held_out = self.bus_identities.held_out
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
@@ -129,16 +129,16 @@ class Recipients:
         """Return True if an engine distributes publications among group members, even while it is reconnecting."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
-    def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
+    def clients(self, subject: str | int) -> tuple[PeerCore, ...]:
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
-    def unintroduced(self) -> list[PeerParty]:
+    def unintroduced(self) -> list[PeerCore]:
         """Return the connected servers that may not know yet which bus this is."""
         told = self.bus_identities.has_told
         self.new_servers = {peer: None for peer in self.new_servers if peer.may_be_ours and not told(peer)}
         return list(self.new_servers)
 
-    def add(self, peer: PeerParty) -> bool:
+    def add(self, peer: PeerCore) -> bool:
         """Add a connected peer. Returns True if it receives no publications until it is known which bus it is."""
         link, held_out = peer.link, False
         session = link.session
@@ -150,18 +150,18 @@ class Recipients:
             self._changed()
         return held_out
 
-    def send_all(self, peer: PeerParty) -> None:
+    def send_all(self, peer: PeerCore) -> None:
         self.gets_all[peer] = 0
         self._changed()
 
-    def confirm(self, peer: PeerParty, subscribes: Any) -> None:
+    def confirm(self, peer: PeerCore, subscribes: Any) -> None:
         """Record that a peer runs polybus. It still receives every publication until all its subscriptions have arrived."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:
             self.remove(peer)
 
-    def count_subscription(self, peer: PeerParty) -> None:
+    def count_subscription(self, peer: PeerCore) -> None:
         """Count a peer's subscription, even if it was rejected."""
         left = self.gets_all.get(peer, 0) - 1
         if left > 0:
@@ -169,7 +169,7 @@ class Recipients:
         else:
             self.remove(peer)
 
-    def remove(self, peer: PeerParty) -> None:
+    def remove(self, peer: PeerCore) -> None:
         """Stop sending every publication to a peer, because it runs polybus or has left."""
         if peer in self.gets_all or peer in self.unconfirmed:
             self.gets_all.pop(peer, None)
@@ -181,5 +181,5 @@ def has_numbers(link: Link) -> bool:
     return link.session is None or link.session.capabilities.numbers
 
 
-def bare_peer(peer: PeerParty) -> Unsupported:
+def bare_peer(peer: PeerCore) -> Unsupported:
     return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")

@@ -21,7 +21,7 @@ from .readers import StoreReaders
 
 if TYPE_CHECKING:
     from ... import Bus
-    from ...integrations import BusParts, Link, PeerParty, Services
+    from ...integrations import BusParts, Link, PeerCore, Services
     from ...message import Message
     from ...plugins import NodeJoined, NodeLeft
 
@@ -179,8 +179,8 @@ class ForeignStreams:
             )
         return subject
 
-    def _engine(self) -> PeerParty:
-        peer: PeerParty | None = self._link.peer
+    def _engine(self) -> PeerCore:
+        peer: PeerCore | None = self._link.peer
         assert peer is not None  # the link was up before
         return peer
 

@@ -71,7 +71,7 @@ class EngineLink(Protocol):
 
     @property
     def peer(self) -> Any:
-        """The engine's `PeerParty`, or `None` before the first connection."""
+        """The engine's `PeerCore`, or `None` before the first connection."""
         ...
 
 

@@ -20,7 +20,7 @@ from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
-    from ...integrations import PeerParty, Services
+    from ...integrations import PeerCore, Services
     from .consumers import Consumer
 
 EXPIRES: Final = 30.0
@@ -170,7 +170,7 @@ class StoreReader:
     _consumer: Consumer
     _taker: Taker
     _pull: Pull
-    _peer: PeerParty | None = field(default=None, init=False)
+    _peer: PeerCore | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
     """Publications that are waiting for a slot or for space, in order of arrival."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
@@ -233,7 +233,7 @@ class StoreReader:
             self._looking = False
             self._changed.set()
 
-    def up(self, peer: PeerParty) -> None:
+    def up(self, peer: PeerCore) -> None:
         if self._stopping or not self._runs:
             return
         self._peer = peer
@@ -242,7 +242,7 @@ class StoreReader:
         self._pull.up(self.services.running.time())
         self._changed.set()
 
-    def begin(self, peer: PeerParty) -> None:
+    def begin(self, peer: PeerCore) -> None:
         self._stopping = False
         if not self._runs:
             self._runs = True
@@ -303,7 +303,7 @@ class StoreReader:
             asked.decoded = members
             peer.link.answer(asked, peer)
 
-    def _most_bytes(self, peer: PeerParty) -> int:
+    def _most_bytes(self, peer: PeerCore) -> int:
         """Return the number of bytes to request at once. The limit is needed because an engine disconnects slow clients."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
@@ -417,7 +417,7 @@ class StoreReader:
         self.services.signal()
 
 
-def say(peer: PeerParty | None, to: ToReader, word: str) -> None:
+def say(peer: PeerCore | None, to: ToReader, word: str) -> None:
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
         peer.link.answer(said, peer)

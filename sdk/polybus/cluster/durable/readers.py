@@ -20,7 +20,7 @@ from .reader import Pull, StoreReader, Taker, say
 from .storage import DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
-    from ...integrations import IteratedQueue, PeerParty, Services, SubscriberSpec
+    from ...integrations import IteratedQueue, PeerCore, Services, SubscriberSpec
     from ...message import Message
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
@@ -60,7 +60,7 @@ class StoreReaders:
     """Converts a pattern to a wire subject."""
     _jetstream: JetStream
     _graveyard: Graveyard
-    _engine: Callable[[], PeerParty]
+    _engine: Callable[[], PeerCore]
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)

@@ -1,4 +1,4 @@
-"""The internal side of a peer, which sends requests to it and dispatches its messages."""
+"""The core's object for a peer, behind the public `Peer`: sends requests to the peer and dispatches its messages."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _UNHEARD: Final = (
 )
 
 
-class PeerParty:
-    """The internal side of a peer. Implements `party_verbs.Party` and `_core.link.ports.PeerPort`."""
+class PeerCore:
+    """The core's object for a peer behind the public `Peer`. Implements `party_verbs.Party` and `_core.link.ports.PeerPort`."""
 
     __slots__ = (
         "_budget",
