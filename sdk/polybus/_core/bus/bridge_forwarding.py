@@ -234,7 +234,7 @@ class RouteParty:
             self.lost(message, error)
 
     def _find(self, subject: str | int, kind: str) -> Any:
-        return self.there.directory.find_beyond(subject, kind, self.here)
+        return self.there.routing.find_beyond(subject, kind, self.here)
 
     async def _onward(self, kind: Kind, message: Message) -> Message:
         target, headers = self.target(message.subject), self.headers(message, self._via(message))
@@ -322,7 +322,7 @@ class RouteParty:
         while isinstance(party, RouteParty):
             routes.append(party)
             name, hops = party.target(name), party.hop(name, hops)
-            party = party.there.directory.find_beyond(name, "tunnel", party.here)
+            party = party.there.routing.find_beyond(name, "tunnel", party.here)
         if isinstance(party, TunnelListener):
             raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
         routes[-1].hop(name, hops)  # the tunnel counts as a hop, too
@@ -394,7 +394,7 @@ class PeerTarget(Struct, frozen=True):
     choose: Callable[[], PeerCore]
 
     @property
-    def directory(self) -> PeerTarget:
+    def routing(self) -> PeerTarget:
         return self
 
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> PeerCore:

@@ -34,9 +34,9 @@ from ..runtime.executor import Middleware
 from ..runtime.services import Services
 from .acceptor import WHEN_FULL, Listener, Serving
 from .bus_parts import BusParts
+from .cluster_clients import RemotePeer, User
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan, check_lifespan
-from .remote_peer import RemotePeer, User
 from .verbs import BusVerbs
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from ..pubsub.pubsub import PubSub
 from ..rpc.loopback import Loopback
 from ..rpc.reply import InternalReply, Reply
 from ..runtime.memory_budgets import cost, trim
+from .cluster_clients import RemotePeer
 from .dialer import Connecting
-from .directory import Directory
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
-from .remote_peer import RemotePeer
+from .message_routing import MessageRouting
 
 if TYPE_CHECKING:
     import ssl
@@ -65,7 +65,7 @@ class BusParts:
         pubsub: Publications and subscriptions.
         loopback: Requests and channels that the bus sends to itself.
         links: Links and their peers.
-        directory: Finds the receiver of a message.
+        routing: Chooses the receiver of a message.
         life: Enters, drains and leaves the bus.
         deliver_to_all: Delivers a publication from the mesh to the subscriptions of this bus and its clients, and returns the
             queues.
@@ -85,7 +85,7 @@ class BusParts:
             spellings=lambda subject: self.links.spellings(subject),
         )
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub, partial(make_extension, "storage", self))
-        self.directory: Directory = Directory(lookup, self.loopback, self.links)
+        self.routing: MessageRouting = MessageRouting(lookup, self.loopback, self.links)
         self.deliver_to_all: Callable[[Message, PeerCore], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
             mesh: Any = make_extension("mesh", self, cluster)

@@ -23,7 +23,8 @@ from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply, failed_reply, retried
-from .remote_peer import Caller, RemotePeer
+from .caller import Caller
+from .cluster_clients import RemotePeer
 from .router import Router
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class BusVerbs(Router):
         self._outgoing = parts.services.outgoing
         self._pubsub = parts.pubsub
         self._publisher = parts.pubsub.publisher
-        self._directory = parts.directory
+        self._routing = parts.routing
         self._links = parts.links
 
     # -- requests --------------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class BusVerbs(Router):
             ask = partial(self.request, name, body, to=to, headers=checked)  # a lambda would cost each request five cells
             return retried(self._services.running, retry, name, timeout, returns, ask)
         try:
-            party = self._directory.find(name, to)
+            party = self._routing.find(name, to)
         except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
             return failed_reply(self._services.running, name, returns, timeout, error)
         return party.send_request(_REQUEST, name, body, timeout, returns, checked)
@@ -205,9 +206,9 @@ class BusVerbs(Router):
         """
         name, body, checked = notification(self._services, subject, body, headers)
         if isinstance(to, str):
-            await self._directory.find_behind(name, to).send_notify(name, body, checked, to)
+            await self._routing.find_behind(name, to).send_notify(name, body, checked, to)
         else:
-            await self._directory.find(name, to).send_notify(name, body, checked)
+            await self._routing.find(name, to).send_notify(name, body, checked)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
         """Create a client for a contract, which is a `typing.Protocol` class. Each method calls a verb of this bus.
@@ -233,7 +234,7 @@ class BusVerbs(Router):
         Args:
             identity: Identity of the user. Handlers see it as `Context.identity`.
         """
-        return Caller(self._directory, identity)
+        return Caller(self._routing, identity)
 
     # -- streams and channels --------------------------------------------------------------------------------------------
 
@@ -336,11 +337,11 @@ class BusVerbs(Router):
         return opening(self._services, self._opener(to), name, None, "channel", timeout, receives)
 
     def _opener(self, to: AnyPeer | None) -> Callable[..., Awaitable[Channel[Any, Any]]]:
-        return self._open if to is None else self._directory.named(to).open_channel
+        return self._open if to is None else self._routing.named(to).open_channel
 
     async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         self._services.running.check_here()
-        return await self._directory.find(subject).open_channel(subject, body, mode, timeout)
+        return await self._routing.find(subject).open_channel(subject, body, mode, timeout)
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
@@ -422,7 +423,7 @@ class BusVerbs(Router):
             publisher.publish_to_only_peer(route, link, body)
             return
         self._services.running.check_thread()
-        peers, gone, remote = (route.peers, None, ()) if to is None else self._directory.recipients(to)
+        peers, gone, remote = (route.peers, None, ()) if to is None else self._routing.recipients(to)
         deadline = self._services.running.time() + timeout
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         if id is not None:
@@ -493,7 +494,7 @@ class BusVerbs(Router):
         route = self._publisher.route_of(name)
         if route.kept and to is None:
             raise LocalProtocolError(f"{name!r} is stored, which requires waiting: use await bus.publish({name!r}, ...)")
-        peers, gone, remote = (route.peers, None, ()) if to is None else self._directory.recipients(to)
+        peers, gone, remote = (route.peers, None, ()) if to is None else self._routing.recipients(to)
         if remote:
             raise TypeError(f"to={shown(to)}: only `await bus.publish(...)` reaches clients of other nodes")
         deadline = self._services.running.time() + seconds(timeout)

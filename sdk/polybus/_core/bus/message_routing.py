@@ -1,4 +1,4 @@
-"""Finds the receiver of a message."""
+"""Chooses the receiver of a message: a handler, a route, or a peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import AmbiguousRoute, NoHandler
 from ...plugins.extensions import party_of
 from ..peer.peer import Peer
 from ..rpc.loopback import HandlerParty, Loopback
-from .remote_peer import RemotePeer
+from .cluster_clients import RemotePeer
 
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .links import LinkRegistry
 
 
-class Directory(Struct, eq=False):
-    """Finds receivers among the handlers of a bus, its bridge routes, its peers, and clients of other nodes.
+class MessageRouting(Struct, eq=False):
+    """Chooses among the handlers of a bus, its bridge routes, its peers, and clients of other nodes.
 
     Messages from peers never leave over another link, so `HandlerLookup.find_for` only considers handlers and routes.
     """

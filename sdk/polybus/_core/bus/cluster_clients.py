@@ -1,4 +1,4 @@
-"""Receivers that this bus has no link to: its own handlers, clients of other nodes, and users."""
+"""Sends to clients that are connected to other nodes of the cluster, and to all connections of a user."""
 
 from __future__ import annotations
 
@@ -20,54 +20,8 @@ from ..rpc.reply import Reply, failed_reply
 if TYPE_CHECKING:
     from ..peer.peer_core import PeerCore
     from ..rpc.channel import Channel
-    from ..rpc.loopback import HandlerParty
     from ..runtime.services import Services
-    from .directory import Directory
     from .links import LinkRegistry
-
-
-class Caller(PartyVerbs):
-    """Calls handlers of a bus on behalf of a user in the same process. Returned by `Bus.as_`.
-
-    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is `None`.
-    Access control is up to you, because `authorize` is not called.
-
-    Attributes:
-        identity: Identity of the user, in the form in which `authenticate` would return it.
-    """
-
-    __slots__ = ("_party", "identity")
-
-    def __init__(self, directory: Directory, identity: Any) -> None:
-        self._party: OwnHandlers = OwnHandlers(directory, identity)  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
-        self.identity: Any = identity
-
-    def __repr__(self) -> str:
-        return f"<Caller {self.identity!r}>"
-
-
-class OwnHandlers(Struct, frozen=True):
-    _directory: Directory
-    _identity: Any
-
-    @property
-    def services(self) -> Services:
-        return self._directory.services
-
-    def _find(self, subject: str | int) -> HandlerParty:
-        return self._directory.find_own(subject, {"identity": self._identity})
-
-    def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        return self._find(subject).send_request(kind, subject, body, timeout, returns, headers)
-
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        await self._find(subject).send_notify(subject, body, headers)
-
-    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        self.services.running.check_here()
-        return await self._find(subject).open_channel(subject, body, mode, timeout)
 
 
 In = TypeVar("In")
