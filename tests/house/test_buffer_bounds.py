@@ -89,14 +89,14 @@ BOUNDS = {
     "64 requests that are posted at the same time": "bindings.cloudevents_client._waiting",
     "64 workers": "runtime.workers._idle",
     "65,536 of each peer, and Limits.pending": "protocols.csb.session.pending",
-    "65,536 publications, for the seconds in which a link has two connections": "link.moving._missing",
+    "65,536 publications, for the seconds in which a link has two connections": "link.server_move._missing",
     "16,384 ids of 64 characters, and as many numbers": "runtime.loop_prevention._numbers runtime.loop_prevention._said",
     "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.subscription._queue",
     "a fixed size": "transports._ws.frames._keys",
     "an event larger than twice Limits.message ends the connection": """
         bindings.jrep_http.requests._data bindings.jrep_http.requests._rest
     """,
-    "as _missing, of which it is a part": "link.moving._early_copies",
+    "as _missing, of which it is a part": "link.server_move._early_copies",
     "as many again as may run; what comes beyond is given back": "cluster.durable.reader._waiting",
     "Cluster.running and waiting, and Limits.channels": "protocols.nats.cluster.dialect._held",
     "concurrency= of the handler, queue= of the subscription": "cluster.durable.reader._running",
@@ -239,7 +239,7 @@ BOUNDS = {
     """,
     "what one chunk holds, until the turn after it is over": "protocols.nats.cluster.dialect._turns",
     "what one frame holds, or one chunk in a handshake: taken after each": """
-        link.moving._early protocols.nats.connection.events protocols._uprotocol._output
+        link.server_move._early protocols.nats.connection.events protocols._uprotocol._output
     """,
     "what one frame is answered with, or one message makes: taken after each": "protocols.nats.connection.frames",
 }

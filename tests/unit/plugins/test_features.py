@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from polybus._core.link.moving import Moving
+from polybus._core.link.server_move import MovingSession
 from polybus.capture.record.taps import RecordedSession
 from polybus.plugins import ProtocolFeatures, SessionFeatures, TransportFeatures
 from polybus.protocols import Csb, Jrep
@@ -39,7 +39,7 @@ def test_the_abilities_of_a_class_are_found_as_those_of_its_objects_are() -> Non
     assert ProtocolFeatures.of(Csb(actions={"user.login": 7})).actions == (("user.login", 7),)
 
 
-@pytest.mark.parametrize("wrapper", [Moving, RecordedSession])
+@pytest.mark.parametrize("wrapper", [MovingSession, RecordedSession])
 def test_a_session_around_another_hides_what_would_read_past_its_receive(wrapper: type[Any]) -> None:
     around = object.__new__(wrapper)
     around.new = around._inner = SimpleNamespace(usual=len)

@@ -30,7 +30,7 @@ from ...plugins.registry import check_serves, make_recorder, resolve_target
 from ...retry import Backoff
 from ...secrets import without_secrets
 from ..link.link import Link
-from ..link.moving import next_connection
+from ..link.server_move import next_connection
 from ..link.state import State
 from .lifecycle import within
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import ssl
 
     from ...plugins.extensions import LinkReader, Recorder
-    from ..link.moving import Moving
+    from ..link.server_move import MovingSession
     from ..runtime.runtime import Runtime
     from .bus_parts import BusParts
 
@@ -488,7 +488,7 @@ class Connecting:
         finally:
             self._moves = False
 
-    async def _beside(self, link: Link) -> Moving | None:
+    async def _beside(self, link: Link) -> MovingSession | None:
         """Open a second connection to move the link to. Returns None if the link has ended."""
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
@@ -509,7 +509,7 @@ class Connecting:
             raise ConnectFailed(link.url, connection.why)
         return connection.moving
 
-    async def _leave_one(self, link: Link, moving: Moving) -> None:
+    async def _leave_one(self, link: Link, moving: MovingSession) -> None:
         """Close the old connection once its server has announced the new connection's subscriptions."""
         with suppress(BusError):
             await link.confirmed()

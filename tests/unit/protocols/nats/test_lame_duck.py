@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Store, connect
-from polybus._core.link.moving import Moving, next_connection
+from polybus._core.link.server_move import MovingSession, next_connection
 from polybus.events import LinkDown
 from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
@@ -332,7 +332,7 @@ async def test_what_the_old_connection_reports_is_reported_by_the_link_which_tak
         engine.inform(**ENDS)
         await anyio.sleep(0.3)
         moving: Any = link.session
-        assert isinstance(moving, Moving)
+        assert isinstance(moving, MovingSession)
         assert (moving.codec, moving.start(0.0), moving.ending) == (moving.new.codec, (), False)
         moving.refused("unexpected", "nonsense", 0.0)
         moving.lost(3, "the reader was too slow")

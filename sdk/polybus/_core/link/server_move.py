@@ -52,7 +52,7 @@ class NextConnection:
         self.session = session
         self.runtime: Runtime = link.runtime
         self.decided: anyio.Event = anyio.Event()
-        self.moving: Moving | None = None
+        self.moving: MovingSession | None = None
         self.why: str = ""
         self._early: list[Message | SessionEvent] = []
         """Output that the session has produced since `Ready`."""
@@ -85,14 +85,14 @@ class NextConnection:
                 self.give_up("the link was lost meanwhile")
             self.decided.set()
 
-    def _go_on(self) -> Moving | None:
+    def _go_on(self) -> MovingSession | None:
         """Move the link to this connection. Returns None if the link is down."""
         link = self.link
         old, transport, receiver = link.session, link.transport, link.receiver
         if link.state is not State.UP or old is None or transport is None or receiver is None:
             return None
         taps, link.taps = link.taps, None
-        link.session = moving = Moving(link, self.session, self._early, old, transport, receiver, taps)
+        link.session = moving = MovingSession(link, self.session, self._early, old, transport, receiver, taps)
         link.transport, link.receiver = self.transport, self.receiver
         self.receiver.hand_over(link)
         for recorder in (*link.services.recorders, link.recorder):
@@ -139,7 +139,7 @@ class NextConnection:
         """Do nothing."""
 
 
-class Moving:
+class MovingSession:
     """A session with two connections, which also receives from the old one. Implements `plugins.Session`."""
 
     ask: None = None
