@@ -5,7 +5,7 @@ from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.unit.answering import answering
 
-PARTS = ("_budget", "_inbound", "_negotiation", "_streams", "_subscriptions", "undecided", "undelivered")
+PARTS = ("_budget", "inbound_if_any", "_negotiation", "streams_if_any", "_subscriptions", "undecided", "undelivered")
 
 
 def parts(bus: Bus) -> set[str]:
@@ -17,7 +17,7 @@ async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:
         assert parts(bus) == parts(client) == set()
         await client.request("echo", 1)
         assert parts(client) == set()
-        assert parts(bus) == {"_budget", "_inbound"}
+        assert parts(bus) == {"_budget", "inbound_if_any"}
         async with client.subscribe("news"):
-            assert parts(bus) == {"_budget", "_inbound", "_negotiation", "_subscriptions"}
+            assert parts(bus) == {"_budget", "inbound_if_any", "_negotiation", "_subscriptions"}
         assert parts(client) == {"_negotiation"}

@@ -1,4 +1,4 @@
-"""The core's object for a peer, behind the public `Peer`: sends requests to the peer and dispatches its messages."""
+"""The core's object for a peer, behind the public `Peer`: sends requests to the peer, and owns what is in flight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from ...errors import (
     another,
 )
 from ...message import Kind, Message
-from ...plugins.hello import HELLO
 from ...plugins.mesh import ToNode
 from ...subjects import RESERVED_PREFIX
 from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests, failed_reply
@@ -32,7 +31,7 @@ from ..runtime.loop_prevention import OF_BRIDGES
 from ..runtime.memory_budgets import MemoryBudget, cost
 from ..runtime.outgoing_hooks import Departure, depart
 from ..runtime.runtime import ALL_ANSWERED
-from . import authorization_queue
+from .dispatch import dispatch
 from .inbound_calls import InboundCalls
 from .negotiation import ExtensionProbe, Negotiation
 from .peer import Peer
@@ -48,8 +47,7 @@ if TYPE_CHECKING:
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
 
-REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
-_AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+_REQUEST: Final = Kind.REQUEST
 _UNHEARD: Final = (
     "increase timeout=, or check the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -64,10 +62,8 @@ class PeerCore:
         "_deadlines",
         "_address",
         "_id",
-        "_inbound",
         "_negotiation",
         "_scopes",
-        "_streams",
         "_subscriptions",
         "_unsent",
         "admitted",
@@ -75,10 +71,12 @@ class PeerCore:
         "due",
         "grants",
         "host",
+        "inbound_if_any",
         "key",
         "link",
         "pending",
         "public",
+        "streams_if_any",
         "undecided",
         "undelivered",
         "until",
@@ -111,9 +109,9 @@ class PeerCore:
         self._scopes: set[anyio.CancelScope] | None = None
         # Parts are created on first use, so that idle connections stay small.
         self._budget: MemoryBudget | None = None
-        self._inbound: InboundCalls | None = None
+        self.inbound_if_any: InboundCalls | None = None
         self._negotiation: Negotiation | None = None
-        self._streams: Streams | None = None
+        self.streams_if_any: Streams | None = None
         self._subscriptions: RemoteSubscriptions | None = None
 
     # -- identity --------------------------------------------------------------------------------------------------------
@@ -196,9 +194,9 @@ class PeerCore:
 
     @property
     def inbound(self) -> InboundCalls:
-        if self._inbound is None:
-            self._inbound = InboundCalls(self)
-        return self._inbound
+        if self.inbound_if_any is None:
+            self.inbound_if_any = InboundCalls(self)
+        return self.inbound_if_any
 
     @property
     def negotiation(self) -> Negotiation:
@@ -208,9 +206,9 @@ class PeerCore:
 
     @property
     def streams(self) -> Streams:
-        if self._streams is None:
-            self._streams = Streams(self)
-        return self._streams
+        if self.streams_if_any is None:
+            self.streams_if_any = Streams(self)
+        return self.streams_if_any
 
     @property
     def subscriptions(self) -> RemoteSubscriptions:
@@ -253,15 +251,15 @@ class PeerCore:
 
     @property
     def calls(self) -> Mapping[Any, Call]:
-        return {} if self._inbound is None else self._inbound.calls
+        return {} if self.inbound_if_any is None else self.inbound_if_any.calls
 
     @property
     def waiting(self) -> int:
-        return 0 if self._inbound is None else len(self._inbound.waiting or ()) + self._inbound.held
+        return 0 if self.inbound_if_any is None else len(self.inbound_if_any.waiting or ()) + self.inbound_if_any.held
 
     @property
     def channels(self) -> Mapping[Any, Channel[Any, Any]]:
-        return {} if self._streams is None else self._streams.channels
+        return {} if self.streams_if_any is None else self.streams_if_any.channels
 
     @property
     def patterns(self) -> Mapping[str | int, int]:
@@ -291,7 +289,7 @@ class PeerCore:
         deadline = now + timeout
         ttl = runtime.ttl(now, deadline)
         if (
-            not link.flowing or ask is None or kind is not REQUEST or headers is not None or to is not None
+            not link.flowing or ask is None or kind is not _REQUEST or headers is not None or to is not None
             or ttl is None or ttl >= 1e12 or link.services.outgoing or len(pending) >= runtime.limits.pending
         ):  # fmt: skip
             message = Message(kind, subject, None, None, link.format, headers, ttl)
@@ -493,70 +491,9 @@ class PeerCore:
 
     # -- messages of the peer --------------------------------------------------------------------------------------------
 
-    def receive(self, message: Message, now: float) -> None:
-        """Handle a message without waiting. Handlers run in workers."""
-        services = self.link.services
-        services.counters.received += 1
-        kind = message.kind
-        if kind is RESPONSE:
-            reply = self.pending.pop(message.id, None)
-            if reply is None:
-                reply = self._late_answer(message)
-            if reply is not None:
-                reply.resolve(message)
-            else:
-                services.counters.late += 1
-        elif kind is REQUEST:
-            if (inbound := self._inbound) is not None:
-                inbound.request(message, now)
-            else:
-                self._first_request(message, now)
-        elif kind is PUBLISH and services.authorize is None:
-            self.host.deliver(message, self)
-        elif kind in _AUTHORIZED:
-            authorization_queue.receive(self, message)
-        else:
-            self._receive_other(message, now)
+    receive = dispatch  # a method without a call of its own
 
-    def _first_request(self, message: Message, now: float) -> None:
-        if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
-            authorization_queue.hello(self, message)
-        else:
-            self.inbound.request(message, now)
-
-    def _receive_other(self, message: Message, now: float) -> None:
-        kind = message.kind
-        channel = self._streams.channels.get(message.id) if self._streams is not None else None
-        if kind is Kind.ITEM:
-            if channel is not None:
-                channel.received_item(message)
-            else:
-                self.link.services.counters.late += 1
-        elif kind is Kind.CREDIT:
-            if channel is not None:
-                channel.received_credit(message.attributes.get("credit"))
-        elif kind is Kind.END:
-            if channel is not None:
-                channel.received_end(message)
-        elif kind is Kind.ERROR:
-            reply = self.pending.pop(message.id, None)
-            if reply is None:
-                reply = self._late_answer(message)
-            if reply is not None:
-                reply.reject(message, now)
-            elif channel is not None:
-                channel.received_end(message)  # the peer refused an open in the protocol's own way
-            else:
-                self.link.services.counters.late += 1
-        elif kind is Kind.NOTIFY:
-            self.inbound.notify(message)
-        elif kind is Kind.CANCEL:
-            if self._inbound is not None:
-                self._inbound.cancel(message)
-        elif kind is Kind.OPEN:
-            self.streams.opened(message, now)
-
-    def _late_answer(self, message: Message) -> Reply[Any] | None:
+    def late_answer(self, message: Message) -> Reply[Any] | None:
         return None if self._negotiation is None else self._negotiation.late_answer(message.id)
 
     def in_flight(self, id: Any) -> bool:
@@ -606,8 +543,8 @@ class PeerCore:
 
     def _expire(self, now: float) -> float:
         self.due = due = math.inf
-        if self._inbound is not None:
-            self._inbound.resume()
+        if self.inbound_if_any is not None:
+            self.inbound_if_any.resume()
         if self._deadlines is not None:
             for reply in self._deadlines.due(now, self.pending):
                 self._timed_out(reply, now)
@@ -616,10 +553,10 @@ class PeerCore:
             for reply in self._unsent.deadlines.due(now, self._unsent.replies):
                 self._timed_out(reply, now)
             due = min(due, self._unsent.deadlines.next)
-        if self._inbound is not None:
-            due = min(due, self._inbound.expire(now))
-        if self._streams is not None:
-            due = min(due, self._streams.expire(now))
+        if self.inbound_if_any is not None:
+            due = min(due, self.inbound_if_any.expire(now))
+        if self.streams_if_any is not None:
+            due = min(due, self.streams_if_any.expire(now))
         due = self.due = min(due, self.due)  # the code above may have added a deadline
         return due
 
@@ -657,17 +594,17 @@ class PeerCore:
         pending, self.pending = self.pending, {}
         for reply in pending.values():
             reply.fail(another(unanswered))
-        if self._streams is not None:
-            self._streams.lost(failed)
+        if self.streams_if_any is not None:
+            self.streams_if_any.lost(failed)
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
         link = self.link
         runtime = link.runtime
-        if self._inbound is not None:
-            self._inbound.lost()
+        if self.inbound_if_any is not None:
+            self.inbound_if_any.lost()
         runtime.notifier.signal()
         self.cut_off(reason, error)
-        self._streams = None
+        self.streams_if_any = None
         if self.undecided is not None:
             self.undecided.lost()
         if self.undelivered is not None:
