@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import functools
 import math
 import re
 import uuid
@@ -43,21 +44,23 @@ def commands() -> str:
     found = {name: command for name, command in _commands(make_command()) if not command.hidden}
     rows = {name: [row for each in command.params for row in _rows(each)] for name, command in found.items()}
     shared = _shared(rows.values())
-    head = ["## Common options", "", *OPTION_TABLE, *shared, ""]
+    head = ["## Common options", "", *shared, ""]
     return "\n".join([*head, *(_section(name, command, rows[name], shared) for name, command in found.items())])
 
 
-OPTION_TABLE = ("| argument or option | default | meaning |", "| --- | --- | --- |")
-
-
-def _shared(tables: Iterable[list[str]]) -> list[str]:
+def _shared(tables: Iterable[list[str]], least: int = COMMON) -> list[str]:
     """The rows that several tables have, one for each name: an option, or a column."""
     shared: dict[str, str] = {}
     for row, count in Counter(row for rows in tables for row in rows).most_common():
-        name = row.split("|")[1].split()[0].strip("`")
-        if count >= COMMON and not name.isupper():  # URL is another thing in each command
+        name = _name(row).strip("`").split()[0]
+        if count >= least and not name.isupper():  # URL is another thing in each command
             shared.setdefault(name, row)
     return [*shared.values()]
+
+
+def _name(row: str) -> str:
+    """The name of an option or a column, as code."""
+    return f"`{row.split('`')[1]}`"
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -73,9 +76,9 @@ def _section(name: str, command: Any, rows: list[str], shared: list[str]) -> str
     usage = " ".join((f"polybus {name}", *_usage(command)))
     lines = [f"## polybus {name}", "", " ".join(command.help.split()), "", "```text", usage, "```", ""]
     if own := [row for row in rows if row not in shared]:
-        lines += [*OPTION_TABLE, *own, ""]
-    if common := [row.split("|")[1].strip() for row in shared if row in rows]:
-        lines += [f"[Common options](#common-options): {', '.join(common)}", ""]
+        lines += [*own, ""]
+    if common := [row for row in shared if row in rows]:
+        lines += [f"[Common options](#common-options): {_names(common)}.", ""]
     return "\n".join(lines)
 
 
@@ -92,13 +95,15 @@ def _rows(parameter: Any) -> Iterator[str]:
     if getattr(parameter, "hidden", False):
         return
     if parameter.param_type_name == "argument":
-        name = f"`{parameter.metavar or parameter.name.upper()}`"
+        name = parameter.metavar or parameter.name.upper()
     else:
         metavar = "" if parameter.is_flag else f" {parameter.metavar or ''}".rstrip()
-        name = f"`{', '.join(parameter.opts)}{metavar}`"
+        name = ", ".join(parameter.opts) + metavar
     unset = parameter.default is None or parameter.default in (False, "", ()) or callable(parameter.default)
-    default = "required" if parameter.required else "" if unset else f"`{parameter.default}`"
-    yield f"| {_cell(name)} | {default} | {_cell(parameter.help or '')} |"
+    given = "" if unset else f" (default `{parameter.default}`)"
+    if parameter.required and parameter.param_type_name == "option":
+        given = " (required)"
+    yield f"* `{name}`{given}: {' '.join((parameter.help or '').split())}"
 
 
 def _cell(text: str) -> str:
@@ -186,9 +191,19 @@ def features() -> str:
 COLUMN_TABLE = ("| column | type | meaning |", "| --- | --- | --- |")
 
 
-def columns_of(columns: pa.Schema) -> str:
-    """The table of the columns of a table."""
-    return "\n".join([*COLUMN_TABLE, *_columns(columns)])
+TABLES = {"frames": schema.FRAMES, "events": schema.EVENTS, "quarantine": schema.QUARANTINE, "exchanges": schema.EXCHANGES}
+
+
+def columns_of(table: str) -> str:
+    """The columns of a table, without those that an earlier table on the page explains."""
+    rows, lines = _columns(TABLES[table]), list[str]()
+    for earlier in TABLES:
+        if earlier == table:
+            break
+        if seen := [row for row in rows if row in _columns(TABLES[earlier])]:
+            lines += ["", f"As in [{earlier}](#{earlier}): {_names(seen)}."]
+            rows = [row for row in rows if row not in seen]
+    return "\n".join([*COLUMN_TABLE, *rows, *lines])
 
 
 def _columns(columns: pa.Schema) -> list[str]:
@@ -199,15 +214,30 @@ def _columns(columns: pa.Schema) -> list[str]:
     return rows
 
 
+def _names(rows: Iterable[str]) -> str:
+    return ", ".join(map(_name, rows))
+
+
+def _listed(rows: Iterable[str]) -> list[str]:
+    """The rows of a table as a list, in which those that differ only in the name are one item."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        name, kind, meaning = (each.strip() for each in row.strip("|").split("|"))
+        names.setdefault((kind, meaning), []).append(name)
+    return [f"* {', '.join(found)} ({kind}): {meaning}" for (kind, meaning), found in names.items()]
+
+
 def metrics() -> str:
     """The tables of metrics; columns of many tables come first."""
     tables = {name: _columns(columns) for name, (_, columns) in METRICS.items()}
-    shared = _shared(tables.values())
-    parts = ["\n".join(["### Common columns", "", *COLUMN_TABLE, *shared])]
-    for name, (doc, columns) in METRICS.items():
-        lines = [f"### metrics/{name}", "", doc, "", f"Columns: {', '.join(f'`{column}`' for column in columns.names)}."]
+    shared = _shared(tables.values(), 2)
+    parts = ["\n".join(["### Common columns", "", *_listed(shared)])]
+    for name, (doc, _) in METRICS.items():
+        lines = [f"### metrics/{name}", "", doc]
+        if common := [row for row in tables[name] if row in shared]:
+            lines += ["", f"[Common columns](#common-columns): {_names(common)}."]
         if own := [row for row in tables[name] if row not in shared]:
-            lines += ["", *COLUMN_TABLE, *own]
+            lines += ["", *_listed(own)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -318,10 +348,7 @@ def bodies() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "features": features,
-    "frames": lambda: columns_of(schema.FRAMES),
-    "events": lambda: columns_of(schema.EVENTS),
-    "quarantine": lambda: columns_of(schema.QUARANTINE),
-    "exchanges": lambda: columns_of(schema.EXCHANGES),
+    **{name: functools.partial(columns_of, name) for name in TABLES},
     "metrics": metrics,
     "bodies": bodies,
 }

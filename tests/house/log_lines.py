@@ -16,6 +16,8 @@ _LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERR
 _PLACE = re.compile(r"%(?:\.\d+)?[sdrgf]")
 _PEER = {"peer", "address", "protocol"}
 _MESSAGE = {*_PEER, "subject", "request_id"}
+FIELDS = {"message": _MESSAGE, "publication": _MESSAGE - {"request_id"}}
+"""Words for several fields in docs/reference/logs.md."""
 _MADE_ELSEWHERE = {
     "self.log_fields()": _PEER,
     "link.log_fields()": _PEER,
@@ -37,8 +39,11 @@ class LogLine:
 
     @property
     def row(self) -> str:
-        """The row of the table in docs/reference/logs.md."""
-        return f"| `{self.logger}` | {self.level} | {self.text} | {' '.join(self.fields) or '—'} |"
+        """The line of the list in docs/reference/logs.md, below its logger and level."""
+        left = {*self.fields}
+        shown = [name for name, fields in FIELDS.items() if fields <= left][:1]
+        shown += sorted(left - FIELDS.get(shown[0], set()) if shown else left)
+        return f"{self.logger}, {self.level}: * {self.text}{' · ' * bool(shown)}{', '.join(shown)}"
 
 
 @functools.cache

@@ -55,7 +55,7 @@ def _ns(name: str, doc: str) -> pa.Field:
 
 
 def _share(share: int, more: str = "") -> pa.Field:
-    doc = f"Latency, ns, not exceeded by {share} % of the answers{more}; at most 1 % too high."
+    doc = f"{share}th percentile of the latency, ns{more}; at most 1 % too high."
     return _ns(f"p{share}_ns", doc)
 
 
@@ -66,21 +66,21 @@ def _table(doc: str, *columns: pa.Field) -> tuple[str, pa.Schema]:
 _PROTOCOL, _DIRECTION, _PEER, _CONN_ID, _CAPTURE_ID = map(
     EVENTS.field, ("protocol", "direction", "peer", "conn_id", "capture_id")
 )
-_SUBJECT = _column("subject", _TEXT, "Name of the subject, the same for all protocols; without one, as in the events.")
+_SUBJECT = _column("subject", _TEXT, "Name of the subject, the same for all protocols; if it has none, as in the events.")
 _OUTCOME = _column("outcome", _TEXT, "As in the exchanges.")
 _CODE = _column("code", _SHORT, "google.rpc.Code of the answer.")
 _CODE_NAME = _column("code_name", _TEXT, "Name of the code.")
 _MESSAGES = _column("n", _WHOLE, "Number of messages.")
 _REQUESTS = _column("n", _WHOLE, "Number of requests.")
-_NOT_OK = _column("not_ok", _WHOLE, "Number with another outcome than ok.")
-_ROUGH = _ns("p95_ns", "Latency, ns, not exceeded by 95 % of the answers; less than twice the exact one.")
-_ASKER = _column("asker", _TEXT, "Name or address of who asks: `here` is the recording program; of several, the recording.")
-_ANSWERER = _column("answerer", _TEXT, "Name or address of who is asked.")
+_NOT_OK = _column("not_ok", _WHOLE, "Number with an outcome other than ok.")
+_ROUGH = _ns("p95_ns", "95th percentile of the latency, ns; less than twice the exact one.")
+_ASKER = _column("asker", _TEXT, "Name or address of the caller. `here` is the recording program; of several, the recording.")
+_ANSWERER = _column("answerer", _TEXT, "Name or address of the program that answers.")
 _DUPLICATES = _column("duplicates", _WHOLE, "Number of further answers.")
 _NBYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
-_BEGIN = _ns("window_ns", "Begin of the time window, ns since 1970 UTC; metrics.json has the length as window_ns.")
+_BEGIN = _ns("window_ns", "Start of the window, ns since 1970 UTC.")
 _REASON = _column("reason", _TEXT, "As in the quarantine.")
-_WAY = _column("way_ns", pa.float64(), "Mean time on the way, ns: latency of the view that counts, minus the shortest one.")
+_WAY = _column("way_ns", pa.float64(), "Mean transit time, ns: latency of the view that counts, minus the shortest one.")
 _VIEWS = _column("views", _SHORT, "Number of recordings that contain it.")
 _EXCHANGE = (
     _PROTOCOL,
@@ -97,24 +97,24 @@ _EXCHANGE = (
     _column("direction", pa.int8(), "Direction of the request in the view that counts: 0 out, 1 in."),
     _VIEWS,
 )
+_BEFORE = "The same for the earlier capture."
 _NOW_AND_BEFORE: Final = tuple(
-    _column(name + end, _WHOLE, doc + more)
-    for name, doc in (
-        ("n", "Messages of this kind"),
-        ("failed", "Requests that ended as error"),
-        ("lost", "Requests that ended as timeout, lost or unanswered"),
-        ("late", "Requests that ended as late"),
+    _column(name + end, _WHOLE, doc)
+    for name, now in (
+        ("n", "Messages of this kind."),
+        ("failed", "Requests with the outcome error."),
+        ("lost", "Requests with the outcome timeout, lost or unanswered."),
+        ("late", "Requests with the outcome late."),
     )
-    for end, more in (("", "."), ("_before", ", in the earlier capture."))
+    for end, doc in (("", now), ("_before", _BEFORE))
 )
-_OF_OUTCOMES = {"ok": "Number with this outcome.", "open-at-end": "The same for open-at-end."}
 _BY_SUBJECT = (
     _ns("max_ns", "The longest latency, ns."),
     _column("mean_ns", pa.float64(), "The mean latency, ns."),
-    *(_column(name.replace("-", "_"), _WHOLE, _OF_OUTCOMES.get(name, "The same.")) for name in OUTCOMES),
+    *(_column(name.replace("-", "_"), _WHOLE, "Number with this outcome.") for name in OUTCOMES),
     _DUPLICATES,
-    _column("asked", _WHOLE, "Number counted as the asker saw them; the others as the answerer saw them."),
-    _column("seen", _WHOLE, "Number contained in more than one recording."),
+    _column("asked", _WHOLE, "Number counted as the caller saw them; the others as the answering side saw them."),
+    _column("seen", _WHOLE, "Number in more than one recording."),
     _WAY,
     *map(_share, (50, 90, 95)),
     _share(99, "; null below 100 answers"),
@@ -129,7 +129,7 @@ METRICS: Final = {
         _MESSAGES,
         _NBYTES,
         _ns("first_ns", "Time of the first message, ns since 1970 UTC."),
-        _ns("last_ns", "Time of the last message."),
+        _ns("last_ns", "Time of the last message, ns since 1970 UTC."),
     ),
     "outcomes": _table(
         "Exchanges by protocol, outcome and quality of the match.",
@@ -143,19 +143,18 @@ METRICS: Final = {
     "places": _table(
         "Exchanges by number of recordings, and by the view that counts.",
         _PROTOCOL,
-        _column("direction", pa.int8(), "View that counts: 0 the asker's, 1 the answerer's or a broker's."),
+        _column("direction", pa.int8(), "View that counts: 0 the caller's, 1 the answering side's or a broker's."),
         _VIEWS,
         _REQUESTS,
         _WAY,
     ),
     "latency": _table(
-        "Requests by subject; the 1000 with the most.",
-        *(_PROTOCOL, _SUBJECT, _REQUESTS, _column("answered", _WHOLE, "Number with an answer; all latencies are of these.")),
+        "Requests by subject (top 1000).",
+        *(_PROTOCOL, _SUBJECT, _REQUESTS, _column("answered", _WHOLE, "Number with an answer; latencies cover only these.")),
         *_BY_SUBJECT,
     ),
     "streams": _table(
-        "Streams and channels by subject; the 1000 with the most. The latency is the time to the first item; without items, "
-        "to the end.",
+        "Streams and channels by subject (top 1000). The latency is the time to the first item, or without items to the end.",
         *(
             _PROTOCOL,
             _SUBJECT,
@@ -170,75 +169,75 @@ METRICS: Final = {
     ),
     "latency_over_time": _table("Requests by time.", _BEGIN, _REQUESTS, _NOT_OK, *map(_share, (50, 95))),
     "latency_histogram": _table(
-        "Answers by latency, in five buckets per power of ten; edges are right to 1 %.",
+        "Answers by latency, in five buckets per power of ten; edges are accurate to 1 %.",
         _column("from_ns", pa.float64(), "Lower edge of the bucket, ns."),
         _column("n", _WHOLE, "Number of answers in it."),
     ),
     "throughput": _table(
-        "Messages by time and subject: the eight busiest subjects, and the others together.",
+        "Messages by time, for the eight busiest subjects and all others together.",
         _BEGIN,
         _column("subject", _TEXT, "Null for all other subjects."),
         _MESSAGES,
         _NBYTES,
     ),
     "errors": _table(
-        "Exchanges that ended as error, by subject and code; the 1000 most frequent.",
+        "Exchanges that ended as error, by subject and code (top 1000).",
         *(_PROTOCOL, _SUBJECT, _CODE, _CODE_NAME, _column("n", _WHOLE, "Number of exchanges.")),
     ),
     "slowest": _table("The 20 exchanges with the longest latency.", *_EXCHANGE),
     "dead_letters": _table("The first 20 requests without an answer.", *_EXCHANGE),
-    "orphans": _table("Answers without a request, by subject; the 1000 most frequent.", _PROTOCOL, _SUBJECT, _MESSAGES),
+    "orphans": _table("Answers without a request, by subject (top 1000).", _PROTOCOL, _SUBJECT, _MESSAGES),
     "sessions": _table(
-        "Connections that broke off, then those with the most messages; at most 1000.",
+        "Connections that broke off, then the busiest ones; at most 1000.",
         _CAPTURE_ID,
         _CONN_ID,
         _PROTOCOL,
         _column("transport", _TEXT, "tcp, ws, memory, ..."),
         _PEER,
-        _column("who", _TEXT, "Key of the other end's identity, or the name that it gives itself in all its messages."),
+        _column("who", _TEXT, "Key of the peer's identity, or the name in all messages of the peer."),
         _MESSAGES,
         _NBYTES,
-        _ns("first_ns", "Time of its first message, ns since 1970 UTC."),
-        _ns("last_ns", "Time of its last message."),
+        _ns("first_ns", "Time of the first message, ns since 1970 UTC."),
+        _ns("last_ns", "Time of the last message, ns since 1970 UTC."),
         _ns("length_ns", "Time from the first to the last message on the monotonic clock, ns."),
         _ns(
             "handshake_ns",
-            "Time from its first to its last message of the kind open, ns, without clients behind it; null for a single one.",
+            "Time from the first to the last message of the kind open, ns, without clients behind it; null for a single one.",
         ),
         _column("heartbeats", _WHOLE, "Number of heartbeats."),
         _column("closed", _TEXT, "Close code; null if not recorded."),
     ),
     "asks": _table(
-        "Requests by who asks whom and subject; the 1000 most frequent.",
+        "Requests by caller, answering program and subject (top 1000).",
         *(_ASKER, _ANSWERER, _PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
     ),
     "pairs": _table(
-        "Requests by who asks whom, of all subjects; the 1000 most frequent.",
+        "Requests by caller and answering program (top 1000).",
         *(_ASKER, _ANSWERER, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
     ),
     "topics": _table(
-        "Publications by subject; the 1000 most frequent.",
+        "Publications by subject (top 1000).",
         *(_PROTOCOL, _SUBJECT, _DIRECTION, _column("n", _WHOLE, "Number of publications."), _NBYTES),
     ),
     "unheard": _table(
-        "Publications that arrived, matched no recorded subscription and were not forwarded, by subject; only the recording "
-        "program can have handled them. At most 1000.",
+        "Incoming publications that matched no recorded subscription and were not forwarded, by subject (top 1000). Only the "
+        "recording program can have handled them.",
         *(_PROTOCOL, _SUBJECT, _column("n", _WHOLE, "Number of publications.")),
     ),
     "rows": _table(
-        "At most 400 exchanges to look at: the slowest five of each protocol, subject, outcome and code; failed ones first.",
+        "Up to 400 sample exchanges: the slowest five per protocol, subject, outcome and code; failed ones first.",
         *_EXCHANGE,
         _CAPTURE_ID,
         _column("address", _TEXT, "The subject in the tables of events and exchanges."),
-        _column("alike", _WHOLE, "Number of exchanges with this protocol, subject, outcome and code."),
+        _column("alike", _WHOLE, "Number of exchanges like this one."),
     ),
     "clocks": _table(
-        "Recordings and the errors of their clocks; the 1000 with the most messages.",
+        "Clock errors by recording (top 1000).",
         *(_CAPTURE_ID, _MESSAGES),
-        _ns("stepped_ns", "Jump of its wall clock against its monotonic clock, ns: it was set, or the machine slept."),
-        _ns("ahead_ns", "Offset of its wall clock to the others', ns, from common exchanges; 0 below half a second."),
+        _ns("stepped_ns", "Jump of the wall clock, ns, because it was set or the machine slept."),
+        _ns("ahead_ns", "Offset of the wall clock from the other recordings', ns; 0 below half a second."),
     ),
-    "peers": _table("Messages by peer; the 1000 most frequent.", _PEER, _PROTOCOL, _DIRECTION, _MESSAGES, _NBYTES),
+    "peers": _table("Messages by peer (top 1000).", _PEER, _PROTOCOL, _DIRECTION, _MESSAGES, _NBYTES),
     "quarantine": _table(
         "Frames that could not be read, by reason.", _PROTOCOL, _REASON, _column("n", _WHOLE, "Number of frames.")
     ),
@@ -256,41 +255,41 @@ METRICS: Final = {
         _column("size", _SHORT, "Size of the frame in bytes."),
     ),
     "changes": _table(
-        "Subjects compared with an earlier capture (`--before`), changed ones first; at most 1000.",
+        "Subjects compared with an earlier capture (`--before`), changed ones first (top 1000).",
         _column("kind", _TEXT, "request or publish."),
         _PROTOCOL,
         _SUBJECT,
-        _column("change", _TEXT, "Changes beyond chance, with commas; null for none."),
+        _column("change", _TEXT, "Significant changes, comma-separated, or null."),
         *_NOW_AND_BEFORE,
         *(
-            _ns(f"p{share}{end}_ns", f"Latency, ns, not exceeded by {share} % of the answers{more}")
+            _ns(f"p{share}{end}_ns", doc)
             for share in (50, 95)
-            for end, more in (("", "."), ("_before", ", in the earlier capture."))
+            for end, doc in (("", f"{share}th percentile of the latency, ns."), ("_before", _BEFORE))
         ),
     ),
     "store_publications": _table(
-        "Publications by stream; the 1000 with the most.",
+        "Publications by stream (top 1000).",
         _STORE,
-        _column("n", _WHOLE, "Number of publications; the store is null without an answer of a stream."),
+        _column("n", _WHOLE, "Number of publications; without an answer from a stream, the store is null."),
         _column("kept", _WHOLE, "Number confirmed by the stream, including duplicates."),
-        _column("duplicates", _WHOLE, "Number that the stream had already, by id."),
+        _column("duplicates", _WHOLE, "Number that the stream already had, by id."),
         _column("refused", _WHOLE, "Number refused by the stream."),
         _column("unanswered", _WHOLE, "Number without an answer."),
         _column("sent_again", _WHOLE, "Number of repeated attempts."),
     ),
     "store_deliveries": _table(
-        "Deliveries of stored publications, by stream and durable consumer; the 1000 with the most.",
+        "Deliveries of stored publications, by stream and durable consumer (top 1000).",
         *(_STORE, _DURABLE, _column("n", _WHOLE, "Number of deliveries.")),
         _column("publications", _WHOLE, "Number of first deliveries of a publication."),
         _column("redelivered", _WHOLE, "Number of repeated deliveries."),
         _column("most_attempts", _WHOLE, "Most deliveries of one publication."),
         _column("handled", _WHOLE, "Number acknowledged."),
         _column("again", _WHOLE, "Number sent back for redelivery (NAK)."),
-        _column("ended", _WHOLE, "Number ended without redelivery (TERM): a dead letter, or given up."),
-        _column("unsettled", _WHOLE, "Number without acknowledgement: the worker is gone, or still busy."),
+        _column("ended", _WHOLE, "Number of dead letters or given up (TERM)."),
+        _column("unsettled", _WHOLE, "Number without an acknowledgement: the worker is gone or busy."),
     ),
     "store_letters": _table(
-        "Dead letters, by stream, durable consumer and reason; the 1000 most frequent.",
+        "Dead letters, by stream, durable consumer and reason (top 1000).",
         *(_STORE, _DURABLE, _WHY, _column("n", _WHOLE, "Number of dead letters.")),
         _column("most_attempts", _WHOLE, "Most deliveries of one publication."),
     ),
