@@ -69,6 +69,21 @@ def test_kubernetes_knows_each_member_of_a_manifest(manifest: Path) -> None:
     accepted(tool("kubernetes-validate", "make ready"), "--strict", "--quiet", manifest)
 
 
+def test_each_nats_server_has_a_volume_for_the_streams_of_the_service() -> None:
+    servers, service = ((FILES / "kubernetes" / name).read_text() for name in ("nats.yaml", "shop.yaml"))
+    stored = re.findall(r"jetstream \{ store_dir: (\S+) \}", servers)
+    claims = re.findall(r"^  volumeClaimTemplates:.*\n    - metadata:\n        name: (\w+)$", servers, re.MULTILINE)
+    mounts = dict(re.findall(r"\{ name: (\w+), mountPath: (\S+) \}", servers))
+    assert [mounts[claim] for claim in claims] == stored != []
+    replicas = re.findall(r"^  replicas: (\d+)$", servers, re.MULTILINE)
+    assert re.findall(r'STORE_REPLICAS, value: "(\d+)"', service) == replicas == [str(servers.count("nats://nats-"))]
+
+
+def test_systemd_creates_the_folder_for_the_streams_of_a_nats_server() -> None:
+    [stored] = re.findall(r'jetstream \{ store_dir: "/var/lib/(\w+)" \}', (FILES / "nats.conf").read_text())
+    assert f"\nStateDirectory={stored}\n" in (FILES / "nats.service").read_text()
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_systemd_accepts_a_unit(unit: Path, tmp_path: Path) -> None:
     here = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text(), flags=re.M)  # theirs is not installed
