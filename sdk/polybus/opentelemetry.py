@@ -58,7 +58,12 @@ _SELDOM: Final = 50
 _OF_DURABLES: Final = (
     ("available", "polybus.store.available", "1", "1 while NATS reports on the store of a durable handler, otherwise 0."),
     ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
-    ("given", "polybus.store.given", "{message}", "Stored publications that workers are processing or that wait for a retry."),
+    (
+        "unacknowledged",
+        "polybus.store.unacknowledged",
+        "{message}",
+        "Stored publications that workers are processing or that wait for a retry.",
+    ),
     (
         "redelivered",
         "polybus.store.redelivered",
@@ -409,7 +414,7 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications are PRODUCER and
     CONSUMER spans (``messaging.*``). The metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
     ``messaging.process.duration`` in seconds and, for durable handlers, the numbers of `Stats.durables`:
-    ``polybus.store.available``, ``.pending``, ``.given`` and ``.redelivered``, and ``polybus.dead_letters``.
+    ``polybus.store.available``, ``.pending``, ``.unacknowledged`` and ``.redelivered``, and ``polybus.dead_letters``.
 
     The context travels in the headers ``traceparent`` and ``tracestate``, to peers that read headers: polybus peers, and any
     peer over uProtocol and NATS. Call this before adding other middleware with `Bus.use`, so that it runs within the span.

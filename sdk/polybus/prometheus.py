@@ -177,7 +177,7 @@ _NAMES: Final = {
 _OF_DURABLES: Final = {
     "available": "polybus_store_available",
     "pending": "polybus_store_pending",
-    "given": "polybus_store_given",
+    "unacknowledged": "polybus_store_unacknowledged",
     "redelivered": "polybus_store_redelivered",
     "dead_letters": "polybus_dead_letters",
 }
@@ -260,15 +260,15 @@ _NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by wheth
 _OF_BROKER: Final = {
     "sockets": "polybus_broker_sockets",
     "clients": "polybus_broker_clients",
-    "leaving": "polybus_broker_leaving",
-    "resting": "polybus_broker_resting",
-    "held": "polybus_broker_held",
-    "to_servers": "polybus_broker_to_servers_total",
-    "to_clients": "polybus_broker_to_clients_total",
+    "leaving": "polybus_broker_clients_closing",
+    "resting": "polybus_broker_client_numbers_reserved",
+    "held": "polybus_broker_clients_paused",
+    "to_servers": "polybus_broker_frames_to_servers_total",
+    "to_clients": "polybus_broker_frames_to_clients_total",
     "clients_total": "polybus_broker_clients_accepted_total",
     "servers_total": "polybus_broker_servers_accepted_total",
-    "turned_away": "polybus_broker_turned_away_total",
-    "slow_clients": "polybus_broker_slow_clients_total",
+    "turned_away": "polybus_broker_clients_rejected_total",
+    "slow_clients": "polybus_broker_clients_too_slow_total",
 }
 
 
@@ -326,7 +326,7 @@ def broker_text(stats: BrokerStats) -> str:
     servers = GaugeMetricFamily("polybus_broker_server_clients", texts.get("servers", "servers"), labels=("server",))
     for server, count in stats.servers.items():
         servers.add_metric([server], count)
-    dropped = CounterMetricFamily("polybus_broker_dropped_total", texts.get("dropped", "dropped"), labels=("reason",))
+    dropped = CounterMetricFamily("polybus_broker_frames_dropped_total", texts.get("dropped", "dropped"), labels=("reason",))
     for reason, count in stats.dropped.items():
         dropped.add_metric([reason], count)
     return text_of([*families(type(stats), _OF_BROKER, stats), servers, dropped])

@@ -31,8 +31,8 @@ class DurableStats:
         available: False while the engine does not report on the store or on its dead letters. The affected numbers are then
             None.
         pending: The backlog: number of stored messages that wait for a worker.
-        given: Number of messages that workers are processing or that wait for a retry.
-        redelivered: Number of messages in `given` that have been delivered more than once.
+        unacknowledged: Number of messages that workers are processing or that wait for a retry.
+        redelivered: Number of unacknowledged messages that have been delivered more than once.
         dead_letters: Number of dead letters stored for this handler, or None if there are none or it is unknown.
     """
 
@@ -40,7 +40,7 @@ class DurableStats:
     store: str
     available: bool
     pending: int | None
-    given: int | None
+    unacknowledged: int | None
     redelivered: int | None
     dead_letters: int | None
 

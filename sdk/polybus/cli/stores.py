@@ -146,9 +146,9 @@ def show_store(
     bound = f"at most {most}" if most > 0 else "as many as the server allows"
     print(f"{counted(store.publications, 'publication')}, {store.bytes} bytes, {bound}")
     print(f"kept for {shown_duration(age) if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
-    for durable, (waiting, given) in store.durables.items():
+    for durable, (pending, unacknowledged) in store.durables.items():
         again = f" ({store.again[durable]} of them delivered more than once)" if store.again[durable] else ""
-        print(f"  {durable}: {waiting} waiting, {given} in progress or due for another attempt{again}")
+        print(f"  {durable}: {pending} waiting, {unacknowledged} in progress or due for another attempt{again}")
 
 
 def _members(store: StoreState) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _members(store: StoreState) -> dict[str, Any]:
         "replicas": store.config.get("num_replicas", 1),
         "work": store.config.get("retention") == "workqueue",
         "durables": {
-            name: {"waiting": waiting, "given": given, "redelivered": store.again[name]}
-            for name, (waiting, given) in store.durables.items()
+            name: {"pending": pending, "unacknowledged": unacknowledged, "redelivered": store.again[name]}
+            for name, (pending, unacknowledged) in store.durables.items()
         },
     }
 

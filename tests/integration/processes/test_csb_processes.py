@@ -130,7 +130,7 @@ async def test_whoever_is_killed_takes_nobody_along() -> None:
         await eventually(lambda: _settled(made, here, sockets=4))
         numbers = await made.numbers()
         assert sum(value for name, value in numbers.items() if name.startswith("server_clients")) == here
-        assert not [name for name in numbers if name.startswith("dropped") and "late" not in name]
+        assert not [name for name in numbers if name.startswith("frames_dropped") and "late" not in name]
         for server in ("east", "west"):
             probe = await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
             while await probe.request("who", timeout=BOUND) != server:  # each one more goes to whoever has fewer
@@ -146,7 +146,7 @@ async def test_whoever_is_killed_takes_nobody_along() -> None:
 
 async def _settled(made: Installation, clients: int, *, sockets: int) -> bool:
     numbers = await made.numbers()
-    assert (numbers["clients"], numbers["sockets"], numbers["leaving"]) == (clients, sockets, 0)
+    assert (numbers["clients"], numbers["sockets"], numbers["clients_closing"]) == (clients, sockets, 0)
     return True
 
 

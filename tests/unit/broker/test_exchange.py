@@ -409,9 +409,10 @@ def test_numbers_for_prometheus() -> None:
     samples = {sample.name: sample for family in found.values() for sample in family.samples}
     assert samples["polybus_broker_clients"].value == 1
     assert samples["polybus_broker_clients_accepted_total"].value == 1
-    assert samples["polybus_broker_to_servers_total"].value == 1
+    assert samples["polybus_broker_frames_to_servers_total"].value == 1
     assert samples["polybus_broker_server_clients"][:3] == ("polybus_broker_server_clients", {"server": 'a"b\\'}, 1)
-    assert samples["polybus_broker_dropped_total"][:3] == ("polybus_broker_dropped_total", {"reason": "short_frame"}, 2)
+    name, reason, count = samples["polybus_broker_frames_dropped_total"][:3]
+    assert (name, reason, count) == ("polybus_broker_frames_dropped_total", {"reason": "short_frame"}, 2)
     assert len(found) == len(fields(BrokerStats))
     assert all(family.documentation.endswith(".") for family in found.values())
 

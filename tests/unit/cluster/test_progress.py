@@ -46,21 +46,21 @@ async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_han
         store = durables["audit"].store
         assert durables == {
             "billing": DurableStats(
-                durable="billing", store=store, available=True, pending=2, given=4, redelivered=0, dead_letters=0
+                durable="billing", store=store, available=True, pending=2, unacknowledged=4, redelivered=0, dead_letters=0
             ),
             "audit": DurableStats(
-                durable="audit", store=store, available=True, pending=0, given=0, redelivered=0, dead_letters=3
+                durable="audit", store=store, available=True, pending=0, unacknowledged=0, redelivered=0, dead_letters=3
             ),
         }
         assert samples(bus) == {
             ("polybus_store_available", "billing"): 1,
             ("polybus_store_available", "audit"): 1,
             ("polybus_store_pending", "billing"): 2,
-            ("polybus_store_given", "billing"): 4,
+            ("polybus_store_unacknowledged", "billing"): 4,
             ("polybus_store_redelivered", "billing"): 0,
             ("polybus_dead_letters", "billing"): 0,
             ("polybus_store_pending", "audit"): 0,
-            ("polybus_store_given", "audit"): 0,
+            ("polybus_store_unacknowledged", "audit"): 0,
             ("polybus_store_redelivered", "audit"): 0,
             ("polybus_dead_letters", "audit"): 3,
         }
@@ -85,7 +85,7 @@ async def test_opentelemetry_has_the_same_figures(engine: NatsEngine) -> None:
         assert traces.gauges() == {
             "polybus.store.available": {"billing": 1},
             "polybus.store.pending": {"billing": 0},
-            "polybus.store.given": {"billing": 0},
+            "polybus.store.unacknowledged": {"billing": 0},
             "polybus.store.redelivered": {"billing": 0},
             "polybus.dead_letters": {"billing": 1},
         }
@@ -99,7 +99,7 @@ async def test_what_comes_again_is_counted_and_a_subscription_that_is_durable_to
             message = await works.receive(5)
             await anyio.sleep(PACE + 1)
             (found,) = bus.stats().durables
-            assert (found.durable, found.pending, found.given, found.redelivered) == ("reader", 0, 1, 1)
+            assert (found.durable, found.pending, found.unacknowledged, found.redelivered) == ("reader", 0, 1, 1)
             message.ack()
         await anyio.sleep(PACE + 1)
         assert bus.stats().durables == ()

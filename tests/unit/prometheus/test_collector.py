@@ -59,7 +59,8 @@ def test_each_count_of_the_stats_is_a_metric_with_the_text_of_its_docstring() ->
     gauges = {name for name, family in found.items() if family.type == "gauge"}
     names = (
         *("ready", "links", "peers", "requests_pending", "requests_running", "requests_waiting", "messages_queued"),
-        *("publications_unread", "store_available", "store_pending", "store_given", "store_redelivered", "dead_letters"),
+        *("publications_unread", "store_available", "store_pending", "store_unacknowledged", "store_redelivered"),
+        "dead_letters",
     )
     assert gauges == {f"polybus_{name}" for name in names}
     counters = [sample.name for family in found.values() if family.type == "counter" for sample in family.samples]

@@ -50,7 +50,7 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
 
 
 def _unavailable(stats: DurableStats) -> DurableStats:
-    return evolve(stats, available=False, pending=None, given=None, redelivered=None, dead_letters=None)
+    return evolve(stats, available=False, pending=None, unacknowledged=None, redelivered=None, dead_letters=None)
 
 
 @define(eq=False)
@@ -177,7 +177,7 @@ class StoreReaders:
             store=stream,
             available=available and info is not None,
             pending=None if info is None else count_of(info, "num_pending"),
-            given=None if info is None else count_of(info, "num_ack_pending"),
+            unacknowledged=None if info is None else count_of(info, "num_ack_pending"),
             redelivered=None if info is None else count_of(info, "num_redelivered"),
             dead_letters=None if letters is None else letters.get(name, 0),
         )
