@@ -22,6 +22,7 @@ from ..plugins.extensions import party_of
 from ..plugins.tools import in_one_line
 from ..subjects import literal_wildcards
 from .options import (
+    FOR_EVER,
     AnyUrl,
     Body,
     Header,
@@ -134,7 +135,8 @@ def publish(
 ) -> None:
     """Publish a message.
 
-    Subscribers do not acknowledge it. Exits with status 1 if a NATS server that should store the message does not.
+    Subscribers do not acknowledge it, and only a NATS server reports that it refused the message: other servers log this. Exits
+    with status 1 if a NATS server refuses the message, or should store it and does not.
     """
     name, value = parse_subject(url, subject), parse_body(body)
     _check_user(url, user)
@@ -149,7 +151,7 @@ def publish(
             if bus.cluster is not None or ProtocolFeatures.of(party_of(bus.peers[0]).link.adapter).keeps:
                 from ..cluster.durable.administration import publish_stored  # an eighth of a second, only for NATS
 
-                await publish_stored(bus, name, value, timeout)
+                await publish_stored(bus, name, value, timeout or FOR_EVER)
                 return
             with _meant_for_peers(bus):
                 await bus.publish(name, value, timeout=timeout)

@@ -105,7 +105,7 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
 _IMPATIENT = Backoff(maximum=1.0)
 """Back-off for commands that a user is waiting for at a terminal."""
 
-_FOR_EVER: Final = 1e9
+FOR_EVER: Final = 1e9
 """A time in seconds that is practically unlimited."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -129,7 +129,7 @@ def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -
     path = rest.partition("?")[0].partition("/")[2]
     if url != "auto" and not (scheme in ("nats+tcp", "nats+tls") and path):
         return None
-    options = Cluster(url, wait=min(wait, _FOR_EVER), tls=tls)
+    options = Cluster(url, wait=min(wait, FOR_EVER), tls=tls)
     if options.resolved() is None:
         raise UsageError(f"auto uses {VARIABLE}, which is not set: set it, or give a URL")
     return options

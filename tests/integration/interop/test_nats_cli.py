@@ -132,6 +132,20 @@ def test_doctor_takes_every_step_and_tells_whether_a_server_has_jetstream(run: R
     assert "jetstream: off: only Store and durable= require it" in done.err
 
 
+def test_publish_subscribe_and_request_say_that_the_server_does_not_allow_it(run: Run) -> None:
+    rights = '{ publish: { deny: ["secret", "shop.p.secret"] }, subscribe: { deny: ["secret"] } }'
+    with nats_server("wheel", f'authorization {{ users: [{{ user: "ann", password: "a", permissions: {rights} }}] }}') as one:
+        url = one.url.replace("://", "://ann:a@")
+        for at in (url, f"{url}/shop"):
+            done = run("publish", at, "secret", "1")
+            assert (done.status, 'Permissions Violation for Publish to "' in done.err) == (1, True), done
+            done = run("publish", at, "open", "1")
+            assert (done.status, done.err) == (0, "")
+        for command in ("subscribe", "request"):
+            done = run(command, url, "secret")
+            assert (done.status, "ask the operator of the server for permission" in done.err) == (1, True), done
+
+
 def test_doctor_names_the_permission_that_a_node_lacks(run: Run) -> None:
     rights = '{ publish: ["shop.>"], subscribe: ["shop.>"] }'
     with nats_server(

@@ -42,8 +42,9 @@ def test_a_publication_to_a_store_is_stored_when_the_command_ends_or_its_refusal
             pass
         for url, subject in ((shop, "s.x"), (engine.url, "shop.p.s.x")):  # by a link it is a stream of others
             assert run(["publish", url, subject, json.dumps("x" * 100)]) == 0
-            text = cli.line(1, "publish", url, subject, json.dumps("x" * 900))
-            assert "is not stored: the NATS server says: maximum bytes exceeded" in text
+            for limit in ((), ("--timeout", "0")):
+                text = cli.line(1, "publish", url, subject, json.dumps("x" * 900), *limit)
+                assert "is not stored: the NATS server says: maximum bytes exceeded" in text
             assert run(["publish", url, "other.x", json.dumps("x" * 900)]) == 0
         assert "s: s.>; 2 publications" in cli.out("store", "list", shop)
 

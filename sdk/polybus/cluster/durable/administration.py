@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from ... import Bus
-from ...errors import LocalProtocolError
+from ...errors import Forbidden, LocalProtocolError
 from ...integrations import parts_of
 from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
@@ -50,13 +50,16 @@ async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float
     """Publish to a NATS server. If a stream stores the subject, wait until it has stored the publication.
 
     Raises:
+        Forbidden: If the server refuses the publication.
         BusError: As `Bus.publish`.
     """
-    parts = parts_of(bus)
+    parts, events = parts_of(bus), bus.events()
     publishing = publishing_of(bus) if bus.cluster is None else Administration.of(bus).publishing
     deadline = parts.services.running.time() + timeout
     if not await publishing.publish_kept(parts.publication(subject, body), deadline):
         await bus.publish(subject, body, timeout=timeout)
+        if reason := await publishing.refusal(subject, events, deadline):
+            raise Forbidden(reason)
 
 
 @define(eq=False)

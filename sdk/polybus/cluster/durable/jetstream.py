@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 
 import anyio
 from attrs import define, evolve, field, frozen
 
-from ...errors import BusError, DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler, QueueFull
+from ...errors import BusError, Code, DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler, QueueFull
+from ...events import BusEvent, DeadLettered
 from ...message import Kind, Message
 from ...nodes import as_seconds
 from ...plugins.tools import SubjectIndex, sources
@@ -331,6 +333,20 @@ class StoredPublishing:
         if kept:
             await self.publish(message, None, deadline)
         return kept
+
+    async def refusal(self, subject: str | int, events: AsyncIterator[BusEvent], deadline: float) -> str:
+        """Wait until the engine has processed all publications, and return why it refused one to this subject.
+
+        Returns an empty string if the bus's `events` do not mention a refusal.
+        """
+        written = self._written(subject)
+        with anyio.move_on_after(deadline - self._services.running.time()):
+            await self._link.peer.link.confirmed()
+        with anyio.move_on_after(0):
+            async for event in events:
+                if isinstance(event, DeadLettered) and (event.code, event.subject) == (Code.PERMISSION_DENIED, written):
+                    return event.reason
+        return ""
 
     def _written(self, subject: str | int) -> str:
         return f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
