@@ -27,7 +27,7 @@ from ._core.peer.subscription import IteratedQueue
 from ._core.runtime.access import AccessControl, Admissions, Authenticate
 from ._core.runtime.context import State_co, current_call
 from ._core.runtime.executor import HandlerExecutor
-from ._core.runtime.runtime import Runtime, runs_here
+from ._core.runtime.runtime import Runtime, buses_here
 from ._core.runtime.services import Services
 from ._core.runtime.threads import CallThreads, waiting_in_thread
 from .subjects import RESERVED_PREFIX
@@ -59,6 +59,7 @@ __all__ = [
     "Services",
     "State_co",
     "SubscriberSpec",
+    "buses_here",
     "call_in_loop",
     "current_call",
     "durables_of",
@@ -76,7 +77,6 @@ __all__ = [
     "parts_of",
     "raised_by_lifespan",
     "record_with",
-    "runs_here",
     "serve_until_signal",
     "tell_of_threads_left",
     "unchecked_of",

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio.from_thread
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
 from ..errors import BusError, LocalProtocolError, RequestCancelled
-from ..integrations import current_call, parts_of, runs_here, waiting_in_thread
+from ..integrations import buses_here, current_call, parts_of, waiting_in_thread
 
 if TYPE_CHECKING:
     from .. import Bus
@@ -24,18 +25,42 @@ if TYPE_CHECKING:
     from .items import Run
 
 
+_ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+_INSTEAD: Final = (
+    "which would stop while it waits: await polybus.connect and the verbs of a polybus.Bus there, or block in a thread "
+    "(anyio.to_thread.run_sync)"
+)
+
+
 def check_not_on_loop(thread: int = 0) -> None:
-    """Raise `LocalProtocolError` if this thread's event loop runs a bus. Waiting would block that bus, or the awaited work
-    itself."""
+    """Raise `LocalProtocolError` if the call would block the awaited work, an event loop with a bus, or an ``async def``
+    function.
+
+    A plain function may block an event loop without a bus, because it may be a notebook cell.
+    """
     if threading.get_ident() == thread:
         raise LocalProtocolError(
             "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
         )
-    if runs_here():
-        raise LocalProtocolError(
-            "a blocking verb was called on an event loop that runs a polybus.Bus, which would stop while it waits: await "
-            "polybus.connect and the verbs of a polybus.Bus there, or block in a thread (anyio.to_thread.run_sync)"
-        )
+    buses = buses_here()
+    if buses:
+        raise LocalProtocolError(f"a blocking verb was called on an event loop that runs a polybus.Bus, {_INSTEAD}")
+    if buses is not None and (name := _calling_coroutine()):
+        raise LocalProtocolError(f"the async function {name} called a blocking verb on its event loop, {_INSTEAD}")
+
+
+def _calling_coroutine() -> str:
+    """Return the name of the ``async def`` function that called polybus, or an empty string if the caller is a plain function.
+
+    A notebook cell is a plain function, even if it contains `await`.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("polybus."):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name == "<module>":
+        return ""
+    return frame.f_code.co_qualname if frame.f_code.co_flags & _ASYNC else ""
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:

@@ -1,5 +1,6 @@
 """The blocking twin: `polybus.sync`, and the bus of a `def` handler."""
 
+import ast
 import gc
 import inspect
 import os
@@ -691,8 +692,55 @@ async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
 # -- on an event loop ------------------------------------------------------------------------------------------------------
 
 
+def asks(bus: sync.Bus, number: int) -> Any:
+    return bus.request("user.get", {"id": number})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_async_function_that_calls_a_blocking_verb_is_told_to_await_instead(url: str, backend: str) -> None:
+    async def opens() -> None:
+        sync.connect(url)
+
+    async def requests() -> None:
+        bus.request("user.get", {"id": 1})
+
+    async def iterates() -> AsyncIterator[None]:
+        with bus.subscribe("news.>"):
+            yield
+
+    async def drained() -> None:
+        async for _ in iterates():
+            pass
+
+    async def in_a_thread() -> None:
+        assert await anyio.to_thread.run_sync(asks, bus, 1) == {"id": 1, "name": "Ann"}
+
+    async def through_a_plain_function() -> None:  # as a callback of a widget
+        assert asks(bus, 1) == {"id": 1, "name": "Ann"}
+
+    async def leaves() -> None:
+        bus.close()
+
+    with sync.connect(url) as bus:
+        for function, name in ((opens, "opens"), (requests, "requests"), (drained, "iterates")):
+            with pytest.raises(LocalProtocolError, match=rf"async function \S+\.{name} called .*: await polybus\.connect and"):
+                anyio.run(function, backend=backend)
+        for function in (in_a_thread, through_a_plain_function, leaves):
+            anyio.run(function, backend=backend)
+
+
+async def test_a_cell_of_a_notebook_may_block_its_event_loop(url: str) -> None:
+    for await_too in ("", "import asyncio\nawait asyncio.sleep(0)\n"):
+        source = f"{await_too}bus = sync.connect(url)\nname = bus.request('user.get', {{'id': 1}})['name']\nbus.close()"
+        cell = {"__name__": "__main__", "sync": sync, "url": url}
+        running = eval(compile(source, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), cell)
+        if await_too:
+            await running
+        assert cell["name"] == "Ann"
+
+
 async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_there(url: str) -> None:
-    outside = sync.connect(url)  # no bus runs on this loop: as in a notebook
+    outside = await anyio.to_thread.run_sync(sync.connect, url)
     try:
         told, bus = list[str](), polybus.Bus()
 
@@ -708,7 +756,7 @@ async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_
                 await client.request("blocks", listener.url)
                 assert await anyio.to_thread.run_sync(outside.request, "user.get", {"id": 1}) == {"id": 1, "name": "Ann"}
         assert len(told) == 2 and all("await polybus.connect" in text for text in told)
-        assert outside.request("user.get", {"id": 2}) == {"id": 2, "name": "Ann"}  # the loop has no bus any more
+        assert asks(outside, 2) == {"id": 2, "name": "Ann"}  # the loop has no bus any more
     finally:
         outside.close()
 

@@ -63,11 +63,12 @@ _here: RunVar[int] = RunVar("polybus_here", 0)
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-def runs_here() -> bool:
+def buses_here() -> int | None:
+    """Return the number of buses that run in the event loop of this thread, or None without an event loop."""
     try:
-        return _here.get() > 0
-    except RuntimeError:  # no event loop at all
-        return False
+        return _here.get()
+    except RuntimeError:
+        return None
 
 
 class Timed(Protocol):
@@ -184,7 +185,7 @@ class Runtime:
         finally:
             self.closing = True
             self._finished.set()
-            if runs_here():  # not if the garbage collector closes an abandoned event loop
+            if buses_here():  # not if the garbage collector closes an abandoned event loop
                 _here.set(_here.get() - 1)
 
     def _failed(self, error: BaseException) -> None:
