@@ -34,7 +34,7 @@ _unpack_length = struct.Struct("!I").unpack_from
 pack_length = struct.Struct("!I").pack
 _OPEN: Final = TransportState.OPEN  # an attribute of an enum class costs three times as much
 
-_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
+_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
 def closing_frame(code: int, reason: str) -> bytes:
@@ -128,10 +128,16 @@ class LengthFramer(Framer):
     def _hint(self, head: bytes) -> str:
         if self._begun:
             return ""
+        if head == b"HTTP":
+            return (
+                "the server answered with HTTP: write ws:// or http:// instead of tcp://, wss:// or https:// instead of tls://"
+            )
         if head in _HTTP:
-            return "this looks like HTTP: does the other end speak ws:// or http://?"
+            return "the client sent an HTTP request: it must connect with tcp:// or tls://, not with ws:// or http://"
+        if head[:2] == b"\x15\x03":
+            return "the server answered with a TLS alert: write tls:// instead of tcp://"
         if head[:2] == b"\x16\x03":
-            return "this looks like a TLS hello: should the other end connect by tcp://, or this one serve tls://?"
+            return "the client sent a TLS hello: it must connect with tcp://, or this server must serve tls://"
         return ""
 
 
