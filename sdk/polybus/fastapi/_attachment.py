@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -28,10 +28,10 @@ import anyio
 from anyio.lowlevel import RunVar
 from starlette.requests import HTTPConnection  # at run time FastAPI reads the annotations of `bus_of`
 
-from ..errors import Unavailable
+from ..errors import BusError, Unavailable
 from ..integrations import failure_of, host_of, mesh_of, overriding
 from ..nodes import VARIABLE
-from ..plugins.tools import Loop, log_fields, running_loop, wrong_event_loop
+from ..plugins.tools import Loop, in_one_line, log_fields, running_loop, wrong_event_loop
 from ..transports.sockets import address_of
 
 if TYPE_CHECKING:
@@ -246,7 +246,13 @@ class Attachment:
             found: Callable[..., Any] | None = (getattr(app, "dependency_overrides", None) or {}).get(original)
             return found
 
-        async with self._serving() as listener:
+        async with AsyncExitStack() as stack:
+            try:
+                listener = await stack.enter_async_context(self._serving())
+            except Exception as error:  # before the traceback of the web server
+                text = in_one_line(str(error)) if isinstance(error, (BusError, OSError)) else repr(error)
+                logger.error("the bus of the application does not start: %s", text)
+                raise
             here = _running.get(None)
             if here is None:
                 _running.set(here := {})

@@ -1,5 +1,6 @@
 """`attach`: in applications, mounted applications and routers; the lifespan; several buses; wrong use."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
@@ -12,11 +13,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Router
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
-from polybus import Bus, ConnectFailed, Context, Forbidden, LocalProtocolError, RequestError, connect
+from polybus import Bus, Cluster, ConnectFailed, Context, Forbidden, LocalProtocolError, RequestError, connect
 from polybus.fastapi import BusDep, attach
 from polybus.plugins import Handshake
 from polybus.protocols import Csb, Ubre
 from tests.integration.web.support import echoing, running, served
+from tests.support import free_port
 
 
 def is_up(bus: Bus) -> bool:
@@ -126,6 +128,17 @@ async def test_a_lifespan_of_the_bus_that_fails_refuses_the_first_connection_and
         with pytest.raises(ConnectFailed, match="500"):
             await asks(server.port, "/sub/bus")
         assert await asks(server.port, "/sub/bus") == {"path": "/sub/bus"}
+
+
+async def test_a_bus_that_does_not_start_says_why_in_a_line_before_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    attach(app, Bus(cluster=Cluster(f"nats+tcp://127.0.0.1:{free_port()}/shop", wait=0.0)))
+    with pytest.raises(ConnectFailed):
+        async with app.router.lifespan_context(app):
+            pass
+    [told] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert told.getMessage().startswith("the bus of the application does not start: cannot connect to tcp://127.0.0.1:")
+    assert (told.getMessage().count("\n"), told.exc_info) == (0, None)
 
 
 async def test_several_buses_several_paths_and_two_forms_of_a_protocol() -> None:
