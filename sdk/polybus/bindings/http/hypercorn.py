@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import socket
@@ -83,10 +82,23 @@ class HypercornServer:
         tcp_server.MAX_RECV = min(tcp_server.MAX_RECV, _READ)
         run.TCPServer = _Connection  # type: ignore[attr-defined]
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
-        application: Any = self._serve
-        work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
-        self._options.host.spawn(work)
+        self._options.host.spawn(self._run)
         _accepting.addFilter(self._is_written)
+
+    async def _run(self) -> None:
+        """Run hypercorn until `aclose`, or until the bus ends. hypercorn then answers its requests in `graceful_timeout`."""
+        application: Any = self._serve
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stop_at_cancellation)
+            with anyio.CancelScope(shield=True):
+                await serve(application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
+            group.cancel_scope.cancel()
+
+    async def _stop_at_cancellation(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._stop.set()
 
     async def aclose(self) -> None:
         _accepting.removeFilter(self._is_written)
