@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ..plugins.tools import in_one_line
 from .options import argument, flag
 from .problems import UsageError
 
@@ -39,7 +40,8 @@ def new(
             text = Template(template.read_text(encoding="utf-8")).substitute(name=name)
             (folder / template.name.removesuffix(_SUFFIX)).write_text(text, encoding="utf-8")
     written = ", ".join(sorted(path.name for path in folder.iterdir()))
-    typer.echo(f"{folder}: {written}\n\nNext:\n  cd {shlex.quote(_path(folder))}\n  pip install -r requirements.txt pytest")
+    typer.echo(in_one_line(f"{folder}: {written}"))
+    typer.echo(f"\nNext:\n  cd {in_one_line(shlex.quote(_path(folder)))}\n  pip install -r requirements.txt pytest")
     typer.echo("  python -m pytest\n  python app.py")
 
 

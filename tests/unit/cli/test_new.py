@@ -43,6 +43,13 @@ def test_a_new_service_has_short_words_this_version_and_no_secrets_in_its_image(
     assert copied == ["app.py", "orders.py", "page.html", "requirements.txt"]
 
 
+def test_invisible_characters_in_the_name_of_a_folder_are_shown(tmp_path: Path, cli: Cli) -> None:
+    folder = tmp_path / "shop\u202e\n"
+    out = cli.out("new", str(folder))
+    assert folder.is_dir()
+    assert out.startswith(f"{tmp_path}/shop\\u202e\\n: ") and f"  cd '{tmp_path}/shop\\u202e\\n'\n" in out
+
+
 def test_the_current_folder_gives_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "class").mkdir()
     monkeypatch.chdir(tmp_path / "class")

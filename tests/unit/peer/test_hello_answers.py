@@ -170,6 +170,13 @@ def test_what_are_no_pauses_is_not_heeded(retry: Any) -> None:
         assert backoff_told(RETRY, odd) is RETRY
 
 
+def test_a_maximum_below_the_initial_pause_limits_each_pause() -> None:
+    from polybus.plugins.hello import backoff_told
+
+    told = backoff_told(RETRY, {"initial": 5000, "maximum": 5})
+    assert [told.bound(attempt) for attempt in (0, 1, 9)] == [0.005] * 3
+
+
 async def test_an_asynchronous_authorize_is_asked_for_several_at_a_time_and_what_it_allows_is_done_in_order() -> None:
     asking, most, heard = 0, 0, list[str]()
 
