@@ -177,7 +177,7 @@ BOUNDS = {
         runtime.runtime.backlogged link.flow.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
         pubsub.recipients.unconfirmed
     """,
-    "one for each peer and link": "runtime.runtime._owners runtime.runtime.timed",
+    "one for each peer and link": "runtime.deadline_timer._owners runtime.deadline_timer.watched",
     "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_server._leaving",
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.transport.parts",
@@ -221,7 +221,7 @@ BOUNDS = {
     "those of `pending` that nobody waits for": "protocols.csb.session.resting",
     "two": "broker._broker._gates",
     "two buses": "bus.bridge._entered",
-    "two for each peer and link, and 64": "runtime.runtime._due",
+    "two for each peer and link, and 64": "runtime.deadline_timer._due",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
     "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """

@@ -20,6 +20,7 @@ import pytest
 
 import polybus
 from polybus import Broker, Bus, Identity, Limits, Peer, Reply, connect
+from polybus._core.runtime.deadline_timer import DeadlineTimer
 from polybus._core.runtime.runtime import Runtime
 from polybus.plugins.extensions import party_of
 from polybus.testing import pair
@@ -175,10 +176,10 @@ async def _the_deadline_of_one_peer_of_many(count: int, table: Table) -> None:
     runtime = Runtime(Limits())
     now = runtime.time()
     for number in range(count):
-        runtime.watch(Owner(), now + 1000 + number)
+        runtime.deadlines.watch(Owner(), now + 1000 + number)
     for _ in range(TIMES):
-        runtime.watch(Owner(), now - 1)
-        await table.act(runtime._sweep)
+        runtime.deadlines.watch(Owner(), now - 1)
+        await table.act(runtime.deadlines.expire_overdue)
 
 
 async def _one_of_many_that_run(count: int, table: Table, local: bool) -> None:
@@ -307,14 +308,14 @@ async def _one_more_handler(count: int, table: Table) -> None:
         await table.act(lambda subject=f"more.{number}": bus.on(subject)(answer))  # type: ignore[misc]
 
 
-def _forget_deadlines(runtime: Runtime) -> None:
-    runtime._armed = math.inf
+def _forget_deadlines(deadlines: DeadlineTimer) -> None:
+    deadlines._armed = math.inf
 
 
 async def _watched(made: Callable[[], AbstractAsyncContextManager[Any]], table: Table) -> None:
     """Count without what is done by the clock: clients that are there said hello, for which they wait a second at the most."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runtime, "_sweep", _forget_deadlines)
+        patch.setattr(DeadlineTimer, "expire_overdue", _forget_deadlines)
         for _ in range(3 * TIMES):
             await table.act(_entering(made))
 

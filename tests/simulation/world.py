@@ -144,8 +144,8 @@ class Claims:
             stats = bus.stats()
             counts = (stats.pending, stats.running, stats.waiting, stats.queued, stats.unread)
             assert counts == (0, 0, 0, 0, 0), f"{self.lives[bus]} keeps {stats}"
-            timed = bus._services.running.timed
-            assert not timed, f"{self.lives[bus]} watches deadlines of {list(timed)}"
+            watched = bus._services.running.deadlines.watched
+            assert not watched, f"{self.lives[bus]} watches deadlines of {list(watched)}"
 
     def check_left(self) -> None:
         """Look whether anything is kept for buses that have been left."""

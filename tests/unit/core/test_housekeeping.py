@@ -62,13 +62,13 @@ async def test_links_are_looked_at_twice_a_second_and_a_few_hundred_at_a_time(co
 async def test_an_owner_that_is_watched_again_and_again_is_remembered_once_and_not_when_it_has_gone() -> None:
     runtime, owner = Runtime(Limits()), Owner()
     for number in range(10_000):
-        runtime.watch(owner, 1e9 - number)
-    assert len(runtime._due) < 100
-    runtime.forget(owner)
-    runtime._sweep()
-    assert owner not in runtime.timed
-    runtime.watch(owner, 1e9)
-    runtime.forget(owner)
+        runtime.deadlines.watch(owner, 1e9 - number)
+    assert len(runtime.deadlines._due) < 100
+    runtime.deadlines.forget(owner)
+    runtime.deadlines.expire_overdue()
+    assert owner not in runtime.deadlines.watched
+    runtime.deadlines.watch(owner, 1e9)
+    runtime.deadlines.forget(owner)
     gone = weakref.ref(owner)
     del owner
     gc.collect()

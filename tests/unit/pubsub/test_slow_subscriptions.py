@@ -21,16 +21,16 @@ class Hours:
     """The clock of a bus: it stands still but when a test puts it forward."""
 
     def __init__(self, bus: Bus) -> None:
-        self._now = bus._services.running.time()
-        bus._services.running.time = self.now
-        self._bus = bus
+        self._runtime = bus._services.running
+        self._now = self._runtime.time()
+        self._runtime.time = self._runtime.deadlines.time = self.now
 
     def now(self) -> float:
         return self._now
 
     def pass_by(self, seconds: float) -> None:
         self._now += seconds
-        self._bus._services.running._sweep()
+        self._runtime.deadlines.expire_overdue()
 
 
 async def publish_all(client: Bus, count: int, subject: str = "x") -> None:

@@ -36,12 +36,12 @@ def unwatched(bus: Bus, peer: PeerCore, reply: Reply[Any]) -> list[str]:
     unsent = {} if peer._unsent is None else peer._unsent.replies
     if all(other is not reply for other in (*peer.pending.values(), *unsent.values())):
         faults.append("in no table that is looked through")
-    if peer not in runtime.timed:
+    if peer not in runtime.deadlines.watched:
         faults.append("its peer is not looked at")
     if peer.due > reply.deadline:
         faults.append(f"its peer is looked at {peer.due - reply.deadline} s too late")
-    if runtime._armed > reply.deadline + LATE:
-        faults.append(f"the alarm is {runtime._armed - reply.deadline} s too late")
+    if runtime.deadlines._armed > reply.deadline + LATE:
+        faults.append(f"the alarm is {runtime.deadlines._armed - reply.deadline} s too late")
     return faults
 
 
@@ -216,10 +216,10 @@ async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: 
 
     async with answering() as bus:
         runtime, failing = bus._services.running, Failing()
-        runtime.watch(failing, runtime.time())
+        runtime.deadlines.watch(failing, runtime.time())
         with pytest.raises(DeadlineExceeded):
             await bus.request("endless", timeout=0.01)
-        await eventually(lambda: failing not in runtime.timed)
+        await eventually(lambda: failing not in runtime.deadlines.watched)
         assert failing.failed == 3
     assert "it is tried again" in caplog.text
 

@@ -252,7 +252,7 @@ async def test_answers_that_are_not_large_for_a_minute_are_not_expected_to_be(mo
         replies = [client.request("page", 0) for _ in range(3)]
         await eventually(lambda: inside == 2 and bus.stats().waiting == 2)
         bus._lookup.handlers["page"].answers._until = bus._services.running.time()
-        bus._services.running.watch(party_of(bus.peers[0]), bus._services.running.time())
+        bus._services.running.deadlines.watch(party_of(bus.peers[0]), bus._services.running.time())
         await eventually(lambda: inside == 4)
         go.set()
         await all_of(replies, 0)

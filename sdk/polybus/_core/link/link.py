@@ -273,7 +273,7 @@ class Link(LinkFlow):
             self.runtime.call_soon(self.runtime.call_soon, self._tick_session)
         elif due < self.due:
             self.due = due
-            self.runtime.watch(self, due)
+            self.runtime.deadlines.watch(self, due)
 
     def _expire(self, now: float) -> float:
         if self.due <= now:
@@ -520,7 +520,7 @@ class Link(LinkFlow):
                 if entry.reply is not None:
                     entry.reply.fail(self.disconnected(sent=False))
             outbox.wake()
-            self.runtime.forget(outbox)
+            self.runtime.deadlines.forget(outbox)
         self.let_begin()
         self.runtime.links.pop(self, None)
         if self.share is not None:

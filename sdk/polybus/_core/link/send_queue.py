@@ -265,7 +265,7 @@ class SendQueue:
         runtime = self._link.runtime
         with anyio.move_on_at(deadline) as scope:
             if self._earliest < deadline:
-                runtime.watch(self, self._earliest)
+                runtime.deadlines.watch(self, self._earliest)
             await self._room.wait()
         return not scope.cancelled_caught
 

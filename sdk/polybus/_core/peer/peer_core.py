@@ -533,7 +533,7 @@ class PeerCore:
     def watch(self, deadline: float) -> None:
         if deadline < self.due:
             self.due = deadline
-            self.link.runtime.watch(self, deadline)
+            self.link.runtime.deadlines.watch(self, deadline)
 
     def watch_reply(self, reply: Reply[Any]) -> None:
         deadlines = self._deadlines = self._deadlines if self._deadlines is not None else Deadlines()
@@ -627,7 +627,7 @@ class PeerCore:
             for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
                 reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
-            runtime.forget(self)
+            runtime.deadlines.forget(self)
 
 
 async def _within(

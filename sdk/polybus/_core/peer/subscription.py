@@ -320,7 +320,7 @@ class SubscriptionQueue(ABC):
         now = runtime.time()
         self._tells_at = now + _PAUSE
         self._told = self.dropped
-        runtime.watch(self, self._tells_at)
+        runtime.deadlines.watch(self, self._tells_at)
         self._services.emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
         text = (
             "%.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "

@@ -51,7 +51,7 @@ class Loopback:
             places.wait(call)
         if call.deadline < self._deadlines.until:
             self._deadlines.add(call.deadline, id(call.origin))
-            runtime.watch(self, call.deadline)
+            runtime.deadlines.watch(self, call.deadline)
 
     @property
     def running(self) -> int:

@@ -8,10 +8,9 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable
-from heapq import heapify, heappop, heappush
 from io import BufferedReader, BytesIO
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import anyio.abc
@@ -21,6 +20,7 @@ from ..._util.cancel_scopes import effective_deadline
 from ..._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from ..._util.logs import Warnings
 from .context import current_call
+from .deadline_timer import DeadlineTimer
 from .loop_prevention import BusIdentities
 from .memory_budgets import AddressBudget
 from .workers import EagerWorkers, Workers
@@ -71,25 +71,10 @@ def buses_here() -> int | None:
         return None
 
 
-class Timed(Protocol):
-    def _expire(self, now: float) -> float:
-        """End overdue work, and return the next deadline."""
-        ...
-
-
 _IN_A_BROWSER = sys.platform == "emscripten"
-
-_AGAIN = 0.1
-"""Seconds after which `_expire` is called again if it failed."""
-
-_STALE = 64
-"""Maximum number of stale entries in the heap of deadlines, beyond the number of valid entries."""
 
 _AT_ONCE = 250
 """Number of links to check in an event loop iteration, which takes less than a millisecond."""
-
-_PRECISION = 0.01
-"""Seconds by which a deadline may be late, so that one timer is enough for many deadlines."""
 
 
 class Runtime:
@@ -102,22 +87,18 @@ class Runtime:
         self.backend: Literal["asyncio", "trio"] = self.loop.backend
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
+        self.deadlines: DeadlineTimer = DeadlineTimer(self.loop, self.time)
         self.thread: int = get_ident()
         """Id of the event loop's thread, because asyncio's own check is slower."""
         self.notifier: Notifier = Notifier(self.loop)
         """Signalled when a request, a publication's handler, an outbox or a link ends."""
         self.links: dict[Any, None] = {}
-        self.timed: dict[Timed, float] = {}
-        """Earliest deadline of each object with deadlines."""
-        self._owners: dict[int, Timed] = {}
-        self._due: list[tuple[float, int]] = []
-        """Heap of deadlines and owner ids. Ids do not keep the owners alive, so that some entries may be stale."""
         self.backlogged: dict[Any, None] = {}
         """`InboundCalls` objects with waiting requests."""
         self.buffered: int = 0
         self.bus_identities: BusIdentities = BusIdentities()
         self.addresses: dict[str, Address] = {}
-        self.warnings: Warnings = Warnings(self.time, self.watch)
+        self.warnings: Warnings = Warnings(self.time, self.deadlines.watch)
         self.gone: BusError | None = None
         """Error of the last link to a server, if it is gone for good."""
         self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
@@ -131,8 +112,6 @@ class Runtime:
         """Number of cancelled requests in `running` whose handler has not returned yet."""
         self._turn = 0
         self._turn_ends = False
-        self._armed = math.inf
-        self._alarm: Any = None
         self._context = contextvars.copy_context()
         if self.backend == "asyncio" and (sniffio := sys.modules.get("sniffio")) is not None:
             # anyio uses sniffio, if installed, to find the current library. In callbacks, that requires a context variable.
@@ -168,7 +147,7 @@ class Runtime:
         started = anyio.Event()
         self._owner = self._start_task("polybus", self._own, started)
         await started.wait()
-        self.spawn(self._keep_time)
+        self.spawn(self.deadlines.run)
         self.spawn(self._keep_house)
 
     async def _own(self, started: anyio.Event) -> None:
@@ -264,12 +243,6 @@ class Runtime:
 
     # -- deadlines -------------------------------------------------------------------------------------------------------
 
-    def arm(self, when: float) -> None:
-        if when < self._armed - _PRECISION:
-            self._armed = when
-            if self._alarm is not None:
-                self.loop.wake(self._alarm)
-
     def ttl(self, now: float, deadline: float) -> float | None:
         """Return the seconds until the earliest of a deadline, the caller's scope and the current handler's deadline, or None.
 
@@ -288,56 +261,6 @@ class Runtime:
         if left == math.inf:
             return None
         return left if left > 0.0 else 0.0
-
-    def watch(self, owner: Timed, deadline: float) -> None:
-        timed, due = self.timed, self._due
-        if deadline < timed.get(owner, math.inf):
-            timed[owner] = deadline
-            self._owners[id(owner)] = owner
-            heappush(due, (deadline, id(owner)))
-            if len(due) > 2 * len(timed) + _STALE:
-                due[:] = [(when, id(one)) for one, when in timed.items()]
-                heapify(due)
-            self.arm(deadline)
-
-    def forget(self, owner: Timed) -> None:
-        self.timed.pop(owner, None)
-        self._owners.pop(id(owner), None)
-
-    async def _keep_time(self) -> None:
-        while True:
-            self._alarm = self.loop.waiter()
-            delay = self._armed - self.time()
-            if delay > 0:
-                with anyio.move_on_after(delay + _PRECISION / 2):
-                    await self._alarm
-            if self._armed <= self.time():
-                self._sweep()
-
-    def _sweep(self) -> None:
-        """Expire overdue owners, and set the timer for the next."""
-        now, timed, due = self.time(), self.timed, self._due
-        self._armed = math.inf
-        ready = []
-        while due and due[0][0] <= now:
-            when, place = heappop(due)
-            owner = self._owners.get(place)
-            if owner is not None and timed.get(owner) == when:
-                timed[owner] = math.inf
-                ready.append(owner)
-        for owner in ready:
-            if owner not in timed:
-                continue  # removed by an earlier owner
-            try:
-                again = owner._expire(now)
-            except Exception:  # a bug in polybus or a plugin must not affect other deadlines
-                logger.exception("a deadline of %r could not be kept; it is tried again", owner)
-                again = now + _AGAIN
-            if timed.get(owner) == math.inf and again == math.inf:
-                self.forget(owner)
-            elif owner in timed:
-                self.watch(owner, again)
-        self.arm(due[0][0] if due else math.inf)
 
     def turn(self) -> int:
         if not self._turn_ends:

@@ -122,7 +122,7 @@ class Threads:
             return
         if not self._line:
             self._full_since = self._runtime.time()
-            self._runtime.watch(self, self._full_since + _FULL)
+            self._runtime.deadlines.watch(self, self._full_since + _FULL)
         waiter = self.loop.waiter()
         self._line.append(waiter, party)
         try:
