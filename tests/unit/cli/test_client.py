@@ -16,7 +16,7 @@ from polybus import DeadlineExceeded, connect
 from polybus.cli.app import run
 from polybus.cli.problems import describe
 from polybus.speedups import ACTIVE
-from tests.support import free_port
+from tests.support import BOUND, free_port
 from tests.unit.cli.support import COMMAND, Cli, next_line, publishing, serve_process, serving, started
 
 
@@ -128,9 +128,9 @@ def test_a_reader_that_leaves_early_is_no_failure(url: str) -> None:
 def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_ready(tmp_path: Path, cli: Cli) -> None:
     health = f"http://127.0.0.1:{free_port()}"
     with serve_process(tmp_path, "--health", health, "--delay", "600") as (url, process):
-        assert httpx.get(f"{health}/readyz").status_code == 200
+        assert httpx.get(f"{health}/readyz", timeout=BOUND).status_code == 200
         process.send_signal(signal.SIGTERM)
-        while httpx.get(f"{health}/readyz").status_code == 200:
+        while httpx.get(f"{health}/readyz", timeout=BOUND).status_code == 200:
             pass
         assert "Hello, Ann" in cli.out("request", url, "greet", '"Ann"')
         process.send_signal(signal.SIGTERM)
@@ -181,7 +181,7 @@ def test_the_wrong_one_of_the_two_names_the_other(command: str, subject: str, sa
 
 
 def test_a_stream_that_takes_too_long_is_status_1(url: str, cli: Cli) -> None:
-    out, err = cli.both(1, "stream", url, "tick", "--timeout", "0.2")
+    out, err = cli.both(1, "stream", url, "tick", "--timeout", "1")
     assert out == "1\n" and "--timeout" in err
 
 
