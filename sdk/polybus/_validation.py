@@ -49,25 +49,25 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
             if hasattr(value, "total_seconds")
             else ""
         )
-        raise TypeError(f"{name}={shown(value)}: a number of seconds, not {type(value).__name__}{hint}")
+        raise TypeError(f"{name}={shown(value)} must be a number of seconds, not {type(value).__name__}{hint}")
     if not value >= 0:
-        raise ValueError(f"{name}={shown(value)}: a number of seconds, at least 0")
+        raise ValueError(f"{name}={shown(value)} must be at least 0 seconds")
     if value == math.inf and not endless:
-        raise ValueError(f"{name}={value}: a finite number of seconds, because every wait must end")
+        raise ValueError(f"{name}={value} must be a finite number of seconds, because every wait must end")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name}={shown(value)}: a number of seconds, at most {sys.float_info.max:.0e}") from None
+        raise ValueError(f"{name}={shown(value)} must be a number of seconds of at most {sys.float_info.max:.0e}") from None
 
 
 def check_count(value: Any, name: str, least: int = 1, most: int | None = None) -> None:
     """Raise `TypeError` or `ValueError` unless `value` is an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={shown(value)}: a whole number, not {type(value).__name__}")
+        raise TypeError(f"{name}={shown(value)} must be an integer, not {type(value).__name__}")
     if value < least:
-        raise ValueError(f"{name}={shown(value)}: at least {least}")
+        raise ValueError(f"{name}={shown(value)} must be at least {least}")
     if most is not None and value > most:
-        raise ValueError(f"{name}={shown(value)}: at most {most}")
+        raise ValueError(f"{name}={shown(value)} must be at most {most}")
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[Any, Attribute[Any], Any], None]:
@@ -80,25 +80,28 @@ def at_least(least: int, most: int | None = None) -> Callable[[Any, Attribute[An
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
     """Check a time like `seconds`, but reject 0. Use this as an attrs validator."""
     if seconds(value, attribute.name) == 0:
-        raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
+        raise ValueError(f"{attribute.name}={value} must be more than 0 seconds")
 
 
 def yes_or_no(_: Any, attribute: Attribute[Any], value: object) -> None:
     """Raise `TypeError` unless `value` is a bool. Use this as an attrs validator."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{attribute.name}={shown(value)}: True or False, not {type(value).__name__}")
+    check_given(value, bool, attribute.name, f"{attribute.name}=True")
 
 
 def check_type(value: Any, kind: type, name: str, example: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name}={shown(value)}: {kind.__name__}, not {type(value).__name__}; for example {example}")
+    if value is not None:
+        check_given(value, kind, name, example)
 
 
 def check_given(value: Any, kind: type, name: str, example: str) -> None:
     """Like `check_type`, but reject None."""
-    if value is None:
-        raise TypeError(f"{name}=None: {kind.__name__}, for example {example}")
-    check_type(value, kind, name, example)
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={shown(value)} must be {kind.__name__}, not {type(value).__name__}; for example {example}")
+
+
+def check_choice(value: Any, choices: Iterable[Any], name: str) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={shown(value)} must be one of {', '.join(map(str, choices))}")
 
 
 def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -> None:
@@ -106,9 +109,9 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
     if value is None:
         return
     if not callable(value):
-        raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
+        raise TypeError(f"{name}={shown(value)} must be a function, {form}, not {type(value).__name__}")
     if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # the generator it returns would always be true
-        raise TypeError(f"{name}={shown(value)}: a function that returns, {form}, but it has yield")
+        raise TypeError(f"{name}={shown(value)} must be a function that returns, {form}, but it has yield")
     try:
         signature = inspect.signature(value)
     except ValueError:  # some C functions have no signature
@@ -116,7 +119,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
     try:
         signature.bind(*(None,) * takes, **named)
     except TypeError as error:
-        raise TypeError(f"{name}={shown(value)}: a function, {form}, but it takes {signature}: {error}") from None
+        raise TypeError(f"{name}={shown(value)} must be a function, {form}, but it takes {signature}: {error}") from None
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
@@ -149,14 +152,14 @@ def check_origins(origins: Iterable[str]) -> None:
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
-            raise ValueError(f"origins: {origin!r} is not an origin, write for example 'https://example.org', without a path")
+            raise ValueError(f"origins: {origin!r} is not an origin; write, for example, 'https://example.org' without a path")
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
     """Raise `ValueError` for a string that is not a valid ``Host`` header."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
-            raise ValueError(f"hosts: {host!r} is not a host, write for example 'example.org' or 'example.org:8443'")
+            raise ValueError(f"hosts: {host!r} is not a host; write, for example, 'example.org' or 'example.org:8443'")
 
 
 def check_characters(url: str, shown: str, *, blanks: bool = False) -> None:
@@ -194,7 +197,7 @@ def check_host(host: str, shown: str) -> None:
     except ValueError:  # not an IPv6 address
         whole = False
     if not whole:
-        raise ValueError(f"{shown}: a host name or an IP address, for example 127.0.0.1, without scheme, port and path")
+        raise ValueError(f"{shown} must be a host name or IP address without scheme, port and path, for example 127.0.0.1")
     check_host_name(host, shown)
 
 
@@ -210,7 +213,7 @@ def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
         several = tuple(value)
         if all(isinstance(one, str) for one in several):
             return several
-    raise TypeError(f"{name}={shown(value)}: a list of strings, for example {name}=[{example!r}]")
+    raise TypeError(f"{name}={shown(value)} must be a list of strings, for example {name}=[{example!r}]")
 
 
 def shown(value: Any) -> str:
@@ -265,7 +268,8 @@ def check_tls(tls: object, *, serves: bool = False) -> None:
     connection. `ssl` is not imported here, because some platforms lack it."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
-            f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"
+            f"tls={shown(tls)} must be an ssl.SSLContext, not {type(tls).__name__}; for example "
+            "ssl.create_default_context(cafile=...)"
         )
     side = getattr(getattr(tls, "protocol", None), "name", "")
     if serves and side == "PROTOCOL_TLS_CLIENT":

@@ -53,7 +53,8 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
         return {}
     if not isinstance(headers, Mapping):
         raise TypeError(
-            f"headers={shown(headers)}: a mapping of strings to strings, or a function that returns one; use dict() for pairs"
+            f"headers={shown(headers)} must be a mapping of strings to strings, or a function that returns it; use dict() for "
+            "pairs"
         )
     for name, value in headers.items():
         _check_text(name, value)
@@ -95,7 +96,8 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """
     if not isinstance(headers, Mapping):
         raise TypeError(
-            f"headers={shown(headers)}: a mapping of strings to strings, not {type(headers).__name__}; use dict() for pairs"
+            f"headers={shown(headers)} must be a mapping of strings to strings, not {type(headers).__name__}; use dict() for "
+            "pairs"
         )
     made: dict[str, str] = {}
     for name, value in headers.items():

@@ -15,7 +15,7 @@ from attrs.validators import optional
 from msgspec import Struct
 
 from ._util.pattern_index import tokens_overlap
-from ._validation import at_least, check_characters, check_tls, check_type, seconds, shown, yes_or_no
+from ._validation import at_least, check_characters, check_choice, check_given, check_tls, check_type, seconds, shown, yes_or_no
 from .secrets import shown_url
 from .subjects import check_pattern, is_pattern, wire_pattern
 
@@ -45,21 +45,20 @@ def as_seconds(value: Any, name: str) -> float:
     """
     found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
     if not 0 < found < _LONGEST:
-        raise ValueError(f"{name}={shown(value)}: more than 0 seconds, and less than {_LONGEST:.0f}")
+        raise ValueError(f"{name}={shown(value)} must be more than 0 and less than {_LONGEST:.0f} seconds")
     return found
 
 
-def check_publication_id(id: object) -> None:
+def check_publication_id(id: Any) -> None:
     """Raise `TypeError` or `ValueError` unless `id` is a valid publication id."""
-    if not isinstance(id, str):
-        raise TypeError(f"id={shown(id)}: a string, for example id=str(order.id), not {type(id).__name__}")
+    check_given(id, str, "id", "id=str(order.id)")
     if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
-        raise ValueError(f"id={id!r:.60}: 1 to {_LONGEST_ID} printable characters, without blanks at the start or end")
+        raise ValueError(f"id={id!r:.60} must have 1 to {_LONGEST_ID} printable characters, without spaces at the start or end")
 
 
 def _age(store: Any, attribute: Any, value: Any) -> None:
     if as_seconds(value, attribute.name) < _SHORTEST_AGE:
-        raise ValueError(f"{attribute.name}={shown(value)}: at least {_SHORTEST_AGE} seconds")
+        raise ValueError(f"{attribute.name}={shown(value)} must be at least {_SHORTEST_AGE} seconds")
 
 
 def _window(store: Any, attribute: Any, value: Any) -> None:
@@ -111,9 +110,9 @@ class Store:
     ) -> None:
         check_store_name(name)
         if name == _DEAD:
-            raise ValueError(f"Store({name!r}): this name is reserved for dead letters; choose another")
+            raise ValueError(f"Store({name!r}): this name is reserved for dead letters; choose another name")
         if not subjects:
-            raise ValueError(f"Store({name!r}): pass a pattern of what to store, for example Store({name!r}, '{name}.>')")
+            raise ValueError(f"Store({name!r}): pass a pattern to store, for example Store({name!r}, '{name}.>')")
         for subject in subjects:
             check_pattern(subject)
             if isinstance(subject, str) and "/" in subject and is_pattern(subject):
@@ -141,12 +140,11 @@ def _tokens(subject: str | int) -> list[str]:
     return ["%u", *name.split("/")] if "/" in name else name.split(".")
 
 
-def check_store_name(name: object) -> None:
+def check_store_name(name: Any) -> None:
     """Raise `TypeError` or `ValueError` unless `name` is a valid store name."""
-    if not isinstance(name, str):
-        raise TypeError(f"Store({shown(name)}): a name, for example Store('orders', 'orders.>'), not {type(name).__name__}")
+    check_given(name, str, "name", "Store('orders', 'orders.>')")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"Store({name!r:.60}): 1 to 100 letters, digits, '-' and '_'")
+        raise ValueError(f"the store name {name!r:.60} must have 1 to 100 letters, digits, '-' and '_'")
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -157,11 +155,10 @@ _TOKEN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 _PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
 
 
-def _check_name(cluster: Any, attribute: Any, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"Cluster(name={shown(value)}): a string, not {type(value).__name__}")
+def _check_name(cluster: Any, attribute: Any, value: Any) -> None:
+    check_given(value, str, "name", "Cluster(name='shop')")
     if not 0 < len(value) <= 100 or not _TOKEN.issuperset(value):
-        raise ValueError(f"Cluster(name={value!r:.60}): 1 to 100 letters, digits, '-' and '_'")
+        raise ValueError(f"the cluster name {value!r:.60} must have 1 to 100 letters, digits, '-' and '_'")
 
 
 def _check_time(cluster: Any, attribute: Any, value: Any) -> None:
@@ -173,18 +170,17 @@ def _check_tls(cluster: Any, attribute: Any, value: object) -> None:
 
 
 def _check_gap(cluster: Any, attribute: Any, value: object) -> None:
-    if value not in ("tell", "disconnect"):
-        raise ValueError(f"Cluster(gap={value!r:.60}): 'tell' or 'disconnect'")
+    check_choice(value, ("tell", "disconnect"), "gap")
 
 
 def _stores(given: Any) -> tuple[Store, ...]:
     if isinstance(given, (str, Store)) or not isinstance(given, Iterable):
-        raise TypeError(f"Cluster(stores={shown(given)}): several stores, for example stores=[Store('orders', 'orders.>')]")
+        raise TypeError(f"stores={shown(given)} must be a list of stores, for example stores=[Store('orders', 'orders.>')]")
     stores = tuple(given)
     for store in stores:
         check_type(store, Store, "stores", "stores=[Store('orders', 'orders.>')]")
         if store is None or sum(other.name == store.name for other in stores) > 1:
-            raise ValueError(f"Cluster(stores={shown(given)}): one Store for each name")
+            raise ValueError(f"stores={shown(given)} must contain one Store for each name")
     for one, other in itertools.combinations(stores, 2):
         for subject in other.subjects:
             found = overlapping(subject, one.subjects)
@@ -243,7 +239,7 @@ class Cluster:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.url, str):
-            raise TypeError(f"cluster={shown(self.url)}: a URL, 'auto' or Cluster(...), not {type(self.url).__name__}")
+            raise TypeError(f"cluster={shown(self.url)} must be a URL, 'auto' or Cluster(...), not {type(self.url).__name__}")
         if self.url != "auto":
             url, _ = self._split(self.url)
             if self.tls is not None and self.tls_for(url) is None:
@@ -282,7 +278,7 @@ class Cluster:
         protocol, _, transport = parts.scheme.partition("+")
         if protocol != "nats" or not transport:
             raise ValueError(
-                f"cluster={_without_secrets(url)!r}: the URL of a NATS server, for example nats+tcp://127.0.0.1:4222/shop"
+                f"cluster={_without_secrets(url)!r} must be the URL of a NATS server, for example nats+tcp://127.0.0.1:4222/shop"
             )
         if transport not in ("tcp", "tls"):
             return url, self.name

@@ -436,7 +436,7 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     ):
         if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
             kind = name.title().replace("_", "")
-            raise TypeError(f"{name}={shown(provider)}: an OpenTelemetry {kind}, as in instrument(bus, {name}={kind}())")
+            raise TypeError(f"{name}={shown(provider)} must be an OpenTelemetry {kind}, as in instrument(bus, {name}={kind}())")
     if any(isinstance(one, IncomingSpans) for one in middleware_of(bus)):
         raise LocalProtocolError("this bus is already instrumented: call instrument(bus) once")
     if bus.peers:

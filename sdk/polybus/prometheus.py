@@ -96,12 +96,12 @@ class Durations:
         try:
             bounds = [bound + 0.0 for bound in buckets]
         except TypeError:
-            raise TypeError(f"Durations(buckets={shown(buckets)}): seconds, for example (0.01, 0.1, 1)") from None
+            raise TypeError(f"buckets={shown(buckets)} must be a list of seconds, for example (0.01, 0.1, 1)") from None
         if bounds[-1:] == [inf]:  # implied, but `prometheus_client.Histogram.DEFAULT_BUCKETS` has it
             bounds.pop()
         if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)) or bounds[0] <= 0:
             raise ValueError(
-                f"Durations(buckets={shown(buckets)}): one or more ascending numbers above 0, for example (0.01, 0.1, 1)"
+                f"buckets={shown(buckets)} must be one or more ascending numbers above 0, for example (0.01, 0.1, 1)"
             )
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]

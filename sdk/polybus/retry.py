@@ -54,16 +54,16 @@ def _pauses(given: Any) -> Backoff | tuple[float, ...]:
     if isinstance(given, (int, float)):
         given = (given,)
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"backoff={shown(given)}: a Backoff, or the seconds of the pauses, for example backoff=(1, 5, 30)")
+        raise TypeError(f"backoff={shown(given)} must be a Backoff or a list of seconds, for example backoff=(1, 5, 30)")
     pauses = tuple(seconds(pause, "backoff") for pause in given)
     if not pauses:
-        raise ValueError("backoff=(): at least one pause, for example backoff=(1, 5, 30); 0 means no pause")
+        raise ValueError("backoff=() must have at least one pause, for example backoff=(1, 5, 30); 0 means no pause")
     return pauses
 
 
 def _codes(given: Any) -> frozenset[Code]:
     if isinstance(given, (str, int)) or not isinstance(given, Iterable):
-        raise TypeError(f"codes={shown(given)}: a list of polybus.Code, for example codes=[Code.UNAVAILABLE]")
+        raise TypeError(f"codes={shown(given)} must be a list of polybus.Code, for example codes=[Code.UNAVAILABLE]")
     return frozenset(as_code(code) for code in given)
 
 

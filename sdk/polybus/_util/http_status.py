@@ -49,7 +49,7 @@ class HttpStatus:
 
     def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:
         if not isinstance(url, str):
-            raise TypeError(f"{option}={shown(url)}: a URL such as {example!r}, not {type(url).__name__}")
+            raise TypeError(f"{option}={shown(url)} must be a URL such as {example!r}, not {type(url).__name__}")
         check_characters(url, f"{option}={url!r}")
         try:
             parts = urlsplit(url)
@@ -57,7 +57,7 @@ class HttpStatus:
         except ValueError:  # out of range, or not an IPv6 address
             parts, port = urlsplit(""), None
         if parts.scheme != "http" or not parts.hostname or port is None:
-            raise ValueError(f"{option}={url!r}: of the form {example}")
+            raise ValueError(f"{option}={url!r} must have the form {example}")
         check_host_name(parts.hostname, f"{option}={url!r}")
         self.host: str = parts.hostname
         self._wanted = port

@@ -342,12 +342,12 @@ def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -
         TypeError: If no body can be decoded as the type.
     """
     if isinstance(returns, str):
-        raise TypeError(f"{name}={shown(returns)}: the type itself, for example {name}=dict, not its name in quotes")
+        raise TypeError(f"{name}={shown(returns)} must be the type itself, for example {name}=dict, not its name as a string")
     why = unreadable(returns)
     if why is not None and whole and (body := body_of(returns)) is not None:
         why = unreadable(body)
     if why is not None:
-        raise TypeError(f"{name}={shown(returns)}: a type, for example {name}=dict; {why}")
+        raise TypeError(f"{name}={shown(returns)} must be a type, for example {name}=dict; {why}")
 
 
 def typed_body(message: Message, target: Any) -> Any:

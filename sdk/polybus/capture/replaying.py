@@ -124,7 +124,7 @@ async def replay(
             later connection, the messages of that connection are counted in `skipped`.
     """
     if not speed > 0:
-        raise ValueError(f"speed={speed!r}: a number above 0")
+        raise ValueError(f"speed={speed!r} must be a number above 0")
     report = Replayed()
     player = _Player(url, speed, report, options)
     plan = client_messages(capture, selection or Selection(), report.skipped)

@@ -54,7 +54,7 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
     """
     if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
         why = ": write @method() with its parentheses, or leave it out" if callable(name) else ""
-        raise TypeError(f"@method({shown(name)}): a name, for example @method('get.one', timeout=5){why}")
+        raise TypeError(f"@method({shown(name)}): pass a name, for example @method('get.one', timeout=5){why}")
     wait = None if timeout is None else seconds(timeout)
 
     def mark(function: F) -> F:

@@ -111,7 +111,7 @@ class ContractPlan:
         """
         if not isinstance(prefix, str):
             raise TypeError(
-                f"the prefix {shown(prefix)} of {self.name}: a string, for example 'user', not {type(prefix).__name__}"
+                f"the prefix {shown(prefix)} of {self.name} must be a string such as 'user', not {type(prefix).__name__}"
             )
         if prefix.endswith((".", "/")):
             mark = "dot" if prefix.endswith(".") else "slash"

@@ -257,12 +257,11 @@ def _router_of(app: Application) -> Any:
 
 def _full_path(router: Any, path: Any) -> str:
     """Return the path with the APIRouter's own prefix, which FastAPI adds only to its own kinds of routes."""
-    if not isinstance(path, str):
-        raise TypeError(f"path={shown(path)}: a string such as '/bus', not {type(path).__name__}")
+    check_given(path, str, "path", "path='/bus'")
     if not path.startswith("/"):
-        raise ValueError(f"path={path!r}: it must begin with a slash, as in '/bus'")
+        raise ValueError(f"path={path!r} must begin with a slash, as in '/bus'")
     if "?" in path or "#" in path:
-        raise ValueError(f"path={path!r}: it must be a path without '?' and '#'")
+        raise ValueError(f"path={path!r} must be a path without '?' and '#'")
     if set("{}") & set(PARAM_REGEX.sub("", path)):
         raise ValueError(f"path={path!r}: braces are for parameters, as in '/rooms/{{room}}/bus'")
     try:
@@ -288,12 +287,11 @@ def _compose(router: Any, attachment: Attachment) -> None:
 
 
 def _check_script(path: Any) -> None:
-    if not isinstance(path, str):
-        raise TypeError(f"script={shown(path)}: a path such as '/polybus.js', not {type(path).__name__}")
+    check_given(path, str, "script", "script='/polybus.js'")
     if not path.startswith("/"):
-        raise ValueError(f"script={path!r}: it must begin with a slash, as in '/polybus.js'")
+        raise ValueError(f"script={path!r} must begin with a slash, as in '/polybus.js'")
     if "?" in path or "#" in path or posixpath.basename(path) == _FRAMES:
-        raise ValueError(f"script={path!r}: it must be a path such as '/polybus.js'; {_FRAMES} is served beside it")
+        raise ValueError(f"script={path!r} must be a path such as '/polybus.js'; {_FRAMES} is served beside it")
 
 
 def _add_script(router: Any, path: str) -> None:
@@ -315,11 +313,11 @@ def _add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter:
 
     check_type(docs, str, "docs", "docs='/bus/docs'")
     if not docs.startswith("/") or "?" in docs or "#" in docs or "{" in docs:
-        raise ValueError(f"docs={shown(docs)}: it must be a path such as '/bus/docs'")
+        raise ValueError(f"docs={shown(docs)} must be a path such as '/bus/docs'")
     here = f"{getattr(router, 'prefix', '')}{docs}"
     taken = {path, *(getattr(route, "path", None) for route in router.routes)}
     if found := taken & {here, f"{here}.json"}:
-        raise ValueError(f"docs={docs!r}: {min(map(str, found))} is already in use: give the page another path")
+        raise ValueError(f"docs={docs!r}: {min(map(str, found))} is already in use, so choose another path for the page")
     if try_it:
         _check_live(adapter, path)
     made = _Documents(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..cluster.worker import Worker
 from ..integrations import tell_of_threads_left
-from ..plugins.tools import cannot_listen, check_count, check_host, end_by_sigterm, seconds, shown
+from ..plugins.tools import cannot_listen, check_count, check_given, check_host, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3
 """Exit status that uvicorn uses if an address is in use or the lifespan fails."""
@@ -56,13 +56,12 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):
         raise TypeError(
-            f"run({shown(app)}): an application, or its import path, as in 'module:app': attach(app, bus) adds a bus to it, "
-            "polybus.run(bus, url) serves a bus alone"
+            f"run({shown(app)}): pass an application, or its import path as in 'module:app'; attach(app, bus) adds a bus to "
+            "it, and polybus.run(bus, url) serves a bus without an application"
         )
     drain = seconds(drain, "drain")
     check_count(workers, "workers")
-    if not isinstance(host, str):
-        raise TypeError(f"host={shown(host)}: a host name or an IP address, not {type(host).__name__}")
+    check_given(host, str, "host", "host='127.0.0.1'")
     try:
         check_count(port, "port", 0, 65535)
         if options.get("uds") is None and options.get("fd") is None:

@@ -87,7 +87,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         raise ValueError(f"{shown}: a port is a number from 0 to 65535, for example {form}") from None
     if parts.username is not None and transport in _WITH_HEADERS and not takes_user:
         raise ValueError(
-            f"{shown}: the URL carries no user and no password; put a token into headers={{'authorization': 'Bearer TOKEN'}}"
+            f"{shown}: a user or password in this URL is not sent: pass headers={{'authorization': 'Bearer TOKEN'}} instead"
         )
     try:
         _ = unquote(" ".join((parts.netloc, parts.path if transport == "unix" else "", parts.query)), errors="strict")
@@ -132,7 +132,7 @@ def resolve_url(
             rest = {name: options.pop(name) for name in parts.options if name not in known}
             if rest and serves and parts.transport in _WITH_QUERY:
                 shown = without_secrets(url)
-                raise ValueError(f"{shown}: unknown server options: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
+                raise ValueError(f"{shown}: unknown server options {', '.join(rest)}; use one of {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
     if parts.transport in _WITHOUT_PORTS and (port := ProtocolFeatures.of(adapter).default_port) is not None:
         parts = _with_port(parts, port)
@@ -211,7 +211,7 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
         if options:
             raise ValueError(f"options belong to the protocol object or to the URL, not to both: {', '.join(options)}")
         if not callable(getattr(protocol, "session", None)):
-            raise TypeError(f"protocol={protocol!r:.80}: a name, for example 'ubre', or a protocol object")
+            raise TypeError(f"protocol={protocol!r:.80} must be a name, for example 'ubre', or a protocol object")
         return protocol
     return cast("ProtocolAdapter", _load("protocols", protocol).from_options(options))
 
@@ -318,7 +318,7 @@ def _load(group: str, name: str) -> Any:
     installed = {entry.name: entry for entry in metadata.entry_points(group=f"polybus.{group}")}
     if name not in installed:
         choices = ", ".join(sorted({*known, *installed}))
-        raise ValueError(f"there is no {group[:-1]} {name!r}; known are {choices}")
+        raise ValueError(f"unknown {group[:-1]} {name!r}; use one of {choices}")
     return installed[name].load()
 
 
@@ -387,7 +387,9 @@ def check_serves(serves: object) -> tuple[str | int, ...]:
     if isinstance(serves, (str, int)):
         serves = (serves,)
     if not isinstance(serves, Iterable):
-        raise TypeError(f"serves={shown(serves)}: patterns, for example serves=['vehicle.>'], not {type(serves).__name__}")
+        raise TypeError(
+            f"serves={shown(serves)} must be a list of patterns, for example serves=['vehicle.>'], not {type(serves).__name__}"
+        )
     patterns = tuple(serves)
     for pattern in patterns:
         check_pattern(pattern)

@@ -21,6 +21,7 @@ from .._util.pydantic_types import adapter_of
 from .._util.sources import Sources, sources
 from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable
 from .._validation import (
+    check_choice,
     check_count,
     check_given,
     check_host,
@@ -53,6 +54,7 @@ __all__ = [
     "adapter_of",
     "blocking_entered_first",
     "cannot_listen",
+    "check_choice",
     "check_count",
     "check_given",
     "check_host",

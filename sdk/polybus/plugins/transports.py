@@ -261,9 +261,7 @@ class Identity(Struct, frozen=True, weakref=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, str | None):
-            raise TypeError(
-                f"Identity(key={shown(self.key)}): text, for example key=str(user.id), not {type(self.key).__name__}"
-            )
+            raise TypeError(f"Identity(key={shown(self.key)}) must be str, not {type(self.key).__name__}")
 
     def ends(self, now: float) -> float | None:
         """Return the expiry time on the clock of `now`, or None if the identity doesn't expire."""

@@ -10,6 +10,7 @@ from attrs import field, fields
 
 from ..errors import BadRequest, Code, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ..message import Kind, Message
+from ..plugins.tools import check_choice
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -67,7 +68,7 @@ class UrlOptions:
         """
         unknown = sorted(set(options) - set(cls.option_names))
         if unknown:
-            raise ValueError(f"{cls.name}: unknown option {', '.join(unknown)}; known are {', '.join(cls.option_names)}")
+            raise ValueError(f"{cls.name}: unknown option {', '.join(unknown)}; use one of {', '.join(cls.option_names)}")
         return cls(**options)
 
 
@@ -78,8 +79,7 @@ def choice(*values: str) -> Any:
 
 def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
     def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
-        if str(value) not in values:
-            raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not known; it is one of {', '.join(values)}")
+        check_choice(str(value), values, f"{adapter.name}: {attribute.name}")
 
     return check
 

@@ -113,7 +113,7 @@ def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
     """
     schema = _SCHEMAS.get(table)
     if schema is None:
-        raise ValueError(f"unknown table {table!r}; known are {', '.join(_SCHEMAS)}")
+        raise ValueError(f"unknown table {table!r}; use one of {', '.join(_SCHEMAS)}")
     if columns is None:
         return schema
     unknown = [name for name in columns if name not in schema.names]
@@ -140,5 +140,5 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
     """
     output = Output.of(out)
     if table not in TABLES:
-        raise ValueError(f"unknown table of results {table!r}; known are {', '.join(TABLES)}")
+        raise ValueError(f"unknown table of results {table!r}; use one of {', '.join(TABLES)}")
     return SparkEngine(spark).read(output.storage, table, output.files(table), TABLES[table])

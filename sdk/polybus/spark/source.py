@@ -45,6 +45,7 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
+from polybus.plugins.tools import check_choice
 
 from ..capture.store.compute import pc
 from .engine import arrow_schema, settle, spark_schema
@@ -76,13 +77,13 @@ class Options:
         # Spark adds options with dots in their names when a table uses the source.
         unknown = [name for name in given if name not in KNOWN and "." not in name]
         if unknown:
-            raise ValueError(f"unknown option {unknown[0]!r}; known are {', '.join(KNOWN)}")
+            raise ValueError(f"unknown option {unknown[0]!r}; use one of {', '.join(KNOWN)}")
         path = given.get("path")
         if not path:
             raise ValueError("no capture given: pass one path, .load(path)")
         table = given.get("table", "events")
         if table not in (*READABLE, PLACES):
-            raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
+            raise ValueError(f"table={table!r} must be one of {', '.join(READABLE)}")
         columns = given.get("columns")
         names = [name.strip() for name in columns.split(",")] if columns else None
         arrow_schema(table, names)
@@ -127,20 +128,20 @@ def seconds(text: str, name: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < LONGEST_MS / 1000:
-        raise ValueError(f"{name}={text!r}: seconds, more than 0")
+        raise ValueError(f"{name}={text!r} must be a number of seconds above 0")
     return seconds
 
 
 def _numbers(text: str, name: str) -> frozenset[int]:
     numbers = [number.strip() for number in text.split(",")]
     if not all(number.isdecimal() for number in numbers):
-        raise ValueError(f"{name}={text!r}: numbers of segments, with commas")
+        raise ValueError(f"{name}={text!r} must be segment numbers, separated by commas")
     return frozenset(map(int, numbers))
 
 
 def _count(text: str, name: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
+        raise ValueError(f"{name}={text!r} must be an integer of at least 1")
     return int(text)
 
 
@@ -384,8 +385,7 @@ class BusDataSource(ds.DataSource):
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return a reader of the capture in its current state."""
         options = Options.of(self.options).as_asked(schema)
-        if options.table not in READABLE:
-            raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
+        check_choice(options.table, READABLE, "table")
         # Spark refuses a reader with pushdown while its setting is off, the default.
         session = SparkSession.getActiveSession()
         pushes = session is not None and session.conf.get(PUSHDOWN, "false") == "true"
@@ -404,7 +404,7 @@ class BusDataSource(ds.DataSource):
         known = [name.lower() for name in _PUBLISHED]
         unknown = [name for name in self.options if name.lower() not in known and "." not in name]
         if unknown:
-            raise ValueError(f"unknown option {unknown[0]!r} for publishing; known are {', '.join(_PUBLISHED)}")
+            raise ValueError(f"unknown option {unknown[0]!r} for publishing; use one of {', '.join(_PUBLISHED)}")
         # All tasks get this object: a repeated task has the same run, another publishing has another.
         return BusWriter(dict(self.options), schema.names, uuid.uuid4().hex[:12])
 
@@ -431,8 +431,7 @@ def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFr
             segment can be.
         ValueError: If the table does not exist.
     """
-    if table not in SCANNED:
-        raise ValueError(f"table={table!r}: one of {', '.join(SCANNED)}")
+    check_choice(table, SCANNED, "table")
     path = absolute(os.fspath(capture))
     source, storage, schema = Capture(path), TableStorage(path), spark_schema(table)
     segments = source.segments()

@@ -53,7 +53,7 @@ def check_origin(origin: str) -> None:
     if origin != OPAQUE and (exact != origin or exact == OPAQUE):
         hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""
         raise ValueError(
-            f"origin={origin!r}: it must be one origin, such as https://example.org, or 'null' for a sandboxed frame{hint}"
+            f"origin={origin!r} must be one origin, such as https://example.org, or 'null' for a sandboxed frame{hint}"
         )
 
 
@@ -301,7 +301,7 @@ def _target(target_origin: str, source: Window) -> str:
         return target_origin
     meant = source.origin if target_origin == "/" else origin_of(target_origin)
     if meant is None:
-        raise ValueError(f"target_origin={target_origin!r}: an origin, such as https://example.org, or '*'")
+        raise ValueError(f"target_origin={target_origin!r} must be an origin, such as https://example.org, or '*'")
     return meant
 
 
@@ -485,7 +485,7 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
     """
     allowed = tuple(origins)
     if not allowed:
-        raise ValueError("origins=(): give the allowed origins of the surrounding page")
+        raise ValueError("origins=() must name the allowed origins of the surrounding page")
     for origin in allowed:
         check_origin(origin)
     parent = window.parent

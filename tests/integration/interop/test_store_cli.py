@@ -104,10 +104,19 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
         (["dead", "show", "{url}", "0"], "polybus: Invalid value for 'NUMBER': Input should be greater than or equal to 1"),
         (["dead", "retry", "{url}", "--", "-1"], "Input should be greater than or equal to 1"),
         (["dead", "drop", "{url}", "9" * 23, "--yes"], "Input should be less than or equal to 9223372036854775807"),
-        (["dead", "list", "nats+tcp://127.0.0.1:1/shop", "--durable", "a.b"], "polybus: durable='a.b': 1 to 100 letters"),
-        (["dead", "drop", "nats+tcp://127.0.0.1:1/shop", "--all", "--durable", "*", "--yes"], "polybus: durable='*': 1 to"),
-        (["store", "show", "nats+tcp://127.0.0.1:1/shop", "a b"], "polybus: Store('a b'): 1 to 100 letters"),
-        (["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"], "polybus: Store('a.b'): 1 to 100 letters"),
+        (
+            ["dead", "list", "nats+tcp://127.0.0.1:1/shop", "--durable", "a.b"],
+            "polybus: durable='a.b' must have 1 to 100 letters",
+        ),
+        (
+            ["dead", "drop", "nats+tcp://127.0.0.1:1/shop", "--all", "--durable", "*", "--yes"],
+            "polybus: durable='*' must have 1 to",
+        ),
+        (["store", "show", "nats+tcp://127.0.0.1:1/shop", "a b"], "polybus: the store name 'a b' must have 1 to 100 letters"),
+        (
+            ["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"],
+            "polybus: the store name 'a.b' must have 1 to 100 letters",
+        ),
         (["dead", "retry", "{url}"], "polybus: which? Give their numbers, as polybus dead list shows them, or --all"),
         (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Each letter has one handler: give their"),
         (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost for good: confirm with --yes"),
@@ -119,7 +128,10 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
             ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1X"],
             "polybus: --max-bytes '1X': use a number of bytes, such as 500M or",
         ),
-        (["store", "add", "{url}", "a b", "a.>"], "polybus: Store('a b'): 1 to 100 letters, digits, '-' and '_'"),
+        (
+            ["store", "add", "{url}", "a b", "a.>"],
+            "polybus: the store name 'a b' must have 1 to 100 letters, digits, '-' and '_'",
+        ),
         (["store", "list", "{bare}"], "does not name a cluster: add the name"),
     ],
 )

@@ -113,7 +113,7 @@ def test_an_installed_protocol_is_found_by_the_word_in_the_url(
 def test_without_the_distribution_the_word_is_unknown() -> None:
     if find_spec("polybus_lines") is not None:
         pytest.skip("the example is installed here")
-    with pytest.raises(ValueError, match=r"there is no protocol 'lines'; known are .*ubre"):
+    with pytest.raises(ValueError, match=r"unknown protocol 'lines'; use one of .*ubre"):
         polybus.connect("lines+tcp://127.0.0.1:1")
 
 

@@ -82,8 +82,8 @@ def test_what_a_publication_needs_is_said() -> None:
     with pytest.raises(ValueError, match=r"use mode\('append'\)"):
         BusDataSource({"path": "ubre+tcp://h:1"}).writer(_schema("subject string, body string"), overwrite=True)
     for options, problem in (
-        ({"runn": "monday"}, "unknown option 'runn' for publishing; known are path, url, idHeader, run, timeout"),
-        ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
+        ({"runn": "monday"}, "unknown option 'runn' for publishing; use one of path, url, idHeader, run, timeout"),
+        ({"timeout": "soon"}, "timeout='soon' must be a number of seconds above 0"),
     ):
         with pytest.raises(ValueError, match=problem):
             BusDataSource({"path": "ubre+tcp://127.0.0.1:1", **options}).writer(_schema("subject string, data string"), False)

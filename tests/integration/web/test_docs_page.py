@@ -126,9 +126,9 @@ def test_another_protocol_has_a_page_with_its_bindings() -> None:
     [
         ({"docs": 7}, "docs=7"),
         ({"docs": "/d", "try_it": 1}, "try_it=1"),
-        ({"docs": "docs"}, "docs='docs': it must be a path such as '/bus/docs'"),
-        ({"docs": "/docs/{name}"}, "it must be a path such as"),
-        ({"docs": "/docs?x=1"}, "it must be a path such as"),
+        ({"docs": "docs"}, "docs='docs' must be a path such as '/bus/docs'"),
+        ({"docs": "/docs/{name}"}, " must be a path such as"),
+        ({"docs": "/docs?x=1"}, " must be a path such as"),
         ({"docs": "/page"}, "docs='/page': /page is already in use: give the page another path"),
         ({"docs": "/bus"}, "/bus is already in use"),
         ({"try_it": True}, "try_it=True is for the page at docs=, for example docs='/bus/docs'"),

@@ -133,7 +133,7 @@ async def test_a_session_that_expired_is_begun_again_with_its_subscriptions() ->
 
 async def test_what_http_cannot_do_here_says_what_to_do_instead() -> None:
     await refused(Bus().serve("ubre+http://127.0.0.1:0"), Unsupported, match="ubre has no form over HTTP")
-    with pytest.raises(ValueError, match="channel='pigeon' is not known; it is one of auto, websocket, events, poll"):
+    with pytest.raises(ValueError, match="channel='pigeon' must be one of auto, websocket, events, poll"):
         connect("jrep+http://127.0.0.1:1?channel=pigeon")
     await refused(connect("ubre+http://127.0.0.1:1"), Unsupported, match="ubre has no form over HTTP")
 

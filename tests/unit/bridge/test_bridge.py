@@ -455,20 +455,20 @@ async def test_what_peers_publish_is_not_a_buss_own_behind_any_number_of_bridges
 # -- declaring -----------------------------------------------------------------------------------------------------------
 
 
-CONVERTER = r"^request=.*: a function, request\(body, message\) -> body"
-SEVERAL = r"^routes=.*: several, for example routes=\[Route\('door\.>', 'vehicle\.door\.\{rest\}'\)\]"
+CONVERTER = r"^request=.* must be a function, request\(body, message\) -> body"
+SEVERAL = r"^routes=.* must be a list, for example routes=\[Route\('door\.>', 'vehicle\.door\.\{rest\}'\)\]"
 
 
 @pytest.mark.parametrize(
     ("given", "options", "error", "says"),
     [
         (("door.*", "door.{id}"), {}, ValueError, r"\{id\} is not in the source 'door\.\*', which has \{1\}, \{rest\}"),
-        (("door", "door", {"reqest"}), {}, ValueError, "'reqest'; one or more of request"),
+        (("door", "door", {"reqest"}), {}, ValueError, "{'reqest'} must be one or more of request"),
         (("door..x", "door"), {}, LocalProtocolError, "empty token"),
         (("door.*", "door.*"), {}, LocalProtocolError, "pattern"),
         (("door", "_polybus.hello"), {}, ReservedSubject, "are reserved for polybus"),
         (("door", "door"), {"headers": ["ReplyTo"]}, ReservedSubject, "is a field of some protocol"),
-        (("door", "door"), {"headers": "x-user"}, TypeError, "several names"),
+        (("door", "door"), {"headers": "x-user"}, TypeError, "headers='x-user' must be a list of names"),
         (("door", "door", {"tunnel"}), {"request": str}, ValueError, "request= for .*, which do not use it"),
         (("door", "door", {"publish", "tunnel"}), {"reply": str}, ValueError, "reply= for .*, which do not use it"),
         (("door", "door", {"stream", "channel"}), {"headers": ["a"]}, ValueError, "headers= for .*, which do not use it"),
@@ -489,12 +489,12 @@ BUS, THERE = Bus(), Route("door", "door")
     ("right", "routes", "error", "says"),
     [
         (BUS, [], ValueError, "are the same"),
-        (Bus(), [], ValueError, "routes: empty"),
+        (Bus(), [], ValueError, "routes= is empty"),
         (Bus(), ["door"], TypeError, "not a Route"),
         (Bus(), THERE, TypeError, SEVERAL),
         (Bus(), None, TypeError, SEVERAL),
         (Bus(), 5, TypeError, SEVERAL),
-        ("ubre+tcp://127.0.0.1:9000", [THERE], TypeError, r"^right='ubre\+tcp://.*': a Bus, not str; connect\(url\)"),
+        ("ubre+tcp://127.0.0.1:9000", [THERE], TypeError, r"^right='ubre\+tcp://.*' must be Bus, not str; for example right="),
     ],
 )
 def test_a_bridge_that_cannot_be_is_refused_when_it_is_declared(right: Any, routes: Any, error: Any, says: str) -> None:

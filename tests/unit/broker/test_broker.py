@@ -323,7 +323,7 @@ async def test_what_a_client_says_of_itself_need_not_be_unicode() -> None:
 
 
 def test_a_server_behind_a_broker_does_not_listen() -> None:
-    with pytest.raises(LocalProtocolError, match="the bus connects to such a server"):
+    with pytest.raises(LocalProtocolError, match="the bus is a client of this protocol"):
         Bus().serve("csb+tcp://127.0.0.1:0?side=broker-server")
 
 

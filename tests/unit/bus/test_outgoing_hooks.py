@@ -168,7 +168,7 @@ class Middleman:
 @pytest.mark.parametrize("outgoing", [False, True])
 def test_a_class_is_used_by_an_object_of_it(outgoing: bool) -> None:
     bus: Any = Bus()
-    with pytest.raises(TypeError, match=r"bus\.use\(Middleman\): this is a class; pass an instance, bus\.use\(Middle"):
+    with pytest.raises(TypeError, match=r"bus\.use\(Middleman\): pass an instance instead of the class, bus\.use\(Middle"):
         bus.use(Middleman, outgoing=outgoing)
 
 
@@ -176,7 +176,7 @@ def test_what_is_awaited_is_no_hook_for_what_leaves() -> None:
     bus: Any = Bus()
     bus.use(Middleman())
     for hook in (Middleman(), Middleman().__call__):
-        with pytest.raises(TypeError, match="a plain function, because request\\(\\) does not wait"):
+        with pytest.raises(TypeError, match="pass a plain function: request\\(\\) does not wait"):
             bus.use(hook, outgoing=True)
     with pytest.raises(TypeError, match="def hook"):
         bus.use(5, outgoing=True)

@@ -251,10 +251,10 @@ def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_li
         ({"delay": -1}, ValueError, "delay=-1"),
         ({"drain": None}, TypeError, "drain=None"),
         ({"metrics": True}, ValueError, "health='http://127.0.0.1:8081' too"),
-        ({"health": "http://127.0.0.1:99999"}, SystemExit, "of the form http"),
-        ({"health": "http://[::g]:1"}, SystemExit, "of the form http"),
+        ({"health": "http://127.0.0.1:99999"}, SystemExit, "must have the form http"),
+        ({"health": "http://[::g]:1"}, SystemExit, "must have the form http"),
         ({"health": "http://a\nb:1"}, SystemExit, r"cannot contain U\+000A"),
-        ({"backend": "twisted"}, ValueError, "asyncio or trio"),
+        ({"backend": "twisted"}, ValueError, "backend='twisted' must be one of asyncio, trio"),
     ],
 )
 def test_an_option_that_cannot_be_is_told_before_it_serves(

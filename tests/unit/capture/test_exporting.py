@@ -82,9 +82,9 @@ def test_a_table_without_rows_is_a_file_with_its_columns(tmp_path: Path) -> None
 
 def test_unknown_formats_are_told(folder: Path, tmp_path: Path) -> None:
     unknown: Any = "csv"
-    with pytest.raises(ValueError, match="'csv': parquet or jsonl"):
+    with pytest.raises(ValueError, match="'csv' must be one of parquet, jsonl"):
         export(Capture(folder), tmp_path / "out", format=unknown)
-    with pytest.raises(ValueError, match="'csv': one of frames, events, quarantine"):
+    with pytest.raises(ValueError, match="'csv' must be one of frames, events, quarantine"):
         export(Capture(folder), tmp_path / "out", table=unknown)
 
 

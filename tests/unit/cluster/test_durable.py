@@ -88,7 +88,7 @@ async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
             await bus.publish("other", 1, id="7")
         with pytest.raises(LocalProtocolError, match=r"leave out to="):
             await bus.publish("work.begun", 1, id="7", to=[])
-        with pytest.raises(TypeError, match=r"id=7: a string, for example id=str\(order.id\), not int"):
+        with pytest.raises(TypeError, match=r"id=7 must be str, not int; for example id=str\(order.id\)"):
             await bus.publish("work.begun", 1, id=7)  # type: ignore[call-overload]
         for wrong in ("", " 7", "7\r\n", "7" * 257):
             with pytest.raises(ValueError, match="1 to 256 printable characters"):

@@ -18,7 +18,7 @@ def trust() -> ssl.SSLContext:
 @pytest.mark.parametrize(
     ("url", "tls", "error", "text"),
     [
-        ("auto", "ca.pem", TypeError, "^tls='ca.pem': an ssl.SSLContext"),
+        ("auto", "ca.pem", TypeError, "^tls='ca.pem' must be an ssl.SSLContext"),
         ("auto", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ValueError, "a context for servers"),
         ("nats+tcp://s3cret@127.0.0.1/shop", trust(), ValueError, r"tls= is for nats\+tls:// and nats\+wss://, not plain"),
         ("nats+ws://127.0.0.1/", trust(), ValueError, r"tls= is for nats\+tls:// and nats\+wss://"),

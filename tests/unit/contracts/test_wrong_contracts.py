@@ -165,7 +165,7 @@ def test_what_is_no_contract_is_an_error_at_once_that_says_so(contract: Any, say
 
 def test_a_prefix_is_a_text_that_makes_subjects() -> None:
     bus: Any = Bus()
-    with pytest.raises(TypeError, match="the prefix 7 of Users: a string, for example 'user', not int"):
+    with pytest.raises(TypeError, match="the prefix 7 of Users must be a string such as 'user', not int"):
         bus.client(Users, 7)
     with pytest.raises(TypeError, match=r"the prefix 'user\.' of Users: polybus adds the dot, write 'user'"):
         bus.client(Users, "user.")

@@ -436,7 +436,7 @@ async def test_answers_are_checked_under_pair_unless_the_bus_says_otherwise() ->
     async with pair(bus := answering("text", int)) as client:
         assert isinstance((await answers(client))[0], RemoteError)
     assert bus.check_answers is None
-    with pytest.raises(TypeError, match="check_answers='yes': True, False or 'validate'"):
+    with pytest.raises(TypeError, match="check_answers='yes' must be True, False or 'validate'"):
         answering("text", int, check_answers="yes")
     async with pair(answering(LargerPlain("ann"), Plain)) as client:  # as a bus sends it that checks nothing
         assert await answers(client) == [WHOLE] * 4

@@ -94,10 +94,13 @@ async def test_baggage_goes_along_into_the_handler(traces: Traces) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tracer_provider": 7}, r"tracer_provider=7: an OpenTelemetry TracerProvider, as in instrument\(bus, tracer_prov"),
-        ({"tracer_provider": TracerProvider}, r"tracer_provider=.*: an OpenTelemetry TracerProvider"),
-        ({"tracer_provider": MeterProvider()}, r"tracer_provider=.*: an OpenTelemetry TracerProvider"),
-        ({"meter_provider": TracerProvider()}, r"meter_provider=.*: an OpenTelemetry MeterProvider"),
+        (
+            {"tracer_provider": 7},
+            r"tracer_provider=7 must be an OpenTelemetry TracerProvider, as in instrument\(bus, tracer_prov",
+        ),
+        ({"tracer_provider": TracerProvider}, r"tracer_provider=.* must be an OpenTelemetry TracerProvider"),
+        ({"tracer_provider": MeterProvider()}, r"tracer_provider=.* must be an OpenTelemetry TracerProvider"),
+        ({"meter_provider": TracerProvider()}, r"meter_provider=.* must be an OpenTelemetry MeterProvider"),
     ],
 )
 def test_a_provider_that_is_none_is_an_error_at_once(options: dict[str, Any], says: str) -> None:

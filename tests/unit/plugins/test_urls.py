@@ -55,8 +55,8 @@ def test_a_socket_s_path_without_three_slashes_is_told_with_an_example(url: str)
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ubre+pigeon://x", r"there is no transport 'pigeon'; known are .*memory, tcp"),
-        ("smoke+memory://x", r"there is no protocol 'smoke'; known are .*ubre"),
+        ("ubre+pigeon://x", r"unknown transport 'pigeon'; use one of .*memory, tcp"),
+        ("smoke+memory://x", r"unknown protocol 'smoke'; use one of .*ubre"),
         ("memory://x", r"use the form protocol\+transport://address"),
         ("ubre+memory", r"use the form protocol\+transport://address"),
         ("ubre+tcp://127.0.0.1:99999", r"99999|[Pp]ort"),
@@ -72,7 +72,7 @@ def test_a_url_with_an_unknown_part_is_refused_with_a_hint(url: str, says: str) 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "unix:///run/x.sock", "tls://127.0.0.1:1"])
 def test_a_member_of_the_query_that_is_no_option_is_refused_where_nobody_would_see_it(address: str) -> None:
     for use in (connect, Bus().serve):
-        with pytest.raises(ValueError, match=r"unknown option tenant.*known are format, dialect"):
+        with pytest.raises(ValueError, match=r"unknown option tenant.*use one of format, dialect"):
             use(f"ubre+{address}?tenant=7")
 
 
@@ -93,7 +93,7 @@ def test_characters_that_are_not_utf_8_are_refused_and_not_replaced(url: str) ->
 
 @pytest.mark.parametrize("address", ["memory://x", "ws://127.0.0.1:1", "tcp://127.0.0.1:1"])
 def test_a_wrong_value_of_an_option_is_refused_on_every_transport(address: str) -> None:
-    with pytest.raises(ValueError, match=r"format='xml' is not known; it is one of json"):
+    with pytest.raises(ValueError, match=r"format='xml' must be one of json"):
         connect(f"ubre+{address}?format=xml")
 
 

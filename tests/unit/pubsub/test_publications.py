@@ -777,7 +777,7 @@ async def test_receive_gives_the_next_publication_or_gives_up_in_time_and_loses_
             await client.publish("x", 2)
             assert (await numbers.receive(timeout=20)).body == 1
             assert (await numbers.receive()).body == 2
-            with pytest.raises(TypeError, match=r"timeout='1': a number of seconds, not str"):
+            with pytest.raises(TypeError, match=r"timeout='1' must be a number of seconds, not str"):
                 await numbers.receive(timeout="1")  # type: ignore[arg-type]
         with pytest.raises(EOFError, match="there will be no more"):
             await numbers.receive()

@@ -118,8 +118,8 @@ async def test_what_a_bridge_brings_counts_as_the_buss_own() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"peers": None}, "peers=None: True or False"),
-        ({"peers": 0}, "peers=0: True or False"),
+        ({"peers": None}, "peers=None must be bool"),
+        ({"peers": 0}, "peers=0 must be bool"),
         ({"peers": False, "group": "g"}, "group='g'"),
         ({"peers": False, "durable": "d"}, "durable='d'"),
     ],

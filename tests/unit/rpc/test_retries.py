@@ -219,7 +219,7 @@ async def test_a_bus_that_is_left_ends_what_waits_to_be_asked_again() -> None:
 async def test_misuse_is_raised_by_the_call() -> None:
     bus, seen = failing(0)
     async with pair(bus) as client:
-        with pytest.raises(TypeError, match=r"retry=3: Retry, not int; for example Retry\(attempts=3\)"):
+        with pytest.raises(TypeError, match=r"retry=3 must be Retry, not int; for example Retry\(attempts=3\)"):
             await client.request("work", retry=3)  # type: ignore[call-overload]
         with pytest.raises(polybus.EncodeError):
             await client.request("work", object(), retry=Retry())
@@ -275,12 +275,12 @@ def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
     [
-        ({"attempts": 0}, ValueError, "attempts=0: at least 1"),
-        ({"attempts": None}, TypeError, "attempts=None: a whole number"),
+        ({"attempts": 0}, ValueError, "attempts=0 must be at least 1"),
+        ({"attempts": None}, TypeError, "attempts=None must be an integer"),
         ({"backoff": ()}, ValueError, "at least one pause"),
         ({"backoff": (1, -1)}, ValueError, "backoff=-1"),
-        ({"backoff": "fast"}, TypeError, r"backoff='fast': a Backoff, or the seconds"),
-        ({"idempotent": "yes"}, TypeError, "idempotent='yes': True or False"),
+        ({"backoff": "fast"}, TypeError, r"backoff='fast' must be a Backoff or a list of seconds"),
+        ({"idempotent": "yes"}, TypeError, "idempotent='yes' must be bool, not str"),
         ({"codes": Code.ABORTED}, TypeError, "a list of polybus.Code"),
         ({"codes": ["SOON"]}, ValueError, "not a google.rpc.Code"),
     ],

@@ -127,5 +127,5 @@ def test_an_engine_that_is_not_there_or_does_not_know_us_is_an_error_at_once(run
         sync.cluster(Cluster(f"nats+tcp://127.0.0.1:{free_port()}/shop", wait=0))
     with pytest.raises(Unauthorized):
         sync.cluster(running.url.replace(TOKEN, "guessed"))
-    with pytest.raises(ValueError, match="^cluster='ubre.tcp://127.0.0.1:1': the URL of a NATS server"):
+    with pytest.raises(ValueError, match="^cluster='ubre.tcp://127.0.0.1:1' must be the URL of a NATS server"):
         sync.cluster("ubre+tcp://127.0.0.1:1")

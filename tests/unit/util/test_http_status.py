@@ -161,5 +161,5 @@ async def test_it_may_listen_again_and_port_0_is_any_free_one_each_time() -> Non
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8081", "https://127.0.0.1:8081", "http://127.0.0.1", "http://127.0.0.1:99999"])
 def test_an_address_of_another_form_is_an_error_that_names_the_option(url: str) -> None:
-    with pytest.raises(ValueError, match=f"health='{url}': of the form {EXAMPLE}"):
+    with pytest.raises(ValueError, match=f"health='{url}' must have the form {EXAMPLE}"):
         HttpStatus("health", url, {}, EXAMPLE)

@@ -12,7 +12,7 @@ from attrs import define, field
 from ..._util.cancel_scopes import to_the_end
 from ..._util.certificates import warn_of_certificate
 from ..._util.misuse import entered_first
-from ..._validation import check_hosts, check_origins, check_tls, check_type, texts
+from ..._validation import check_choice, check_hosts, check_origins, check_tls, check_type, texts
 from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
 from ...plugins import (
     Admission,
@@ -199,8 +199,7 @@ class Serving:
         insecure: bool,
         retry: Backoff | None,
     ) -> None:
-        if when_full not in WHEN_FULL:
-            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+        check_choice(when_full, WHEN_FULL, "when_full")
         self._parts = parts
         self._origins = texts(origins, "origins", "https://example.org")
         self._hosts = texts(hosts, "hosts", "example.org")
@@ -228,7 +227,7 @@ class Serving:
             self._address = None  # a transport object has its own address
         if ProtocolFeatures.of(self._adapter).dials:
             raise LocalProtocolError(
-                f"{told}: the bus connects to such a server: use connect(url, bus=bus) or polybus.run(bus, url)"
+                f"{told}: the bus is a client of this protocol: use connect(url, bus=bus) or polybus.run(bus, url)"
             )
         self._sockets: tuple[socket.socket, ...] = ()
         self._gate: BusGate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 
 from ..._util.cancel_scopes import to_the_end
-from ..._validation import shown
+from ..._validation import check_given, shown
 from ...errors import LocalProtocolError, Unsupported
 from .bridge_forwarding import RouteParty
 from .bridge_routes import Route
@@ -29,22 +29,21 @@ _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 class Bridge:
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
         for name, bus in (("left", left), ("right", right)):
-            if not isinstance(bus, Bus):
-                raise TypeError(
-                    f"{name}={shown(bus)}: a Bus, not {type(bus).__name__}; connect(url) or bus.serve(url) gives it links"
-                )
+            check_given(bus, Bus, name, f"{name}=Bus()")
         if left is right:
             raise ValueError("a bridge joins two buses, but left and right are the same")
         self.left: Bus = left
         self.right: Bus = right
         if isinstance(routes, Route) or not isinstance(routes, Iterable):
-            raise TypeError(f"routes={shown(routes)}: several, for example routes=[Route('door.>', 'vehicle.door.{{rest}}')]")
+            raise TypeError(
+                f"routes={shown(routes)} must be a list, for example routes=[Route('door.>', 'vehicle.door.{{rest}}')]"
+            )
         self.routes: tuple[Route, ...] = tuple(routes)
         for route in self.routes:
             if not isinstance(route, Route):
                 raise TypeError(f"routes: {route!r} is not a Route")
         if not self.routes:
-            raise ValueError("routes: empty, so nothing would cross the bridge")
+            raise ValueError("routes= is empty, so the bridge would forward nothing")
         self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
         self._parties = [RouteParty(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []

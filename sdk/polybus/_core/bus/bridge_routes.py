@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from ..._validation import check_callable
+from ..._validation import check_callable, shown
 from ...errors import LocalProtocolError
 from ...headers import check_headers
 from ...subjects import canonical, check_pattern, check_subject, is_uri
@@ -26,21 +26,20 @@ _BRACE: Final = re.compile(r"[{}]")
 
 def _kinds(kinds: Any) -> frozenset[str]:
     given = frozenset((kinds,) if isinstance(kinds, str) else kinds)
-    unknown = sorted(map(repr, given.difference(KINDS)))
-    if unknown or not given:
-        raise ValueError(f"kinds: {', '.join(unknown) or 'none'}; one or more of {', '.join(KINDS)}")
+    if not given or not given <= set(KINDS):
+        raise ValueError(f"kinds={shown(kinds)} must be one or more of {', '.join(KINDS)}")
     return given
 
 
 def _names(names: Any) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise TypeError(f"headers={names!r}: several names, for example headers=[{names!r}]")
+        raise TypeError(f"headers={names!r} must be a list of names, for example headers=[{names!r}]")
     return tuple(name.lower() if isinstance(name, str) else name for name in names)
 
 
 def _check_target(target: object) -> None:
     if not isinstance(target, (str, int)) or isinstance(target, bool):
-        raise TypeError(f"target={target!r}: a subject, which is a string or an integer, not {type(target).__name__}")
+        raise TypeError(f"target={target!r} must be a string or an integer, not {type(target).__name__}")
 
 
 @frozen

@@ -15,7 +15,7 @@ from attrs import asdict
 from ..._util.cancel_scopes import to_the_end
 from ..._util.misuse import BUS, CONNECT, SERVE, explains
 from ..._util.own_thread import in_own_thread
-from ..._validation import check_callable, check_type, counted, shown
+from ..._validation import check_callable, check_choice, check_type, counted, shown
 from ...errors import LocalProtocolError
 from ...events import BusEvent
 from ...limits import Limits
@@ -171,7 +171,7 @@ class Bus(BusVerbs):
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
         check_lifespan(lifespan)
         if check_answers not in (None, True, False, "validate"):
-            raise TypeError(f"check_answers={shown(check_answers)}: True, False or 'validate'")
+            raise TypeError(f"check_answers={shown(check_answers)} must be True, False or 'validate'")
         super().__init__()
         services = Services(self, limits if limits is not None else Limits(), authenticate, authorize, debug=debug)
         services.check_answers = check_answers
@@ -304,8 +304,7 @@ class Bus(BusVerbs):
 
         check_pattern(pattern, self.limits.subject)
         check_type(inner, Bus, "inner", "Bus()")
-        if when_full not in WHEN_FULL:
-            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+        check_choice(when_full, WHEN_FULL, "when_full")
         if any(listener.pattern == pattern for listener in self._lookup.listeners):
             raise ValueError(f"tunnels of {pattern!r} are already handled")
         adapter = find_protocol(protocol, {})
@@ -504,14 +503,14 @@ class Bus(BusVerbs):
         """
         if isinstance(middleware, type):
             name = middleware.__name__
-            raise TypeError(f"bus.use({name}): this is a class; pass an instance, bus.use({name}())")
+            raise TypeError(f"bus.use({name}): pass an instance instead of the class, bus.use({name}())")
         form, takes = ("def hook(message)", 1) if outgoing else ("async def middleware(message, ctx, call_next)", 3)
         if middleware is None:
-            raise TypeError(f"bus.use(None): a function, {form}")
+            raise TypeError(f"bus.use(None): pass a function, {form}")
         check_callable(middleware, "middleware", form, takes)
         of_object = getattr(type(middleware), "__call__", None)  # noqa: B004  # whether it is a coroutine function
         if outgoing and (inspect.iscoroutinefunction(middleware) or inspect.iscoroutinefunction(of_object)):
-            raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, because request() does not wait")
+            raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): pass a plain function: request() does not wait")
         hooks: list[Any] = self._services.outgoing if outgoing else self._services.executor.middleware
         hooks.append(middleware)
         return middleware

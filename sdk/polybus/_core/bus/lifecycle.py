@@ -41,7 +41,7 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 
 def check_lifespan(function: Any) -> None:
     if inspect.isasyncgenfunction(function):
-        raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
+        raise TypeError(f"lifespan={shown(function)}: decorate it with @asynccontextmanager from contextlib")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(
             f"lifespan={shown(function)}: it does not return an async context manager; decorate it with @asynccontextmanager"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..._validation import shown
+from ..._validation import check_given, shown
 from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ...plugins import Closed, Listening, ProtocolFeatures
 from ...plugins.extensions import Extension, Mesh, Resumption, Storage
@@ -124,13 +124,12 @@ class LinkRegistry:
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerCore | None = None) -> TunnelConnector:
         from ..tunnel import TunnelConnector  # few programs use tunnels
 
-        if not isinstance(name, str):
-            raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
+        check_given(name, str, "name", "bus.tunnel('plant.7')")
         services = self._services
         services.subjects.check(name)
         given: dict[Any, Any] = dict(params or {})  # checked below
         if not all(isinstance(text, str) for pair in given.items() for text in pair):
-            raise TypeError(f"params={shown(params)}: a mapping of strings to strings")
+            raise TypeError(f"params={shown(params)} must be a mapping of strings to strings")
 
         def route() -> PeerCore:
             services.running.check_here()

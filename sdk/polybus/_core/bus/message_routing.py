@@ -92,10 +92,12 @@ class MessageRouting(Struct, eq=False):
             ValueError: If `to` is a peer of another bus.
         """
         if not isinstance(to, (Peer, RemotePeer)):
-            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
+            raise TypeError(
+                f"to={shown(to)} must be a Peer, as in bus.peers, bus.peers_of(key) or ctx.peer, not {type(to).__name__}"
+            )
         party: Any = party_of(to)
         if party.host is not self._links:
-            raise ValueError(f"to={to!r}: a peer of another bus; use that bus, or the peer itself")
+            raise ValueError(f"to={to!r} is a peer of another bus: call that bus, or the peer itself")
         found: Party = party
         return found
 

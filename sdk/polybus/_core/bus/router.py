@@ -270,8 +270,7 @@ def _typed(subject: Any) -> Subject[Any, Any] | None:
 
 
 def _check_prefix(prefix: Any) -> None:
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix={shown(prefix)}: a string, not {type(prefix).__name__}; for example prefix='user.'")
+    check_given(prefix, str, "prefix", "prefix='user.'")
     if prefix and (prefix[-1].isalnum() or prefix[-1] == "_"):
         raise ValueError(f"prefix={prefix!r}: subjects would begin with {prefix + 'get'!r}; write prefix={prefix + '.'!r}")
 

@@ -18,7 +18,7 @@ from ..._util.event_loop import running_loop
 from ..._util.logs import log_fields
 from ..._util.misuse import CONNECT, explains
 from ..._util.process_end import end_by_sigterm, ending_signals, exit_at_once
-from ..._validation import check_count, check_type, counted, seconds, shown
+from ..._validation import check_choice, check_count, check_type, counted, seconds, shown
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
@@ -234,10 +234,10 @@ def _prepared(
     """Check the arguments of `run`, and return a function that serves the bus."""
     if not isinstance(bus, Bus):
         raise TypeError(
-            f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
+            f"run({shown(bus)}): pass a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
         )
     if not all(isinstance(url, str) for url in urls):
-        raise TypeError(f"run(bus, {', '.join(map(shown, urls))}): URLs, for example 'ubre+tcp://127.0.0.1:9000'")
+        raise TypeError(f"run(bus, {', '.join(map(shown, urls))}): pass URLs, for example 'ubre+tcp://127.0.0.1:9000'")
     if threading.current_thread() is not threading.main_thread():
         raise LocalProtocolError(
             "run() waits for signals, which only the main thread receives: use polybus.sync.Bus(bus) here, and close() to drain"
@@ -249,7 +249,7 @@ def _prepared(
     if metrics:
         if health is None:
             raise ValueError(
-                "metrics=True: the page is served at the address for health checks, so pass health='http://127.0.0.1:8081' too"
+                "metrics=True serves the page at the address for health checks, so pass health='http://127.0.0.1:8081' too"
             )
         _ = metrics_maker("scrape", "run(metrics=True)")
 
@@ -279,8 +279,7 @@ def _prepared(
 
 
 def _check_loop(backend: str, uvloop: bool) -> None:
-    if backend not in ("asyncio", "trio"):
-        raise ValueError(f"backend={backend!r}: asyncio or trio")
+    check_choice(backend, ("asyncio", "trio"), "backend")
     with suppress(RuntimeError):
         here = running_loop().backend
         raise LocalProtocolError(

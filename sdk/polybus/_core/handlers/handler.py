@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ..._util.class_shapes import closed
 from ..._util.pydantic_types import unwritable
 from ..._util.typed_body import conforming, misfit, typed_body, uncheckable, unreadable
-from ..._validation import check_count, name_of, shown, type_name
+from ..._validation import check_choice, check_count, check_given, check_type, name_of, shown, type_name
 from ...errors import BadRequest
 from ...message import MISSING, Message
 from ...outcomes import Misfit
@@ -387,20 +387,16 @@ def reading_of(
     return made
 
 
-def check_group(group: object) -> None:
-    if group is None:
-        return
-    if not isinstance(group, str):
-        raise TypeError(f"group={shown(group)}: the name of a group, for example group='billing', not {type(group).__name__}")
-    if not _GROUP.fullmatch(group):
+def check_group(group: Any) -> None:
+    check_type(group, str, "group", "group='billing'")
+    if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(
-            f"group={group!r:.60}: 1 to 100 letters, digits, '-', '_' or '.', without leading, trailing or double dots"
+            f"group={group!r:.60} must have 1 to 100 letters, digits, '-', '_' or '.', and no leading, trailing or double dots"
         )
 
 
 def check_peers(peers: object, group: str | None, durable: str | None) -> None:
-    if type(peers) is not bool:
-        raise TypeError(f"peers={shown(peers)}: True or False, not {type(peers).__name__}")
+    check_given(peers, bool, "peers", "peers=False")
     if not peers and (group is not None or durable is not None):
         given = f"group={group!r}" if group is not None else f"durable={durable!r}"
         raise TypeError(
@@ -412,5 +408,4 @@ def check_peers(peers: object, group: str | None, durable: str | None) -> None:
 def check_queue(queue: int | None, when_full: str) -> None:
     if queue is not None:
         check_count(queue, "queue")
-    if when_full not in (policies := get_args(WhenFull)):
-        raise ValueError(f"when_full={when_full!r}: one of {', '.join(policies)}")
+    check_choice(when_full, get_args(WhenFull), "when_full")

@@ -25,7 +25,7 @@ class Publication(Struct, frozen=True):
         mine, new = self.subject.takes, other.subject.takes
         if mine != new:
             raise TypeError(
-                f"bus.publishes({self.subject.name!r}): it is already published with {_name(mine)}, and now with {_name(new)}: "
+                f"bus.publishes({self.subject.name!r}) was declared with {_name(mine)} before, and now with {_name(new)}: "
                 f"use one type, {_name(mine)} | {_name(new)}"
             )
         return self if self.description else other
@@ -35,7 +35,7 @@ def declared(subject: Any, description: str) -> Publication:
     if isinstance(subject, (str, int)) and not isinstance(subject, bool):
         subject = Subject(subject)
     if not isinstance(subject, Subject):
-        raise TypeError(f"bus.publishes({shown(subject)}): a Subject, as in bus.publishes(Subject('news.today', News))")
+        raise TypeError(f"bus.publishes({shown(subject)}): pass a Subject, as in bus.publishes(Subject('news.today', News))")
     if subject.returns is not Any and subject.returns is not None:
         raise TypeError(
             f"bus.publishes({subject.name!r}): a publication has no answer, and this Subject has {_name(subject.returns)}: "

@@ -153,7 +153,7 @@ def provider_of(
     function = asked.function
     name = f"{handler}: {name_of(function)}, which it depends on,"
     if not callable(function):
-        raise TypeError(f"{handler}: Depends({function!r:.100}): a function")
+        raise TypeError(f"{handler}: Depends({function!r:.100}) must have a function")
     if type(function).__hash__ is None:  # the cache of a call needs a hash
         raise TypeError(
             f"{name} is not hashable, because its class defines __eq__: use @define(eq=False), @frozen or a __hash__"
@@ -259,7 +259,7 @@ class Dependencies:
         """
         for name, function in (("original", original), ("replacement", replacement)):
             if not callable(function):
-                raise TypeError(f"override({name}={shown(function)}): functions, override(session, fake_session)")
+                raise TypeError(f"override({name}={shown(function)}): pass functions, as in override(session, fake_session)")
         provider = provider_of(AskedDependency(replacement, cached=True), "override()", {}, set(), (original,))
         before = self._overrides.get(original)
         self._overrides[original] = provider

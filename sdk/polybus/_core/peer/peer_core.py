@@ -11,7 +11,7 @@ import anyio
 
 from ..._util.deadlines import Deadlines
 from ..._util.sources import sources
-from ..._validation import shown
+from ..._validation import check_given, shown
 from ...errors import (
     BadReply,
     BusError,
@@ -375,11 +375,10 @@ class PeerCore:
         await self.send_notification(message)
 
     def _check_destination(self, to: Any) -> None:
-        if not isinstance(to, str):
-            raise TypeError(f"to={shown(to)}: an address, which is text, not {type(to).__name__}")
+        check_given(to, str, "to", "to='//device1/10AB/3'")
         if not self.link.destinations:
             raise Unsupported(
-                f"to={shown(to)}: {self.protocol} has no addresses behind a peer; leave to= out, or name a Peer (of bus.peers)"
+                f"to={shown(to)}: {self.protocol} has no addresses behind a peer; leave out to=, or pass a Peer from bus.peers"
             )
 
     async def open_channel(

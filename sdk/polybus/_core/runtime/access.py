@@ -49,7 +49,7 @@ class AccessControl:
         named = {"message": None} if self._wants_message else {}
         check_callable(authorize, "authorize", "authorize(peer, verb, subject) -> bool", 3, **named)
         if isinstance(authorize, type):
-            raise TypeError(f"authorize={shown(authorize)}: a class, whose objects would allow everything; pass one of them")
+            raise TypeError(f"authorize={shown(authorize)} is a class, which would allow everything: pass an instance")
         self._seconds = seconds  # timeout of `authenticate`
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize

@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from ...errors import Unsupported
 from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport, WebEndpoint
-from ...plugins.tools import shown_url
+from ...plugins.tools import check_choice, shown_url
 from ...transports import WebSocket
 from ...transports.sockets import bind_tcp, load_names, net_address
 from ...transports.tls import check_client_tls, check_server_tls
@@ -138,10 +138,9 @@ class JrepHttp:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         channel, frame = options.get("channel", "auto"), options.get("frame")
-        if channel not in _CHANNELS:
-            raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
+        check_choice(channel, _CHANNELS, "http: channel")
         if frame is not None and not (frame.isascii() and frame.isdigit()):
-            raise ValueError(f"http: frame={frame!r} is not a number of bytes; 0 means no limit")
+            raise ValueError(f"http: frame={frame!r} must be a number of bytes; 0 means no limit")
         return cls(set(_CHANNELS[channel]), None if frame is None else int(frame))
 
     @staticmethod

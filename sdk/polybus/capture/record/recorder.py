@@ -312,16 +312,16 @@ def make_recorder(
         ImportError: If pyarrow is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"record={path!r:.80}: the path of a folder, not {type(path).__name__}")
+        raise TypeError(f"record={path!r:.80} must be the path of a folder, not {type(path).__name__}")
     if "://" in os.fspath(path):
-        raise ValueError(f"record={os.fspath(path)!r}: into a folder on this machine only; copy its sealed segments from there")
+        raise ValueError(f"record={os.fspath(path)!r} must be a folder on this machine; copy its sealed segments from there")
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else float(max_age)
     if type(max_bytes) is not int or max_bytes < 1 << 18:
-        raise ValueError(f"max_bytes={max_bytes!r}: a number of bytes, not below {1 << 18}")
+        raise ValueError(f"max_bytes={max_bytes!r} must be an integer of at least {1 << 18}")
     if not seconds > 0 or math.isnan(seconds):
-        raise ValueError(f"max_age={max_age!r}: seconds or a timedelta, above 0")
+        raise ValueError(f"max_age={max_age!r} must be a timedelta or a number of seconds above 0")
     if redact is not None and redact != "default" and not callable(redact):
-        raise TypeError(f"redact={redact!r:.80}: a function redact(protocol, frame), 'default', or None")
+        raise TypeError(f"redact={redact!r:.80} must be a function redact(protocol, frame), 'default' or None")
     if sys.platform == "emscripten":
         raise Unsupported("recording needs threads and files, which this platform lacks")
     for module in ("pyarrow", "numpy"):  # loaded by the thread that opens it

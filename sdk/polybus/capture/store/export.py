@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...plugins.tools import check_choice
 from ..columns.reader import SegmentColumns
 from ..decoding import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
@@ -83,10 +84,8 @@ def export(
         ValueError: If the format or table is unknown.
         OSError: If a file cannot be written.
     """
-    if table not in _SCHEMAS:
-        raise ValueError(f"table={table!r}: one of {', '.join(_SCHEMAS)}")
-    if format not in ("parquet", "jsonl"):
-        raise ValueError(f"format={format!r}: parquet or jsonl")
+    check_choice(table, _SCHEMAS, "table")
+    check_choice(format, ("parquet", "jsonl"), "format")
     folder, progress = new_folder(out), progress or (lambda rows: None)
     with naming(folder):
         return _written(capture, folder, format, table, progress)

@@ -15,7 +15,7 @@ from ...errors import AmbiguousRoute, BusError, LocalProtocolError, Unsupported,
 from ...nodes import Start
 from ...plugins import ProtocolFeatures
 from ...plugins.extensions import Extension, Keeper
-from ...plugins.tools import check_count, check_type, log_fields, seconds, shown
+from ...plugins.tools import check_count, check_given, check_type, log_fields, seconds, shown
 from ...retry import Backoff, Retry
 from ...subjects import matches
 
@@ -109,11 +109,10 @@ def reading_of(
     check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
     wait = _ACK_WAIT if ack_wait is None else seconds(ack_wait, "ack_wait")
     if not _SHORTEST <= wait <= _LONGEST:
-        raise ValueError(f"ack_wait={shown(ack_wait)}: {_SHORTEST:g} to {_LONGEST:g} seconds")
-    if not isinstance(ordered, bool):
-        raise TypeError(f"ordered={shown(ordered)}: True or False, not {type(ordered).__name__}")
+        raise ValueError(f"ack_wait={shown(ack_wait)} must be from {_SHORTEST:g} to {_LONGEST:g} seconds")
+    check_given(ordered, bool, "ordered", "ordered=True")
     if concurrency > MOST:
-        raise ValueError(f"concurrency={concurrency}: at most {MOST} with durable=, for all of its workers together")
+        raise ValueError(f"concurrency={concurrency} must be at most {MOST} with durable=, for all of its workers together")
     if ordered and concurrency > 1:
         raise ValueError(f"ordered=True handles one publication at a time: leave out concurrency={concurrency}")
     for name, value, usual in zip(("queue", "when_full"), of_handler or (), (None, "drop_oldest"), strict=False):
@@ -125,16 +124,15 @@ def reading_of(
     return DurableSpec(durable, RETRY if retry is None else _retry(retry, durable), wait, _start(start), ordered)
 
 
-def check_durable_name(durable: object) -> None:
-    if not isinstance(durable, str):
-        raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
+def check_durable_name(durable: Any) -> None:
+    check_given(durable, str, "durable", "durable='billing'")
     if not _NAME.fullmatch(durable):
-        raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
+        raise ValueError(f"durable={durable!r:.60} must have 1 to 100 letters, digits, '-' and '_'")
 
 
 def check_pause(pause: float, name: str) -> None:
     if pause >= timedelta(days=_YEARS * 365).total_seconds():
-        raise ValueError(f"{name}={shown(pause)}: less than {_YEARS} years, in seconds")
+        raise ValueError(f"{name}={shown(pause)} must be less than {_YEARS} years, in seconds")
 
 
 def _retry(retry: Retry, durable: str) -> Retry:
@@ -153,15 +151,15 @@ def _start(start: Any) -> Start:
         return "all"
     if isinstance(start, timedelta):
         if start <= timedelta():
-            raise ValueError(f"start={shown(start)}: must be longer than 0")
+            raise ValueError(f"start={shown(start)} must be longer than 0")
         if start >= timedelta(days=_YEARS * 365):
-            raise ValueError(f"start={shown(start)}: less than {_YEARS} years; use 'all' for all stored publications")
+            raise ValueError(f"start={shown(start)} must be less than {_YEARS} years; use 'all' for all stored publications")
         return start
     if isinstance(start, int) and not isinstance(start, bool):
         check_count(start, "start", 1, _LARGEST)
         return start
     if start not in ("all", "new"):
-        raise ValueError(f"start={shown(start)}: 'all', 'new', a timedelta, or the number of a publication")
+        raise ValueError(f"start={shown(start)} must be 'all', 'new', a timedelta, or the number of a publication")
     return "all" if start == "all" else "new"
 
 

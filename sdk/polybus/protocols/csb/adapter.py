@@ -93,7 +93,7 @@ def _encodings(table: Any) -> tuple[tuple[int | str, str], ...]:
     pairs = tuple(table.items()) if isinstance(table, Mapping) else tuple(table)
     for action, name in pairs:
         if name not in BY_NAME:
-            raise ValueError(f"csb: encodings: {name!r} for {action!r} is not known; it is one of {', '.join(BY_NAME)}")
+            raise ValueError(f"csb: encodings: {name!r} for {action!r} must be one of {', '.join(BY_NAME)}")
     return pairs
 
 
@@ -103,7 +103,7 @@ def _pool(value: Any) -> int:
     except (TypeError, ValueError):
         number = 0
     if not 1 <= number <= _MOST:
-        raise ValueError(f"csb: pool={value!r}: a number of sockets from 1 to {_MOST}")
+        raise ValueError(f"csb: pool={value!r} must be a number of sockets from 1 to {_MOST}")
     return number
 
 

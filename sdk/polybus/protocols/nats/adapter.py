@@ -32,7 +32,7 @@ def _flag(value: Any) -> Any:
 
 def _is_flag(adapter: Any, attribute: Any, value: object) -> None:
     if type(value) is not bool:
-        raise ValueError(f"nats: {attribute.name}={value!r} is true or false")
+        raise ValueError(f"nats: {attribute.name}={value!r} must be true or false")
 
 
 def _is_name(adapter: Any, attribute: Any, value: object) -> None:

@@ -39,7 +39,7 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
 
 def _count(adapter: Up, attribute: Any, value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise ValueError(f"up: {attribute.name}={value!r} is not a number of requests: 1 or more")
+        raise ValueError(f"up: {attribute.name}={value!r} must be a number of requests, at least 1")
 
 
 @frozen(kw_only=True)

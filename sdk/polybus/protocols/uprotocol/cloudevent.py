@@ -115,7 +115,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
         LocalProtocolError: If the mode is unknown.
     """
     if mode not in MODES:
-        raise LocalProtocolError(f"mode={mode!r}: one of {', '.join(MODES)}", protocol="uprotocol")
+        raise LocalProtocolError(f"mode={mode!r} must be one of {', '.join(MODES)}", protocol="uprotocol")
     data = event.get_data()
     leniency = Leniency.of(mode)
     attributes = {name: _plain(name, value, leniency) for name, value in event.get_attributes().items()}

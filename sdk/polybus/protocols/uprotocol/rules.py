@@ -244,7 +244,7 @@ class Leniency(IntEnum):
     def of(cls, mode: str) -> Leniency:
         found = cls.__members__.get(mode.upper())
         if found is None:
-            raise ValueError(f"mode={mode!r}: one of {', '.join(name.lower() for name in cls.__members__)}")
+            raise ValueError(f"mode={mode!r} must be one of {', '.join(name.lower() for name in cls.__members__)}")
         return found
 
 

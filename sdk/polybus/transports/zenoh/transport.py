@@ -28,7 +28,7 @@ from ...plugins import (
     Transport,
 )
 from ...plugins.connections import TransportState, decision
-from ...plugins.tools import is_loopback, log_fields, without_secrets
+from ...plugins.tools import check_choice, is_loopback, log_fields, without_secrets
 from ..sockets import host_port
 from .node import ZenohNode
 
@@ -123,12 +123,12 @@ def zenoh_address(url: str) -> ZenohAddress:
     shown = without_secrets(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(set(options) - set(_OPTIONS)):
-        raise ValueError(f"{shown}: unknown option {', '.join(unknown)}; of zenoh there are {', '.join(_OPTIONS)}")
+        raise ValueError(f"{shown}: unknown option {', '.join(unknown)}; use one of {', '.join(_OPTIONS)}")
     if parts.path not in ("", "/") or parts.username is not None:
         raise ValueError(f"{shown}: zenoh:// has no path and no user: write zenoh://127.0.0.1:{PORT}")
-    _check_choice(shown, "mode", options.get("mode"), _MODES)
-    _check_choice(shown, "link", options.get("link"), _LINKS)
-    _check_choice(shown, "scouting", options.get("scouting"), ("off", "multicast"))
+    for name, choices in (("mode", _MODES), ("link", _LINKS), ("scouting", ("off", "multicast"))):
+        if name in options:
+            check_choice(options[name], choices, f"{shown}: {name}")
     address = ZenohAddress(
         host=parts.hostname or "",
         port=PORT if parts.port is None else parts.port,
@@ -148,11 +148,6 @@ def zenoh_address(url: str) -> ZenohAddress:
     if address.link in _SECURE and address.cert is None and address.ca is None and address.config is None:
         raise ValueError(f"{shown}: link={address.link} needs ca= to verify others, and to serve also cert= with key=")
     return address
-
-
-def _check_choice(url: str, name: str, value: str | None, choices: tuple[str, ...]) -> None:
-    if value is not None and value not in choices:
-        raise ValueError(f"{url}: {name}={value} is not known; it is one of {', '.join(choices)}")
 
 
 def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...]:

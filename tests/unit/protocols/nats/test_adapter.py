@@ -60,11 +60,11 @@ def test_a_url_of_nats_has_its_port_no_credentials_and_is_for_clients_and_others
         resolve_target("ubre+tcp://host", None)
     with pytest.raises(ValueError, match="the host is missing"):
         resolve_target("nats+tcp://", None)
-    with pytest.raises(ValueError, match="no user"):
+    with pytest.raises(ValueError, match="a user or password in this URL is not sent"):
         resolve_url("ubre+ws://ann:secret@host/bus")
     adapter = Nats(user="ann", password="s3cret", queue="work")
     assert join_url(adapter, "tcp://host:4222") == "nats+tcp://host:4222?queue=work"
-    with pytest.raises(LocalProtocolError, match="the bus connects to such a server"):
+    with pytest.raises(LocalProtocolError, match="the bus is a client of this protocol"):
         Bus().serve("nats+tcp://127.0.0.1:0")
 
 

@@ -388,9 +388,9 @@ NO_ORIGINS = [
 async def test_an_origin_is_exact(origin: str) -> None:
     host, frame = scene()
     for use in (Window, lambda origin: frame.load(origin, print), lambda origin: serve_frame(frame, origin=origin)):
-        with pytest.raises(ValueError, match="it must be one origin"):
+        with pytest.raises(ValueError, match="must be one origin"):
             use(origin)
-    for origins, said in (([HOST, origin], "it must be one origin"), ([], "give the allowed origins")):
+    for origins, said in (([HOST, origin], "must be one origin"), ([], "must name the allowed origins")):
         with pytest.raises(ValueError, match=said):
             await connect_to_host(Window(CHILD, host.proxy), origins=origins)
 
