@@ -247,7 +247,7 @@ class PipePort(ProcessPort):
         try:
             await self._over.wait()
         finally:
-            self.end("the bus was left")
+            self.end("the bus was closed")
             wake.close()
             with anyio.CancelScope(shield=True):
                 for thread in (reader, writer):

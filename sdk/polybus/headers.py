@@ -30,7 +30,9 @@ _BAD_VALUE = re.compile(r"[\x00\r\n]")
 def _check_text(name: object, value: object) -> None:
     if not (isinstance(name, str) and isinstance(value, str)):
         wrong = value if isinstance(name, str) else name
-        raise LocalProtocolError(f"header {shown(name)}: names and values are strings, not {type(wrong).__name__}; use str()")
+        raise LocalProtocolError(
+            f"header {shown(name)}: names and values must be strings, not {type(wrong).__name__}; use str()"
+        )
 
 
 _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[ -~]*)?")
@@ -104,7 +106,7 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
         _check_text(name, value)
         made[str.__str__(name)] = str.__str__(value)
         if _BAD_VALUE.search(value) or not _is_token(name):
-            raise LocalProtocolError(f"header {name!r}: a name is a token, a value has no line breaks")
+            raise LocalProtocolError(f"header {name!r}: the name must be a token, and the value must not have line breaks")
     if (size := size_of(headers)) > limit:
         raise LocalProtocolError(f"headers of {size} bytes: the limit is {limit} (Limits.headers)")
     return made

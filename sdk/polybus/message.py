@@ -275,8 +275,8 @@ class Message(Generic[T_co]):
         found: Settlement | None = None if self.extras is None else self.extras.get("delivery")
         if found is None:
             raise LocalProtocolError(
-                f"message.{verb}() is for what bus.subscribe(..., durable='billing') gives; what a durable handler is given is "
-                "settled by its function, which returns or raises"
+                f"message.{verb}() is for bus.subscribe(..., durable='billing'); the message of a durable handler is "
+                "settled when the function returns or raises"
             )
         return found
 

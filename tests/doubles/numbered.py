@@ -216,12 +216,12 @@ class NumberedSession:
             return []
         for key in own.values():
             self._free_at.pop(key, None)
-        return [PeerClosed(client, "the client has gone")]
+        return [PeerClosed(client, "the client disconnected")]
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Own | None, Frames]:
         kind, client = message.kind, peer_key or 0
         if client not in self._own:
-            raise Disconnected("the client has gone", f"client {client}", False)
+            raise Disconnected("the client disconnected", f"client {client}", False)
         copy = Message(kind, message.subject, message.id, message.raw, message.format, message.headers, code=message.code)
         copy.extras, copy.decoded, copy.checked = message.extras, message.decoded, message.checked
         if kind in (Kind.RESPONSE, Kind.ERROR, Kind.ITEM, Kind.CREDIT, Kind.END):

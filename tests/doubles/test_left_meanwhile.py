@@ -45,4 +45,4 @@ async def test_a_connection_that_comes_after_its_link_was_left_is_closed() -> No
             await place.over.wait()
             assert bus.stats().links == 0
             assert bus.peers == []
-    assert [why.reason for why in place.ended] == ["the link was left"]
+    assert [why.reason for why in place.ended] == ["the link was closed"]

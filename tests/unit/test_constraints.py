@@ -424,15 +424,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an alias in a dataclass of pydantic": (PydanticWithAlias, "make it a BaseModel"),
     "such a one within another": (PydanticWithin, "PydanticWithAlias has an alias of 'sum'"),
     "bytes in a dataclass of pydantic": (PydanticWithBytes | None, "bytes in 'data'"),
-    "a serializer": (Annotated[int, pydantic.PlainSerializer(str)], "put it into one"),
-    "base64 twice": (pydantic.Base64Bytes, "put it into one"),
-    "a type within Annotated": (Annotated[int, PositiveInt], "write it as one"),
-    "many that are checked later": (Iterator[PositiveInt], "write list"),
-    "a model of pydantic.v1": (list[OldModel], "OldModel is a model of pydantic.v1, .*make it one of today"),
-    "Meta in a model": (WithMeta | None, "WithMeta has msgspec.Meta at 'sum', .*write Field"),
+    "a serializer": (Annotated[int, pydantic.PlainSerializer(str)], "make it a field of a model"),
+    "base64 twice": (pydantic.Base64Bytes, "make it a field of a model"),
+    "a type within Annotated": (Annotated[int, PositiveInt], "use it as the type"),
+    "many that are checked later": (Iterator[PositiveInt], "use list"),
+    "a model of pydantic.v1": (list[OldModel], "OldModel is a pydantic.v1 model, .*make it a pydantic.BaseModel"),
+    "Meta in a model": (WithMeta | None, "WithMeta has msgspec.Meta at 'sum', .*use Field"),
     "Meta in a model within others": (list[HoldingMeta], "WithMeta has msgspec.Meta"),
-    "a name for what has none": (Annotated[int, Field(alias="amount")], "make it the field of one"),
-    "such a name of FastAPI": (list[Annotated[int, Body(embed=True)]], "make it the field of one"),
+    "a name for what has none": (Annotated[int, Field(alias="amount")], "make it a field of a model"),
+    "such a name of FastAPI": (list[Annotated[int, Body(embed=True)]], "make it a field of a model"),
     "a header": (Annotated[str, Header()], r"Header(\(\))? exists only in HTTP: .*ctx.message.headers"),
     "a zone": (Annotated[datetime.datetime, annotated_types.Timezone(None)], "AwareDatetime"),
 }
@@ -465,7 +465,7 @@ def test_an_answer_that_would_not_be_written_as_its_type_says_is_told_at_registr
     async def give() -> Any: ...
 
     give.__annotations__["return"] = kind
-    with pytest.raises(TypeError, match="its answer cannot be encoded as its type: .* in models alone"):
+    with pytest.raises(TypeError, match="its answer cannot be encoded as its type: .* only works in models"):
         Bus().handle("give")(give)
 
 

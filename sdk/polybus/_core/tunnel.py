@@ -167,7 +167,7 @@ class FrameChannel(Channel[bytes, bytes]):
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._why is not None:
-            raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
+            raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel closed immediately")
 
     def accept(self) -> None:
         self.accepted = True
@@ -391,7 +391,7 @@ def _closed_by(error: BusError) -> Closed:
         given = error.detail.get("close") if isinstance(error.detail, dict) else None
         if type(given) is int and 1000 <= given < 5000:
             return closed_by_peer(given, error.text)
-        return Closed(1006, f"the tunnel was ended: {error}")
+        return Closed(1006, f"the tunnel was closed: {error}")
     return Closed(1006, f"the outer connection is gone: {getattr(error, 'reason', None) or error}")
 
 
@@ -516,12 +516,12 @@ class TunnelConnector:
         except TimeoutError as error:
             if isinstance(error, DeadlineExceeded):
                 raise
-            channel.cut(Closed(1000, "the opener gave up"))
+            channel.cut(Closed(1000, "the opener cancelled"))
             raise ConnectFailed(
                 self.url, f"timed out after {seconds:g} s, waiting for the other side to accept the tunnel"
             ) from None
         except BaseException:
-            channel.cut(Closed(1000, "the opener gave up"))
+            channel.cut(Closed(1000, "the opener cancelled"))
             raise
         return TunnelTransport(options.host, channel, f"{peer.address}/{self._name}", hops + 1)
 

@@ -59,7 +59,7 @@ def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: as
         task = current_task(loop)
         if task is None:
             if running() is not loop:  # raises if none runs
-                raise RuntimeError("the event loop does not run here")
+                raise RuntimeError("no event loop is running in this thread")
             return math.inf
         state = state_of(ref(task))
         scope: Any = None if state is None else state.cancel_scope
@@ -191,8 +191,8 @@ async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
         with anyio.fail_after(most):
             return await anext(items)
     except StopAsyncIteration:
-        raise EOFError("it has ended: there will be no more") from None
+        raise EOFError("closed: no more items will arrive") from None
     except TimeoutError as error:
         if type(error) is TimeoutError:  # not DeadlineExceeded, which has a better message
-            raise TimeoutError(f"nothing came within {most:g} s") from None
+            raise TimeoutError(f"nothing arrived within {most:g} s") from None
         raise

@@ -260,7 +260,7 @@ def _of_attrs(hint: Any, kind: Any) -> tuple[ClassField, ...]:
 def _of_dataclass(hint: Any, kind: Any) -> tuple[ClassField, ...]:
     types = _types(hint, kind)
     if any(isinstance(of, dataclasses.InitVar) for of in types.values()):
-        raise TypeError(f"{kind.__name__} has an InitVar, which is not written and so cannot be read again")
+        raise TypeError(f"{kind.__name__} has an InitVar, which is not encoded and therefore cannot be decoded")
     missing = dataclasses.MISSING
     return tuple(
         ClassField(

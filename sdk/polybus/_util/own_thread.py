@@ -54,8 +54,8 @@ def _read(path: str, name: str) -> str:
     except ValueError:  # a NUL in the path
         raise ValueError(f"{name} is not the path of a file") from None
     if len(data) > _MOST:
-        raise ValueError(f"{name} is larger than {_MOST} bytes, so it is something else")
+        raise ValueError(f"{name} is larger than {_MOST} bytes, so this is the wrong file")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{name} is not text") from None
+        raise ValueError(f"{name} is not UTF-8") from None

@@ -55,7 +55,7 @@ class PriorityQueue(Generic[T]):
             IndexError: If the queue is empty.
         """
         if not self._count:
-            raise IndexError("an empty queue")
+            raise IndexError("the queue is empty")
         levels = self._levels
         if len(levels) == 1:
             level = next(iter(levels))

@@ -176,11 +176,11 @@ class _Rewriting:
             choices = tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in arguments)
             return Union[tuple(self.of(one, choices) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007  # of many
         if (origin or hint) in _NO_VALUES:
-            raise TypeError(f"no message brings what {hint} asks for")
+            raise TypeError(f"no message can provide the value of {hint}")
         if not arguments or origin is Literal:
             return hint
         if origin in _LAZY:
-            raise TypeError(f"{hint} would be checked while it is iterated over, and too late: write list[...]")
+            raise TypeError(f"{hint} would be validated too late, during iteration: use list[...]")
         return (list if origin in _LISTS else origin)[tuple(one if one is ... else self.of(one) for one in arguments)]
 
     def _of_own(self, hint: Any, beside: tuple[Any, ...]) -> Any:
@@ -225,12 +225,12 @@ class _Rewriting:
     def _of_field(self, field: ClassField, owner: str) -> Any:
         where = f"{field.name!r} of {owner}"
         if hasattr(field.default, "default_factory") and is_own(field.default):
-            raise TypeError(f"{where} has a Field() as its default, which counts in models alone: write it into Annotated")
+            raise TypeError(f"{where} has a Field() as its default, which only works in models: put it into Annotated")
         if field.converted:
             return Any
         said = field.type.__metadata__ if get_origin(field.type) is Annotated else ()
         if any(_has_alias(one) for one in said if is_own(one)):
-            raise TypeError(f"{where} has an alias, which counts in models alone: make {owner} a model")
+            raise TypeError(f"{where} has an alias, which only works in models: make {owner} a model")
         return self.of(field.type)
 
 
@@ -264,7 +264,7 @@ def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]],
             value = opened(value)
         if shape.is_array and isinstance(value, (list, tuple)):
             if len(value) > len(names):
-                raise ValueError(f"an array of {len(value)} items, where at most {len(names)} belong")
+                raise ValueError(f"an array of {len(value)} items, but there are at most {len(names)}")
             value = dict(zip(names, value, strict=False))
         return shape.make(check(value))
 
@@ -312,7 +312,9 @@ def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
         return hint
     seen.append(kind)
     if any(str(base.__module__).startswith("pydantic.v1") for base in getattr(kind, "__mro__", ())):
-        raise TypeError(f"{kind.__name__} is a model of pydantic.v1, which pydantic itself does not read: make it one of today")
+        raise TypeError(
+            f"{kind.__name__} is a pydantic.v1 model, which Pydantic 2 cannot validate: make it a pydantic.BaseModel"
+        )
     is_model = hasattr(kind, "model_validate")
     shape = None if is_model else Shape.of(hint)
     fields = _fields_of_model(kind) if is_model else {} if shape is None else {one.name: [one.type] for one in shape.fields}
@@ -321,12 +323,10 @@ def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
             if is_own(one):
                 _ = _checked(one, seen)
             elif is_model and isinstance(one, msgspec.Meta) and any(getattr(one, word) is not None for word in _CHECKS):
-                raise TypeError(
-                    f"{kind.__name__} has msgspec.Meta at {name!r}, which pydantic does not check: write Field(...)"
-                )
+                raise TypeError(f"{kind.__name__} has msgspec.Meta at {name!r}, which Pydantic does not check: use Field(...)")
     for form, found in () if shape is None else _forms_of(kind, shape):
         if found:
-            raise TypeError(f"{kind.__name__} has {form}, which counts in models alone: make it a BaseModel")
+            raise TypeError(f"{kind.__name__} has {form}, which only works in models: make it a BaseModel")
     return hint
 
 
@@ -358,26 +358,30 @@ def _has_alias(found: Any) -> bool:
 def _said(found: Any) -> Any:
     """Convert ``Annotated`` metadata for pydantic. Raises `TypeError` if pydantic has no equivalent."""
     if get_origin(found) is Annotated:
-        raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
+        raise TypeError(f"{found!r:.100} has no effect inside Annotated: it is a type, so use it as the type")
     _refuse_serializer(found)
     if type(found).__name__ in _OF_HTTP and is_own(found):
         raise TypeError(f"{type(found).__name__}() exists only in HTTP: headers are in ctx.message.headers")
     if is_own(found) and (getattr(found, "embed", None) or _has_alias(found)):
-        raise TypeError(f"{found!r:.100} gives a value a name, which counts in models alone: make it the field of one")
+        raise TypeError(f"{found!r:.100} sets an alias, which only works in models: make it a field of a model")
     if type(found).__name__ == "Timezone" and is_own(found):
-        raise TypeError(f"{found!r:.100}, which pydantic does not check: write AwareDatetime or NaiveDatetime")
+        raise TypeError(f"{found!r:.100}, which Pydantic does not check: use AwareDatetime or NaiveDatetime")
     if not isinstance(found, msgspec.Meta):
         return found
     from pydantic import Field
 
     if found.tz is not None:
-        raise TypeError("msgspec.Meta(tz=...) beside something of pydantic's: write AwareDatetime or NaiveDatetime")
+        raise TypeError(
+            "msgspec.Meta(tz=...) has no effect on types that Pydantic validates: use AwareDatetime or NaiveDatetime"
+        )
     return Field(**{name: value for name in _META if (value := getattr(found, name)) is not None})
 
 
 def _refuse_serializer(found: Any) -> None:
     if type(found).__name__ in _SERIALIZERS and is_own(found):
-        raise TypeError(f"{found!r:.100} says how a value is written, which counts in models alone: put it into one")
+        raise TypeError(
+            f"{found!r:.100} sets how a value is serialized, which only works in models: make it a field of a model"
+        )
 
 
 def _octets(kind: type) -> Any:

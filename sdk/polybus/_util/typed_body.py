@@ -169,18 +169,18 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     counted: Callable[[], int] | None = getattr(error, "error_count", None)
     if callable(found) and counted is not None:
         if (count := counted()) > _FEW:
-            return f"{count} faults, too many to tell", []
+            return f"{count} errors, too many to list", []
         said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
         faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
     elif isinstance(error, (ValueError, TypeError, BadRequest)):
         faults, count = [_fault_of_text(error)], 1
     else:
         logger.error(
-            "a check of a body ended in %s, where ValueError or TypeError says that a body does not fit; its sender is told so",
+            "validation of a body raised %s instead of ValueError or TypeError; the sender receives only this name",
             type(error).__name__,
             exc_info=error,
         )
-        return f"a check of it ended in {type(error).__name__}", []
+        return f"validation raised {type(error).__name__}", []
     said = [f"{fault['text']} (at {fault['path']})" if fault["path"] != "$" else fault["text"] for fault in faults[:_TOLD]]
     more = f"; and {count - _TOLD} more" if count > _TOLD else ""
     return "; ".join(said) + more, faults

@@ -135,7 +135,7 @@ class PipelineStep:
         now = self._recording(last.end)
         if now != last.recording and None not in (now, last.recording):
             raise CaptureError(
-                f"{self._path} is another capture than the one analysed into {self.storage.inside('')}: its segment "
+                f"{self._path} is not the capture that was analysed into {self.storage.inside('')}: its segment "
                 f"{last.end.segment} belongs to recording {now}, not {last.recording}; analyse into a new folder"
             )
         return last.end
@@ -159,9 +159,7 @@ class PipelineStep:
         segments = self._capture.segments()
         for segment in segments:
             if is_written(self._capture, segment):
-                raise CaptureError(
-                    f"{segment.path} still has a writer, so its recording is incomplete: settle it when the recorder has ended"
-                )
+                raise CaptureError(f"{segment.path} is still being written: settle the capture after the recorder has stopped")
         torn = [stretch for stretch in self._capture.reader(segments[-1]).all_damage() if stretch.torn]
         losses = [{"segment": segments[-1].number, **attrs.asdict(stretch)} for stretch in torn]
         return IngestResult(lost=len(losses), losses=losses)

@@ -232,7 +232,7 @@ class RangeReader:
         found = next((segment for segment in segments if segment.number == piece.start.segment), None)
         if found is None:
             raise CaptureError(
-                f"{path}: segment {piece.start.segment} is gone: retention has removed it before it was read; "
+                f"{path}: segment {piece.start.segment} is gone: retention removed it before it was read; "
                 "read more often, or record with a larger max_bytes and max_age"
             )
         self._segment: Segment = found

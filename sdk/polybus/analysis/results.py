@@ -106,7 +106,7 @@ class Output:
             raise CaptureError(f"{storage.inside('')} was written by an older polybus: analyse into a new folder")
         if names and LOG not in names and not set(names) <= {STAGING, STATE, "_checkpoint", *TABLES}:
             raise CaptureError(
-                f"{storage.inside('')} contains other files than results of polybus analyse ({', '.join(names[:3])}, ...): "
+                f"{storage.inside('')} contains files that polybus analyse did not write ({', '.join(names[:3])}, ...): "
                 "choose another folder, or a new one"
             )
         self.last: ResultsState | None = None
@@ -120,7 +120,7 @@ class Output:
         except CaptureError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-            raise CaptureError(f"the log of the results is damaged: analyse into a new folder ({error!r:.200})") from error
+            raise CaptureError(f"the log of the results is corrupt: analyse into a new folder ({error!r:.200})") from error
 
     @classmethod
     def of(cls, out: AnyPath) -> Self:
@@ -246,7 +246,7 @@ class _Log:
         for name in storage.files(f"{folder}/{LOG}".lstrip("/")):
             if name.endswith(".parquet"):
                 storage.check(name)
-        with _plainly("the log of the results is damaged: analyse into a new folder"):
+        with _plainly("the log of the results is corrupt: analyse into a new folder"):
             if DeltaTable.is_deltatable(self._place, self._options):
                 self._table = DeltaTable(self._place, storage_options=self._options)
                 self.runs = self._table.version() + 1
@@ -293,7 +293,7 @@ class _Log:
 
 def _checked(name: str, row: dict[str, Any]) -> ResultFile:
     if _FILE.fullmatch(name) is None:
-        raise ValueError(f"{name!r:.200} is not a file of a table")
+        raise ValueError(f"{name!r:.200} is not a table file")
     return ResultFile(name, int(row["num_records"]), row["partition.provisional"])
 
 
@@ -309,7 +309,7 @@ def _state_of(note: dict[str, Any]) -> ResultsState:
         )
     state = msgspec.convert(note, ResultsState)
     if state.folder is not None and _STATE_FOLDER.fullmatch(state.folder) is None:
-        raise ValueError(f"{state.folder!r:.200} is not a folder of a run")
+        raise ValueError(f"{state.folder!r:.200} is not a run folder")
     return state
 
 

@@ -38,7 +38,7 @@ def absolute(path: str) -> str:
 
 def _within(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
-        raise CaptureError(f"{path!r:.200} leads out of the folder of results")
+        raise CaptureError(f"{path!r:.200} is outside the results folder")
     return path
 
 

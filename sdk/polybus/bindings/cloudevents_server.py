@@ -206,7 +206,7 @@ class EventsConnection:
             posted.end()
         self._ended(self)
         if self._receiver is not None:
-            self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))
+            self._receiver.closed(self._why or Closed(1001, "the server closed the connection"))
         for posted in self._leaving:
             _ = posted.request.hold(posted.size)  # no longer counted by the closing link
 

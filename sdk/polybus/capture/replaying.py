@@ -151,7 +151,7 @@ def _another(capture: Capture, record: str) -> str:
     if "://" in capture.path:
         return capture.path
     if os.path.realpath(record) == os.path.realpath(capture.path):
-        raise CaptureError(f"{record} is the capture that is replayed: record the replay in a folder of its own")
+        raise CaptureError(f"{record} is the capture being replayed: record the replay in a different folder")
     return os.path.abspath(capture.path)
 
 

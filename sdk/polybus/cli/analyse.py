@@ -391,7 +391,7 @@ def journey(
     A question mark marks parts that may not belong to the request.
     """
     if not (id or subject or start or end):
-        raise UsageError("which request? Give --id ID, --subject PATTERN, --start TIME or --end TIME")
+        raise UsageError("give --id ID, --subject PATTERN, --start TIME or --end TIME")
     window = {
         "start_ns": analysis.nanoseconds(start, "--start") if start else None,
         "end_ns": analysis.nanoseconds(end, "--end") if end else None,

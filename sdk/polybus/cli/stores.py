@@ -236,7 +236,7 @@ def remove_store(
         return
     if not yes:
         store = _with(_administration(url, tls), lambda administration: administration.store(name))
-        raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be lost for good: confirm with --yes")
+        raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be lost forever: confirm with --yes")
     _with(_administration(url, tls), lambda administration: administration.remove(name))
 
 
@@ -323,7 +323,7 @@ def drop_dead(
 ) -> None:
     """Remove dead letters."""
     if not yes:
-        raise UsageError("dropped letters are lost for good: confirm with --yes")
+        raise UsageError("dropped letters are lost forever: confirm with --yes")
     _each(url, tls, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
 
 
@@ -338,11 +338,11 @@ def _each(
 ) -> None:
     """Process dead letters one by one. A failure is reported, and the remaining letters are processed."""
     if bool(numbers) == all_of_them:
-        raise UsageError("which? Give their numbers, as polybus dead list shows them, or --all")
+        raise UsageError("give their numbers from polybus dead list, or --all")
     if durable:
         check_durable_name(durable)
         if numbers:
-            raise UsageError("which? Each letter has one handler: give their numbers, or --all with --durable")
+            raise UsageError("give the numbers of the letters, or --all with --durable, because each letter has one handler")
 
     async def run(place: Letters) -> tuple[int, int]:
         count = worst = 0

@@ -54,7 +54,7 @@ def held(named: str) -> Iterator[Path | None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LocalProtocolError(
-                f"{STORE}={folder}: the engine of another program already uses this folder, and two engines would corrupt the "
+                f"{STORE}={folder}: another program's engine already uses this folder, and two engines would corrupt the "
                 f"stores: use another folder, or one engine for both, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
             ) from None
         except OSError:
@@ -75,7 +75,7 @@ def _open(folder: Path) -> int:
         why = "it cannot be written to"
     except OSError as error:
         why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
-    raise LocalProtocolError(f"{STORE}={folder}: stores cannot be kept there: {why}; use a folder that this user can write to")
+    raise LocalProtocolError(f"{STORE}={folder}: cannot keep stores there: {why}; use a folder that this user can write to")
 
 
 class Child(subprocess.Popen[bytes]):

@@ -70,7 +70,7 @@ class ItemStream(AsyncGenerator[T, None]):
     async def asend(self, value: None) -> T:
         """Wait for the next item and return it. `value` must be None."""
         if value is not None:
-            raise TypeError(f"asend({value!r:.40}): a stream accepts no items, use bus.channel()")
+            raise TypeError(f"asend({value!r:.40}): a stream does not accept items; use bus.channel()")
         return await self.__anext__()
 
     async def athrow(

@@ -91,7 +91,7 @@ class HandlerLoop:
         except BusError as error:
             raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of two event loops
         except anyio.RunFinishedError:
-            raise LocalProtocolError("the bus of this handler has been left: its blocking twin ends with it") from None
+            raise LocalProtocolError("the bus of this handler has been closed, and its blocking twin with it") from None
 
     async def _run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         if self._threads is None:

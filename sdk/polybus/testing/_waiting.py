@@ -65,7 +65,7 @@ async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable
             if has_begun():
                 return error
         else:
-            raise AssertionError(f"the request was not ended after {seconds:g} s")
+            raise AssertionError(f"the request had not finished after {seconds:g} s")
         seconds *= 4
 
 

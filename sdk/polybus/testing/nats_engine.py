@@ -94,7 +94,7 @@ class NatsEngine:
             LocalProtocolError: If the engine has been entered already.
         """
         if self._runtime is not None:
-            raise LocalProtocolError("this engine is entered already: make another one")
+            raise LocalProtocolError("this engine has already been entered: create another one")
         runtime = self._runtime = Runtime(self._limits)
         try:
             await runtime.open()
@@ -386,7 +386,7 @@ async def met(bus: Bus, *others: Bus) -> None:
         await until(bus, lambda: not unknown())
     if scope.cancelled_caught:
         raise TimeoutError(
-            f"a node has not found {len(unknown())} of {len(wanted)} others within {_PATIENCE:g} s: are they in one cluster?"
+            f"a node did not find {len(unknown())} of {len(wanted)} nodes within {_PATIENCE:g} s: are they in one cluster?"
         )
 
 
@@ -395,5 +395,5 @@ def _backbone(bus: Bus, *, entered: bool = False) -> Backbone:
     if not isinstance(backbone, Backbone):
         raise LocalProtocolError(f"{bus!r} is not a node: create it with Bus(cluster='auto')")
     if not entered and is_entered(bus):
-        raise LocalProtocolError(f"{bus!r} is entered already: cluster() enters its buses itself")
+        raise LocalProtocolError(f"{bus!r} has already been entered: cluster() enters its buses itself")
     return backbone

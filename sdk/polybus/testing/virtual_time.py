@@ -91,7 +91,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if not quiet.done():
                 quiet.set_result(None if due is None else due - self._now)
         elif due is None:
-            raise RuntimeError("every task waits and no timer is set, so in virtual time nothing would ever happen again")
+            raise RuntimeError("all tasks are waiting and no timer is set, so virtual time would stand still forever")
         else:
             self._now = due
             self.fire()

@@ -77,7 +77,7 @@ class AsgiWebSocket:
             LocalProtocolError: If a bus already serves this endpoint.
         """
         if self._options is not None:
-            raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")
+            raise LocalProtocolError(f"{self.path} is already served, in another event loop or by another bus")
         self._options = options
         return self
 
@@ -163,7 +163,7 @@ class AsgiWebSocket:
         if not self._warned:
             self._warned = True
             logger.error("connections to %s are refused: %s", self.path, text)
-        raise HandshakeRejected(403, "this server accepts no clients: its log says why")
+        raise HandshakeRejected(403, "this server accepts no clients: see its log")
 
 
 class AsgiRequest:

@@ -208,7 +208,7 @@ class MemoryListener:
         except BaseException:
             for end in outcome:
                 if isinstance(end, MemoryTransport):
-                    end.abort(Closed(1006, "the connecting side gave up"))
+                    end.abort(Closed(1006, "the connecting side cancelled"))
             raise
         finally:
             given_up = True
@@ -247,13 +247,13 @@ def _handshake(listener: MemoryListener, url: str, dial: DialOptions) -> Handsha
 def _name(url: str) -> str:
     name = urlsplit(url).netloc
     if not name:
-        raise ValueError(f"{url}: the name is missing, write for example memory://orders")
+        raise ValueError(f"{url}: the name is missing: write, for example, memory://orders")
     return name
 
 
 def _check_tls(options: DialOptions | ListenOptions) -> None:
     if options.tls is not None:
-        raise LocalProtocolError("tls= given for memory://, which never leaves the process", protocol="memory")
+        raise LocalProtocolError("memory:// never leaves the process and cannot use tls=", protocol="memory")
 
 
 @frozen
@@ -286,7 +286,7 @@ class Memory:
         names = _names()
         name = _name(url)
         if name in names:
-            raise OSError(f"cannot listen on {url}: the name is served already")
+            raise OSError(f"cannot listen on {url}: the name is already in use")
         listener = names[name] = MemoryListener(url, options, names)
         return listener
 
@@ -350,7 +350,7 @@ class PipeEnd:
 
     def _use(self) -> None:
         if self._used:
-            raise LocalProtocolError(f"this end of {self.url} was used before: make a new pipe()", protocol="memory")
+            raise LocalProtocolError(f"this end of {self.url} has already been used: create another pipe()", protocol="memory")
         self._used = True
 
 

@@ -66,11 +66,11 @@ def net_address(url: str) -> NetAddress:
     except ValueError:
         raise ValueError(f"{url}: the port is not a number from 0 to 65535") from None
     if not parts.hostname:
-        raise ValueError(f"{url}: the host is missing, write for example {parts.scheme}://127.0.0.1:9000")
+        raise ValueError(f"{url}: the host is missing: write, for example, {parts.scheme}://127.0.0.1:9000")
     if port is None:
         port = _PORTS.get(parts.scheme)
     if port is None:
-        raise ValueError(f"{url}: the port is missing, write for example {parts.scheme}://{parts.hostname}:9000")
+        raise ValueError(f"{url}: the port is missing: write, for example, {parts.scheme}://{parts.hostname}:9000")
     return NetAddress(parts.scheme, parts.hostname, port, parts.path, parts.query)
 
 
@@ -84,12 +84,14 @@ def bare_address(url: str) -> NetAddress:
     parts = urlsplit(url)
     url = without_secrets(url)
     if address.path not in ("", "/"):
-        raise ValueError(f"{url}: {address.scheme}:// has no path, leave out {address.path!r}; ws:// shows one to the server")
+        raise ValueError(
+            f"{url}: {address.scheme}:// has no path, so leave out {address.path!r}; only ws:// sends a path to the server"
+        )
     if address.query:
-        raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {shown_target('?' + address.query)!r}")
+        raise ValueError(f"{url}: {address.scheme}:// has no query, so leave out {shown_target('?' + address.query)!r}")
     if parts.username is not None:
         where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL, which has a password
-        raise ValueError(f"{where} has no user or password: a client certificate on tls:// identifies you")
+        raise ValueError(f"{where} cannot send a user or password: identify yourself with a client certificate on tls://")
     return address
 
 
@@ -105,7 +107,7 @@ def unix_path(url: str) -> str:
             f"{url}: not the path of a socket: write three slashes, for example unix:///run/app.sock; on Windows use tcp://127.0.0.1:9000"
         )
     if parts.netloc or not parts.path:
-        raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")
+        raise ValueError(f"{url}: the path of the socket is missing: write three slashes, for example unix:///run/app.sock")
     path = unquote(parts.path)
     try:
         usable = b"\0" not in os.fsencode(path)
@@ -323,7 +325,7 @@ def bind_unix(path: str) -> socket.socket:
     """
     _remove_stale(path)
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise OSError(errno.EEXIST, f"cannot listen on {path}: there is a file that is not a socket; use another path")
+        raise OSError(errno.EEXIST, f"cannot listen on {path}: a file there is not a socket; use another path")
     return _bind(socket.AF_UNIX, path, path)
 
 

@@ -75,7 +75,7 @@ class TcpConnector(NetConnector):
             raise LocalProtocolError(text, protocol=name)
         if name == "unix":
             if options.tls is not None:
-                raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
+                raise LocalProtocolError("unix:// never leaves the machine and cannot use tls=", protocol="unix")
             return _transport(name, await dial_unix(self.url, unix_path(self.url), options.host), options)
         tls = self.tls.context(name, options.tls)
         try:

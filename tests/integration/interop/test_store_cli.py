@@ -117,9 +117,9 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
             ["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"],
             "polybus: the store name 'a.b' must have 1 to 100 letters",
         ),
-        (["dead", "retry", "{url}"], "polybus: which? Give their numbers, as polybus dead list shows them, or --all"),
+        (["dead", "retry", "{url}"], "polybus: give their numbers from polybus dead list, or --all"),
         (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Each letter has one handler: give their"),
-        (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost for good: confirm with --yes"),
+        (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost forever: confirm with --yes"),
         (
             ["store", "add", "{url}", "a", "a.>", "--max-age", "week"],
             "polybus: --max-age 'week': use a number followed by s, m, h or d",

@@ -148,7 +148,7 @@ async def test_a_connection_that_is_cut_ends_what_waits_for_answers() -> None:
             reply = phone.request("UpdateDoor", timeout=30)
             await asked.wait()
             await car.aclose()
-            with pytest.raises(Disconnected, match="the other node has gone"):
+            with pytest.raises(Disconnected, match="the other node disconnected"):
                 await reply
 
 

@@ -369,7 +369,7 @@ def _write_strange(capture: Path, number: int) -> None:
 
 def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("")
-    with pytest.raises(CaptureError, match="contains other files than results"):
+    with pytest.raises(CaptureError, match="contains files that polybus analyse did not write"):
         Pipeline(spark).run(recorded.path, tmp_path)
     with pytest.raises(CaptureError, match="is not a capture"):
         Pipeline(spark).run(tmp_path, tmp_path / "out")
@@ -393,7 +393,7 @@ def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recor
         ({"rowsPerPartition": "0"}, "an integer of at least 1"),
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many' must be an integer"),
         ({"timeout": "soon"}, "timeout='soon' must be a number of seconds above 0"),
-        ({"timeout": "nan"}, "seconds, more than 0"),
+        ({"timeout": "nan"}, "must be a number of seconds above 0"),
         ({"columns": "kind,seq,kind"}, "a column is repeated"),
         ({"tabel": "raw"}, "unknown option 'tabel'; use one of path, table"),
         ({"path": ""}, "no capture given"),

@@ -129,7 +129,7 @@ def test_another_protocol_has_a_page_with_its_bindings() -> None:
         ({"docs": "docs"}, "docs='docs' must be a path such as '/bus/docs'"),
         ({"docs": "/docs/{name}"}, " must be a path such as"),
         ({"docs": "/docs?x=1"}, " must be a path such as"),
-        ({"docs": "/page"}, "docs='/page': /page is already in use: give the page another path"),
+        ({"docs": "/page"}, "docs='/page': /page is already in use, so choose another path for the page"),
         ({"docs": "/bus"}, "/bus is already in use"),
         ({"try_it": True}, "try_it=True is for the page at docs=, for example docs='/bus/docs'"),
         ({"docs": "/d", "try_it": True, "protocol": "csb"}, "try_it=True: the page needs UBRE in JSON, but /bus serves Csb"),

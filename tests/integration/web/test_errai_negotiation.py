@@ -326,4 +326,4 @@ async def test_a_channel_that_the_server_does_not_offer_is_said_so() -> None:
     async with offering("refused") as (_, url):
         async with connect(f"{url}?channel=websocket") as bus:
             event = await next_event(bus.events(), LinkDown)
-            assert "no way back by websocket" in event.reason
+            assert "cannot send messages over websocket" in event.reason

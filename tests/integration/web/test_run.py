@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_ends_it_with_status_3(tmp_path: Path) -> None:
             first.kill()
 
 
-NO_APP = r"an application, or its import path, .* polybus\.run\(bus, url\) serves a bus alone"
+NO_APP = r"an application, or its import path .* polybus\.run\(bus, url\) serves a bus without"
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ def test_a_day_like_the_one_before_has_not_changed_and_one_that_was_mended_is_ca
     ("text", "said"),
     [
         (None, r"has no metrics.json to compare with: `polybus analyse CAPTURE --out .*` writes it"),
-        ("{", "is of another version of polybus, or damaged .*: analyse that capture again, into a new folder"),
-        ('{"capture":"c","begin_ns":0,"end_ns":"soon"}', "is of another version of polybus, or damaged"),
-        ("[" * 100_000, "is of another version of polybus, or damaged"),
+        ("{", "is of another version of polybus, or corrupt .*: analyse that capture again, into a new folder"),
+        ('{"capture":"c","begin_ns":0,"end_ns":"soon"}', "is of another version of polybus, or corrupt"),
+        ("[" * 100_000, "is of another version of polybus, or corrupt"),
     ],
 )
 def test_what_cannot_be_compared_with_is_said_before_anything_is_done(tmp_path: Path, text: str | None, said: str) -> None:

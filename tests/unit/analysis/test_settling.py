@@ -57,7 +57,7 @@ def test_what_killed_recorders_have_left_is_settled_as_in_a_copy(tmp_path: Path,
 
 def test_a_recording_that_goes_on_is_not_settled(tmp_path: Path) -> None:
     writer = _killed(tmp_path / "capture", 0)
-    with pytest.raises(CaptureError, match=r"segment-00000000.open still has a writer.*when the recorder has ended"):
+    with pytest.raises(CaptureError, match=r"segment-00000000.open is still being written.*after the recorder has stopped"):
         analyse(tmp_path / "capture", tmp_path / "out", settle=True)
     writer.close()
     assert analyse(tmp_path / "capture", tmp_path / "out", settle=True).provisional == 0

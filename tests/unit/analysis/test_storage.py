@@ -116,7 +116,7 @@ def test_a_log_that_cannot_be_read_is_refused(
     change: Callable[[list[dict[str, Any]]], Any], log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     assert _logged(tmp_path / "good", log).named("events")
-    with pytest.raises(CaptureError, match="the .*results.*is damaged.*: analyse into a new folder"):
+    with pytest.raises(CaptureError, match="the .*results.*is corrupt.*: analyse into a new folder"):
         _logged(tmp_path / "out", change(copy.deepcopy(log)))
 
 
@@ -137,7 +137,7 @@ def test_a_log_that_names_anything_but_results_is_refused(
     said = copy.deepcopy(log)
     changed = next(one[line] for one in said if line in one)
     (changed["polybus"] if line == "commitInfo" else changed).update(given)
-    why = " have version 0, and this polybus writes version 4" if "version" in given else "is damaged"
+    why = " have version 0, and this polybus writes version 4" if "version" in given else "is corrupt"
     with pytest.raises(CaptureError, match=f"the .*results.*{why}.*: analyse into a new folder"):
         _logged(tmp_path / "out", said)
 
@@ -171,5 +171,5 @@ def test_results_of_an_older_version_are_refused_and_what_to_do_is_said(tmp_path
 def test_no_place_leads_out_of_a_storage(path: str, tmp_path: Path) -> None:
     storage = TableStorage(tmp_path / "out")
     for use in (storage.read, storage.remove, storage.files, storage.for_spark, storage.to_read):
-        with pytest.raises(CaptureError, match="leads out of the folder of results"):
+        with pytest.raises(CaptureError, match="is outside the results folder"):
             use(path)

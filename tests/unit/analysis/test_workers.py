@@ -61,7 +61,7 @@ def test_the_engine_starts_processes_where_the_capture_is_worth_them(
 def test_a_segment_that_is_gone_is_said_by_whichever_process_misses_it(capture: Path, tmp_path: Path) -> None:
     ranges = plan(Capture(capture), ReadPosition())
     missing = [attrs.evolve(ranges[0], start=ReadPosition(99)), *ranges]
-    with pytest.raises(CaptureError, match="segment 99 is gone: retention has removed it before it was read"):
+    with pytest.raises(CaptureError, match="segment 99 is gone: retention removed it before it was read"):
         take_all(str(capture), str(tmp_path), "staging", missing, ReadWindow(), 2)
 
 

@@ -445,7 +445,7 @@ async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline(
         async with anyio.create_task_group() as group:
             group.start_soon(near.publish, "x.news", 1)
             await anyio.wait_all_tasks_blocked()
-            with pytest.raises(QueueFull, match="an earlier publication still waits"):
+            with pytest.raises(QueueFull, match="an earlier publication is still waiting"):
                 await near.publish("x.news", 2, timeout=0.01)
             group.start_soon(near.publish, "x.news", 3)
             await anyio.wait_all_tasks_blocked()

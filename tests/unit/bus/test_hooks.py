@@ -144,7 +144,7 @@ def dividing(*middleware: Any) -> Bus:
         ([around, around], 0, "handler of"),
         ([plain, around], 0, "handler of"),
         ([], 0, "handler of"),
-        ([silent], 1, "the middleware silent gave None, and nothing to await"),
+        ([silent], 1, "the middleware silent returned None, which cannot be awaited"),
     ],
 )
 async def test_a_failure_names_the_middleware_that_raised_it_or_else_the_handler(

@@ -316,7 +316,7 @@ def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> Non
         parts_of(bus).services.running.spawn(end)
 
     monkeypatch.setattr(runner, "announce", serving)
-    with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus has failed"):
+    with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus failed"):
         polybus.run(bus, "ubre+tcp://127.0.0.1:0")
 
 

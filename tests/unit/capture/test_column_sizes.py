@@ -56,9 +56,9 @@ BOMBS: list[tuple[Callable[[Path], Path], str]] = [
     (_once_for_all, "unpack to .* MiB or more, the limit is 512 MiB each"),
     (_once_in_lists, "unpack to .* MiB or more, the limit is 512 MiB each"),
     (_zeros, "unpack to .* MiB or more, the limit is 512 MiB each"),
-    (lambda path: _patched(path, HEAD, b"\x15\x00\x15\xfe\xff\x7f\x15"), "damaged: pages of data unpack to more than the file"),
-    (lambda path: _patched(path, HEAD, b"\x15\x00\x15\x01\x00\x00\x15"), "damaged: a page of data cannot be read"),
-    (lambda path: _patched(path, HEAD, b"\x1c" * 7), "damaged: a page of data cannot be read"),
+    (lambda path: _patched(path, HEAD, b"\x15\x00\x15\xfe\xff\x7f\x15"), "corrupt: pages of data unpack to more than the file"),
+    (lambda path: _patched(path, HEAD, b"\x15\x00\x15\x01\x00\x00\x15"), "corrupt: a page of data cannot be read"),
+    (lambda path: _patched(path, HEAD, b"\x1c" * 7), "corrupt: a page of data cannot be read"),
 ]
 
 

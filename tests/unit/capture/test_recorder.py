@@ -769,10 +769,10 @@ async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
     async with pair(_server("ubre")) as client:
         recording = client.record(tmp_path)
         async with recording:
-            with pytest.raises(LocalProtocolError, match="entered before"):
+            with pytest.raises(LocalProtocolError, match="already been entered"):
                 await recording.__aenter__()
             await client.request("user.get", {"n": 1})
-        with pytest.raises(LocalProtocolError, match="entered before"):
+        with pytest.raises(LocalProtocolError, match="already been entered"):
             await recording.__aenter__()
     assert [event["kind"] for event in events_in(tmp_path)] == ["open", "request", "response"]
 

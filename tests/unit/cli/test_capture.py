@@ -97,7 +97,7 @@ def test_files_are_not_exported_to_elsewhere(tmp_path: Path, cli: Cli, monkeypat
     folder = str(_made(tmp_path / "c"))
     monkeypatch.chdir(tmp_path)
     text = cli.line(1, "capture", "export", folder, "s3://bucket/lines")
-    assert "s3://bucket/lines: this is written into a folder on this machine only" in text
+    assert "s3://bucket/lines: this can only be written to a folder on this machine" in text
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
@@ -121,7 +121,7 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(tmp_path: P
         (["analyse", "nowhere", "--out", "x"], "is not a capture: the folder does not exist", 1),
         (["analyse", "nowhere", "--out", "x", "--names", "none.toml"], "--names none.toml: No such file or directory", 2),
         (["analyse", "nowhere", "--out", "x", "--routes", "none.toml"], "--routes none.toml: No such file or directory", 2),
-        (["journey", "nowhere"], "which request? Give --id ID", 2),
+        (["journey", "nowhere"], "give --id ID", 2),
         (["journey", "nowhere", "--id", "7"], "nowhere", 1),
         (["journey", "nowhere", "--start", "soon"], "--start='soon': pass a time such as", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G", 2),

@@ -97,7 +97,7 @@ def test_an_engine_that_is_not_there_is_no_failure_of_the_application(module: Ca
     [
         ("ubre+tcp://no-such-host.invalid:0", "cannot listen on no-such-host.invalid port 0: "),
         ("ubre+unix:no/such/folder", "make its folder first"),
-        ("ubre+unix:a_file", "there is a file that is not a socket"),
+        ("ubre+unix:a_file", "a file there is not a socket"),
     ],
 )
 def test_what_cannot_be_listened_on_is_said(url: str, says: str, module: Callable[..., str], tmp_path: Path, cli: Cli) -> None:

@@ -65,7 +65,7 @@ BAD_PEM = "no certificate"
         ("demo now", "polybus demo --help"),
         ("doctor nonsense", "protocol+transport://"),
         (f"doctor {URL} --body 1", "--subject"),
-        ("doctor ubre+tcp://ann:secret@127.0.0.1:9 --json", "no user or password"),
+        ("doctor ubre+tcp://ann:secret@127.0.0.1:9 --json", "cannot send a user or password"),
         ("bench --loop twisted", "'asyncio', 'uvloop', 'trio'"),
         ("bench --protocol latin", "use one of "),
         ("bench --protocol ubre?format=xml", "json, binary"),

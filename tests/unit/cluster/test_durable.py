@@ -249,7 +249,7 @@ async def test_what_no_attempt_can_deal_with_is_a_dead_letter(engine: Any, name:
     subject, body, headers = by_handler["misfits"]
     assert (subject, body) == (f"{name}.dead.misfits.work.misfit", b'"no number"')
     assert headers["Polybus-Attempts"] == "1"
-    assert "does not fit" in headers["Polybus-Death"]
+    assert "invalid body" in headers["Polybus-Death"]
 
 
 @pytest.mark.parametrize("what", ["headers", "body"])

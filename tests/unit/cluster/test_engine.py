@@ -141,7 +141,7 @@ async def test_it_keeps_stores_where_the_environment_says(
 async def test_a_folder_that_cannot_be_used_is_one_clear_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    folder, why = tmp_path / "stores", "stores cannot be kept there"
+    folder, why = tmp_path / "stores", "cannot keep stores there"
     with ExitStack() as stack:
         if kind == "below a file":
             folder.touch()
@@ -153,7 +153,7 @@ async def test_a_folder_that_cannot_be_used_is_one_clear_error(
             monkeypatch.setattr(os, "access", lambda path, mode, **options: path != folder)
         else:
             stack.enter_context(held(str(folder)))
-            why = "the engine of another program already uses this folder"
+            why = "another program's engine already uses this folder"
         monkeypatch.setenv("POLYBUS_STORE", str(folder))
         with pytest.raises(BaseExceptionGroup) as failed:
             await lives(program(tmp_path, SERVES), "never", caplog)

@@ -107,7 +107,7 @@ async def test_what_no_attempt_can_handle_stays_in_their_stream(
         assert await messages(theirs, name) == 2
     assert sorted(attempts) == [(1, 1), (1, 2), (1, 3)]
     misfit, failed = sorted(event.reason for event in told)
-    assert misfit.startswith("durable billing: it does not fit")
+    assert misfit.startswith("durable billing: invalid body for")
     assert failed.endswith("bill failed: RuntimeError: the bank does not answer")
     assert f"without dead_letters= no letter is stored: it was 1 of {name.upper()}" in caplog.text
     assert f"without dead_letters= no letter is stored: it was 2 of {name.upper()}" in caplog.text

@@ -42,7 +42,7 @@ async def test_what_was_read_and_not_settled_when_the_block_is_left_comes_again_
         async with shop.subscribe("work.do", durable="audit", queue=4, ack_wait=600) as work:
             first = await work.receive(10)
             assert first.body == 0
-        with pytest.raises(LocalProtocolError, match="was given back when its subscription was left already"):
+        with pytest.raises(LocalProtocolError, match="was given back when its subscription was closed already"):
             first.ack()
         found: set[tuple[int, int]] = set()
         async with shop.subscribe("work.do", durable="audit", queue=4, ack_wait=600) as work:
@@ -124,7 +124,7 @@ async def test_what_does_not_fit_is_a_dead_letter_at_once(engine: Any, name: str
             assert message.body == 8
             message.ack()
             assert work.skipped == 1
-            assert "does not fit returns=int" in (await next_event(events, DeadLettered)).reason
+            assert "invalid body for returns=int" in (await next_event(events, DeadLettered)).reason
             await all_done(shop, f"{name}-work", "audit")
 
 
@@ -220,7 +220,7 @@ async def test_a_message_of_another_kind_cannot_be_settled() -> None:
         message: Message[Any] = await news.receive(5)
         assert message.attempt == 1
         for settle in (message.ack, message.retry, message.reject):
-            with pytest.raises(LocalProtocolError, match="is for what bus.subscribe"):
+            with pytest.raises(LocalProtocolError, match="is for bus.subscribe"):
                 settle()
 
 

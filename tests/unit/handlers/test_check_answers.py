@@ -467,12 +467,12 @@ async def test_a_publication_is_checked_by_the_type_of_its_subject() -> None:
         client.publish_nowait(news, LargerPlain("ann"))
         for _ in range(2):
             assert (await heard.receive(5)).body == NAME
-        with pytest.raises(EncodeError, match="'news' takes .*Plain"):
+        with pytest.raises(EncodeError, match="'news', which is declared with .*Plain"):
             client.publish_nowait(news, wrong)
         for one in (client, client.peers[0]):
-            with pytest.raises(EncodeError, match="'news' takes .*Plain"):
+            with pytest.raises(EncodeError, match="'news', which is declared with .*Plain"):
                 await one.publish(news, wrong)
-        with pytest.raises(EncodeError, match="'either' cannot be checked, .*: which class of "):
+        with pytest.raises(EncodeError, match="'either' cannot be validated as .*: which class of "):
             await client.publish(Subject("either", Attrs | Plain), LargerPlain("ann"))
         client.check_answers = False
         await client.publish(news, wrong)

@@ -90,7 +90,7 @@ async def test_faults_of_pydantic_have_the_same_form_without_input_and_addresses
 
 @pytest.mark.native
 @pytest.mark.parametrize(
-    ("count", "ends"), [(3, "(at $.amounts[2])"), (4, "; and 1 more"), (10_001, "body: 10001 faults, too many to tell")]
+    ("count", "ends"), [(3, "(at $.amounts[2])"), (4, "; and 1 more"), (10_001, "body: 10001 errors, too many to list")]
 )
 async def test_three_faults_stand_in_the_text_and_of_very_many_their_number(count: int, ends: str) -> None:
     error = await told(pydantic.create_model("Amounts", amounts=(list[int], ...)), {"amounts": [""] * count})
@@ -169,8 +169,8 @@ async def test_a_check_that_fails_by_its_own_mistake_is_logged_with_traceback(
     async def handler(body: kind) -> None: ...
 
     async with pair(bus) as client:
-        with pytest.raises(BadRequest, match="a check of it ended in KeyError"):
+        with pytest.raises(BadRequest, match="validation raised KeyError"):
             await client.request("a", {"name": "b"})
-    (record,) = [record for record in caplog.records if "a check of a body ended in KeyError" in record.getMessage()]
+    (record,) = [record for record in caplog.records if "validation of a body raised KeyError" in record.getMessage()]
     assert record.exc_info is not None
     assert "looked_up" in str(record.exc_text or caplog.text)

@@ -379,7 +379,7 @@ async def test_a_stream_handler_that_returns_something_else_is_told_in_the_log(c
         with pytest.raises(Exception, match="INTERNAL"):
             async with client.stream("x") as items:
                 await anext(items)
-    assert "broken is to give an async iterator, and returned list" in caplog.text
+    assert "broken must return an async iterator, not list" in caplog.text
 
 
 # -- what generic classes leave to those that inherit from them ---------------------------------------------------------

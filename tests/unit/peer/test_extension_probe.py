@@ -391,7 +391,7 @@ async def test_a_hello_that_cannot_be_read_is_told_so_and_costs_no_link(
     async with pair(bus, protocol=protocol) as client:
         (peer,) = client.peers
         hello = Message(Kind.REQUEST, HELLO, None, body, body_format, checked=body)
-        with pytest.raises(BadRequest, match="a hello that cannot be read"):
+        with pytest.raises(BadRequest, match="invalid hello"):
             await party_of(peer).pass_on(hello, BOUND)
         assert await client.request("one") == 1
         assert client.stats().reconnects == 0

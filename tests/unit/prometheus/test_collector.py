@@ -296,5 +296,5 @@ async def test_another_thread_is_told_when_the_event_loop_is_blocked(monkeypatch
 
 
 def test_no_bus_is_an_error_at_once() -> None:
-    with pytest.raises(TypeError, match=r"bus=None: Bus, for example collector\(bus\)"):
+    with pytest.raises(TypeError, match=r"bus=None must be Bus, not NoneType; for example collector\(bus\)"):
         collector(None)  # type: ignore[arg-type]

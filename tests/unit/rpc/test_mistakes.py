@@ -70,7 +70,7 @@ async def test_streams_and_channels_are_read_item_by_item_with_a_time() -> None:
         async with client.channel("echo", sends=int, receives=int) as channel:
             await channel.send(1)
             assert await channel.receive() == 2
-            with pytest.raises(TimeoutError, match=r"nothing came within 0.01 s"):
+            with pytest.raises(TimeoutError, match=r"nothing arrived within 0.01 s"):
                 await channel.receive(timeout=0.01)
             await channel.send_eof()
             with pytest.raises(EOFError):

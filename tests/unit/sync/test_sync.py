@@ -151,7 +151,7 @@ def test_publications_reach_a_for_loop(bus: sync.Bus) -> None:
 
 def test_receive_gives_up_in_time_and_loses_nothing_by_it(bus: sync.Bus) -> None:
     with bus.subscribe("news.*") as news:
-        with pytest.raises(TimeoutError, match=r"nothing came within 0\.01 s"):
+        with pytest.raises(TimeoutError, match=r"nothing arrived within 0\.01 s"):
             news.receive(timeout=0.01)
         bus.publish("news.a", 1)
         assert news.receive(timeout=WAIT).body == 1

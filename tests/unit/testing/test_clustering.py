@@ -57,7 +57,7 @@ async def test_a_bus_that_can_be_no_node_is_an_error_that_says_what_to_write() -
         async with cluster(Bus(cluster="auto"), Bus()):
             raise AssertionError
     async with Bus(cluster="auto") as entered:
-        with pytest.raises(LocalProtocolError, match="is entered already"):
+        with pytest.raises(LocalProtocolError, match="has already been entered"):
             async with cluster(entered):
                 raise AssertionError
 
@@ -66,6 +66,6 @@ async def test_nodes_that_do_not_meet_are_an_error_and_no_wait_for_ever() -> Non
     one, stranger = Bus(cluster="auto"), Bus(cluster="auto")
     async with cluster(one), stranger:
         began = anyio.current_time()
-        with pytest.raises(TimeoutError, match="has not found 1 of 1 others within 30 s"):
+        with pytest.raises(TimeoutError, match="did not find 1 of 1 nodes within 30 s"):
             await met(one, stranger)
         assert anyio.current_time() - began >= 30

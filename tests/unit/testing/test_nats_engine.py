@@ -126,7 +126,7 @@ def test_a_server_says_errors_news_and_asks_for_a_sign_of_life() -> None:
 
 async def test_an_engine_that_is_entered_twice_or_cannot_listen_says_so_and_can_be_left() -> None:
     async with NatsEngine("memory://engine-twice") as engine:
-        with pytest.raises(LocalProtocolError, match="entered already"):
+        with pytest.raises(LocalProtocolError, match="already been entered"):
             await engine.__aenter__()
         other = NatsEngine("memory://engine-twice")
         with pytest.raises(OSError, match="engine-twice"):

@@ -54,7 +54,7 @@ def answers(status: int, text: str, *more: tuple[bytes, bytes]) -> list[dict[str
         ({"extensions": None, "subprotocols": None}, [{"type": "websocket.close", "code": 1008, "reason": TEXT[:100]}]),
         (HTTP, answers(401, TEXT, (b"www-authenticate", b"Bearer"))),
         (HTTP | FOREIGN, answers(403, "Origin 'http://evil.example' may not connect here: it is not in the server's origins=")),
-        (HTTP | ELSEWHERE, answers(403, "this server accepts no clients: its log says why")),
+        (HTTP | ELSEWHERE, answers(403, "this server accepts no clients: see its log")),
         (HTTP | FULL, answers(503, "this server accepts no clients: its bus has ended", (b"retry-after", b"1"))),
     ],
     ids=["as a close", "without a close", "by an old server", "with a status", "another site", "another machine", "at the end"],

@@ -213,7 +213,7 @@ async def test_the_size_from_which_frames_are_posted_can_be_chosen() -> None:
         await eventually(lambda: any(queue.socket for queue in servlet.queues.values()))
         assert await bus.request("EchoService", "y" * 100_000) == "y" * 100_000
     assert servlet.largest > 100_000
-    with pytest.raises(ValueError, match="frame='some' is not a number of bytes"):
+    with pytest.raises(ValueError, match="frame='some' must be a number of bytes"):
         connect("jrep+http://127.0.0.1:1?frame=some")
 
 

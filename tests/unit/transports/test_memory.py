@@ -108,7 +108,7 @@ async def test_an_end_is_used_once(anyio_backend: Any) -> None:
         await dial(host, here)
         for end in (here, there):
             for use in (dial, listen):
-                with pytest.raises(LocalProtocolError, match=r"make a new pipe\(\)"):
+                with pytest.raises(LocalProtocolError, match=r"create another pipe\(\)"):
                     await use(host, end)
 
 

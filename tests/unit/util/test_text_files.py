@@ -21,7 +21,7 @@ async def test_texts_are_given_by_their_paths(tmp_path: Path) -> None:
     ("content", "text"),
     [
         (None, "the key cannot be read: No such file"),
-        (b"\xff", "the key is not text"),
+        (b"\xff", "the key is not UTF-8"),
         (b"x" * (64 * 1024 + 1), "the key is larger than 65536 bytes"),
     ],
 )

@@ -299,7 +299,7 @@ class RouteParty:
                 await far.acceptance()
         except BaseException as error:
             if far is not None and far.id is not None:
-                far.cut(Closed(1000, "the opener gave up"))
+                far.cut(Closed(1000, "the opener cancelled"))
             if isinstance(error, (BusError, TimeoutError)):
                 raise translated(error) from error
             raise

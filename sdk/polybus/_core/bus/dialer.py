@@ -277,7 +277,7 @@ class Connecting:
                 await self._others.enter_async_context(sibling)
         except BaseException as error:
             if self._link is not None:
-                self._link.abort(Closed(1000, "the connect was given up"))
+                self._link.abort(Closed(1000, "the connection attempt was cancelled"))
             try:
                 await to_the_end(self._others.__aexit__, type(error), error, None)
             finally:
@@ -332,7 +332,7 @@ class Connecting:
                 self._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
         if link.state is State.DOWN or link.state is State.CLOSED:
-            raise ConnectFailed(link.url, "the connection ended at once")
+            raise ConnectFailed(link.url, "the connection closed immediately")
         self._established(link)
 
     async def _try(self, link: Link, first: bool = False) -> None:
@@ -345,8 +345,8 @@ class Connecting:
         took = runtime.time() - began
         if link.state is State.CLOSED:  # the block was left in the meantime
             transport.start(link)
-            transport.abort(Closed(1000, "the link was left"))
-            raise ConnectFailed(link.url, "the link was left")
+            transport.abort(Closed(1000, "the link was closed"))
+            raise ConnectFailed(link.url, "the link was closed")
         # From here the link owns the connection.
         self._stands, self._lost = False, None
         decided = self._decided = anyio.Event()
@@ -496,7 +496,7 @@ class Connecting:
         connection = next_connection(link, transport)
         if connection is None:
             transport.start(link)
-            transport.abort(Closed(1000, "the link was left"))
+            transport.abort(Closed(1000, "the link was closed"))
             self._leaving = False
             return None
         try:
@@ -596,4 +596,4 @@ class Connecting:
         self._up_since = link.runtime.time()
         self._stands = True
         if link.state is State.DOWN:  # lost again right away
-            self._down(link, Closed(1006, "lost right after it was established"))
+            self._down(link, Closed(1006, "lost immediately after it was established"))

@@ -87,7 +87,7 @@ class LifespanTask:
         if self.error is not None:
             raise self.error
         if self._scope.cancel_called or not self._yielded:
-            raise LocalProtocolError("the bus was closed while its lifespan began")
+            raise LocalProtocolError("the bus was closed while its lifespan was starting")
         return self._state
 
     async def stop(self, patience: float) -> None:

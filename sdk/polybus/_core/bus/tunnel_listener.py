@@ -245,5 +245,5 @@ class TunnelCall(Call, eq=False, kw_only=True):
 
     def stop(self) -> None:
         if not self.channel.accepted:
-            self.channel.abort(Code.CANCELLED, "the tunnel was given up")
+            self.channel.abort(Code.CANCELLED, "the tunnel was cancelled")
         super().stop()

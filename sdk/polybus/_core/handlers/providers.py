@@ -47,7 +47,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
     if promised is Any:
         raise TypeError(
             f"{what} does not say what {variable} is: register the method of an object whose class says it, as in "
-            "`class Users(Rows[User])`, name the type, or write Any; a decorator keeps the types by functools.wraps"
+            "`class Users(Rows[User])`, name the type, or write Any; use functools.wraps in decorators to keep the types"
         )
     return promised
 
@@ -159,7 +159,7 @@ def provider_of(
             f"{name} is not hashable, because its class defines __eq__: use @define(eq=False), @frozen or a __hash__"
         )
     if function in within:
-        raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
+        raise TypeError(f"{name} depends on itself, through {' and '.join(name_of(one) for one in within)}")
     if str(getattr(function, "__module__", "")).startswith("polybus.fastapi"):
         raise TypeError(f"{handler}: BusDep is for endpoints: annotate with polybus.Bus, in a def handler with {_TWIN}")
     parameters, hints, style = read_provider(function, name)

@@ -208,7 +208,7 @@ class LinkFlow(ABC):
         """Write a request, bypassing the queue."""
         pending = peer.pending
         if len(pending) >= self.runtime.limits.pending:
-            reply.fail(QueueFull(f"{len(pending)} requests to {self.address} already wait for their answer"))
+            reply.fail(QueueFull(f"{len(pending)} requests to {self.address} are already waiting for an answer"))
             return
         try:
             key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # there is a session
@@ -256,7 +256,7 @@ class LinkFlow(ABC):
     def request(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
         """Send or queue a request. Invalid requests raise an error. Other failures are reported through the reply."""
         if self.multiplexed is not None and peer.gone:
-            reply.fail(Disconnected("the peer has gone", peer.address, False))
+            reply.fail(Disconnected("the peer disconnected", peer.address, False))
             return
         if not self.flowing:
             self.check_initiates(peer)

@@ -55,7 +55,7 @@ class MultiplexedPeers:
         limits = link.runtime.limits
         self.closed(key, "its key was given to another")
         if len(self.peers) + len(self._pending) >= limits.peers:
-            self._refuse(key, 1013, f"{limits.peers} peers are here (Limits.peers)")
+            self._refuse(key, 1013, f"{limits.peers} peers are already connected (Limits.peers)")
         elif link.services.access.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:

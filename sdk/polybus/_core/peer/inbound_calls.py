@@ -180,7 +180,7 @@ class InboundCalls:
         ttl = message.ttl
         if ttl is not None and ttl <= 0:
             services.counters.refused += 1
-            send_error(peer, message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
+            send_error(peer, message, Code.DEADLINE_EXCEEDED, "the deadline had already passed when the request arrived")
             return
         handler = lookup.handlers.get(message.subject) or lookup.find_for(message)
         deadline = math.inf if ttl is None else now + ttl

@@ -354,7 +354,7 @@ class Negotiation(Struct, eq=False):
         try:
             self.takes_note(message.body)
         except BusError as error:  # some protocols parse bodies lazily
-            send_error(peer, message, Code.INVALID_ARGUMENT, f"a hello that cannot be read: {error}")
+            send_error(peer, message, Code.INVALID_ARGUMENT, f"invalid hello: {error}")
             return
         resumption = peer.host.resumption
         if resumption is not None and not peer.link.upstream:
@@ -440,7 +440,7 @@ class Negotiation(Struct, eq=False):
             return
         answer = answer_of(body, peer.id)
         if answer is None:
-            send_error(peer, message, Code.UNIMPLEMENTED, "this question has come back to the bus that asked it")
+            send_error(peer, message, Code.UNIMPLEMENTED, "this query returned to the bus that sent it")
             return
         if not link.initiates:
             answer["answers_only"] = True

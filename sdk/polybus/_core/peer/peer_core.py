@@ -164,7 +164,7 @@ class PeerCore:
         return link.ends is not None
 
     def departed(self) -> Disconnected:
-        return Disconnected("the peer has gone", self.address, False)
+        return Disconnected("the peer disconnected", self.address, False)
 
     def __repr__(self) -> str:
         return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"

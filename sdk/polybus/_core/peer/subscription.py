@@ -335,7 +335,7 @@ class SubscriptionQueue(ABC):
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
         """Log an invalid publication, with a rate limit."""
-        text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
+        text = "a publication of %.200r from %s has an invalid body for %.200s and is skipped: %.300r"
         sender = message.peer or "this bus"
         fields, about = log_fields(message=message, handler=what), (self.pattern, what)
         self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
@@ -428,7 +428,7 @@ class IteratedQueue(SubscriptionQueue):
     async def enter(self) -> None:
         """Start receiving. Raises the errors of `PubSub.subscribe`."""
         if self._active:
-            raise LocalProtocolError("this subscription is entered already: make another one")
+            raise LocalProtocolError("this subscription has already been entered: create another one")
         self._active = self._entered = True
         try:
             await self._pubsub.subscribe(self)
@@ -448,7 +448,7 @@ class IteratedQueue(SubscriptionQueue):
         if self._entered:
             return StopAsyncIteration()
         return LocalProtocolError(
-            "this subscription was never entered: iterate inside of its block, "
+            "this subscription was never entered: iterate inside its block, "
             "`async with bus.subscribe(pattern) as messages:` (in threads `with`)"
         )
 
@@ -469,7 +469,7 @@ class IteratedQueue(SubscriptionQueue):
             what = f"returns={type_name(self._returns)}"
             if self.reading is not None and self.reading.settled:
                 self.skipped += 1
-                message.reject(f"it does not fit {what}: {misfit(error)[0]}")
+                message.reject(f"invalid body for {what}: {misfit(error)[0]}")
             else:
                 self.skip(message, what, misfit(error)[0])
             return None

@@ -299,7 +299,7 @@ class Publisher:
             await deliveries.settled(entry, deadline)
         if not (rest.queues or rest.peers):
             await self._let_write(rest.catching_up)
-        rest.raise_errors("no room in time in {}: raise timeout=, or Limits.outbox or queue= there")
+        rest.raise_errors("no room in {} before the timeout: increase timeout=, Limits.outbox or queue=")
 
     @staticmethod
     async def _offer_late(rest: Unsent, queue: PublicationQueue) -> None:
@@ -509,7 +509,7 @@ class Publisher:
         with anyio.move_on_at(deadline) as scope:
             await numbering.acquire()
         if scope.cancelled_caught:
-            raise QueueFull("no room in time: an earlier publication still waits for it")
+            raise QueueFull("no room before the timeout: an earlier publication is still waiting")
         try:
             await self._send_each(self._copies_with_number(message, targets), deadline)
         finally:

@@ -344,7 +344,9 @@ class PubSub:
         warn_of_literal_wildcards(name)
         if reading is not None:
             if when_full != "drop_oldest" or not (local or peer):
-                raise ValueError("stored messages wait in their store, and name no publisher: leave out when_full= and local=")
+                raise ValueError(
+                    "stored messages wait in the store and do not name their publisher: leave out when_full= and local="
+                )
             when_full = "block"
         if queue is None and reading is not None:
             queue = reading.unread

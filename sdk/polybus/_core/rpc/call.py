@@ -309,7 +309,7 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
 def _skipped(services: Services, message: Message, why: Misfit) -> None:
     """Count an invalid notification, and log it with a rate limit."""
     services.counters.dropped += 1
-    text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
+    text = "a notification of %.200r from %s has an invalid body for its handler and is skipped: %.300r"
     sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
     services.running.warnings.warn(logger, text, message.subject, sender, why.text, extra=fields)
 
@@ -368,7 +368,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
 
     async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:
         if not isinstance(given, AsyncIterable):
-            raise TypeError(f"{self.handler.name} is to give an async iterator, and returned {type(given).__name__}")
+            raise TypeError(f"{self.handler.name} must return an async iterator, not {type(given).__name__}")
         items = aiter(given)
         try:
             async for item in items:

@@ -134,7 +134,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             await self._broken(self._error)
         if not self._sending:
             raise LocalProtocolError(
-                "this half of the channel has ended: no send after send_eof, or after the handler has returned"
+                "this half of the channel is closed: you cannot send after send_eof(), or after the handler has returned"
             )
         size = self._port.channel_send(self, Kind.ITEM, item, None, {})
         self.sent += 1
@@ -238,7 +238,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             return cast(Receives_co, typed_body(message, self._receives))
         except Exception as error:  # may come from a validator of the application
             blame = BadRequest if self.answers else BadReply
-            raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)[0]}") from error
+            raise blame(f"invalid item of {self.subject!r}: {misfit(error)[0]}") from error
 
     async def receive(self, timeout: float | None = None) -> Receives_co:
         """Wait for the next item.

@@ -260,7 +260,7 @@ class LocalSink(Struct, eq=False):
         self._loopback.over(self)
         call.services.signal()
         if self._reply is not None and not self._reply.done():
-            self._reply.fail(Disconnected("the bus was left", "this bus", True))
+            self._reply.fail(Disconnected("the bus was closed", "this bus", True))
 
 
 class LocalPort(Struct, eq=False):

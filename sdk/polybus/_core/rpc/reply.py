@@ -141,7 +141,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         except Exception as error:  # may come from a validator of the application
             why = misfit(error)[0]
             self._error = BadReply(
-                f"the answer to {self.subject!r} is not of the type {type_name(returns)}: {why}; "
+                f"the answer to {self.subject!r} does not match {type_name(returns)}: {why}; "
                 "does returns= match the handler's return type?"
             )
             self._state = _FAILED
@@ -336,7 +336,7 @@ class Attempts(Struct, eq=False):
                     await self._step()
         finally:
             if not reply.done():  # the bus is exiting
-                self._fail(self._last or Disconnected("the bus was left", "", self._current.sent))
+                self._fail(self._last or Disconnected("the bus was closed", "", self._current.sent))
 
     async def _step(self) -> None:
         current, reply = self._current, self._reply

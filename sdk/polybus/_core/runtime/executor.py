@@ -151,7 +151,7 @@ class HandlerExecutor:
         running = middleware(message, context, watched_next)
         if not inspect.isawaitable(running):
             raise TypeError(
-                f"the middleware {name_of(middleware)} gave {shown(running)}, and nothing to await: make it async def"
+                f"the middleware {name_of(middleware)} returned {shown(running)}, which cannot be awaited: make it async def"
             )
         given = await running
         if given is not None or below is not None:

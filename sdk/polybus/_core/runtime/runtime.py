@@ -169,10 +169,10 @@ class Runtime:
 
     def _failed(self, error: BaseException) -> None:
         if self._stop.is_set():
-            logger.error("a task of a bus has failed while the bus was left", exc_info=error)
+            logger.error("a task of a bus failed while the bus was closing", exc_info=error)
             return
         logger.error("a task of a bus has failed, which closes the bus", exc_info=error)
-        failure = RuntimeError("a task of this bus has failed, which has closed the bus: its cause says which exception it was")
+        failure = RuntimeError("a task of this bus failed, so the bus was closed: see the cause of this error")
         failure.__cause__ = error
         self.failure = failure
         if self.on_failure is not None:

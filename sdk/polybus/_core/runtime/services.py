@@ -98,12 +98,14 @@ class Services:
         if not self.check_answers:
             return body
         if self.check_answers is True and (problem := uncheckable(subject.takes)) is not None:
-            raise EncodeError(f"a publication of {subject.name!r} cannot be checked, {type_name(subject.takes)}: {problem}")
+            raise EncodeError(f"a publication of {subject.name!r} cannot be validated as {type_name(subject.takes)}: {problem}")
         try:
             return self.sent(body, partial(conforming, target=subject.takes))
         except Exception as error:
             why, _ = misfit(error)
-            raise EncodeError(f"a publication of {subject.name!r} takes {type_name(subject.takes)}: {why}") from error
+            raise EncodeError(
+                f"invalid publication of {subject.name!r}, which is declared with {type_name(subject.takes)}: {why}"
+            ) from error
 
     def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
         """Validate a value, and return the value to send. Raises the errors of `checked`."""

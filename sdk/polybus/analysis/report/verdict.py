@@ -106,7 +106,7 @@ def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
         measured = msgspec.json.decode(text, type=Measured)
     except (ValueError, RecursionError) as error:
         raise CaptureError(
-            f"{path}/{_FILE} is of another version of polybus, or damaged ({error}): analyse that capture again, into a new "
+            f"{path}/{_FILE} is of another version of polybus, or corrupt ({error}): analyse that capture again, into a new "
             "folder"
         ) from error
     return Earlier(measured, hashlib.sha256(text).hexdigest()[:16])

@@ -187,7 +187,7 @@ class HttpClient:
                     return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
             raise lost(self.address, error) from error
-        raise ExchangeFailed(Closed(1006, f"{self.address} did not answer in time: the head of its answer took {seconds:g} s"))
+        raise ExchangeFailed(Closed(1006, f"{self.address} did not answer in time: its response headers took {seconds:g} s"))
 
     @asynccontextmanager
     async def stream(
@@ -242,7 +242,7 @@ class HttpClient:
             text = (
                 f"{self.address} compresses its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
             )
-            raise ExchangeFailed(Closed(1006, f"{text}: compress them neither there nor in a proxy on the way"))
+            raise ExchangeFailed(Closed(1006, f"{text}: disable compression there and in proxies on the way"))
         cookies = list(self._http.cookies.jar)
         if len(cookies) > _COOKIES or sum(len(one.name) + len(one.value or "") for one in cookies) > _COOKIE_BYTES:
             text = f"{self.address} has set more than {_COOKIES} cookies, or {_COOKIE_BYTES} bytes of them"
@@ -264,7 +264,7 @@ class HttpClient:
             with anyio.CancelScope(shield=True), anyio.move_on_after(self._host.limits.close_timeout):
                 await self._http.aclose()
             if self._receiver is not None:
-                self._receiver.closed(self._why or Closed(1006, "the connection was given up"))
+                self._receiver.closed(self._why or Closed(1006, "the connection attempt was cancelled"))
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -253,7 +253,7 @@ class ErraiClient(HttpClient):
             self._progress.set()
             self._intake.drop()
             if self._upgrade is not None and self._upgrade.socket is not None:
-                self._upgrade.socket.abort(self._why or Closed(1006, "the connection was given up"))
+                self._upgrade.socket.abort(self._why or Closed(1006, "the connection attempt was cancelled"))
 
     # -- out
 
@@ -329,7 +329,7 @@ class ErraiClient(HttpClient):
             with anyio.move_on_after(POLL):
                 await echo.heard.wait()
             if not echo.heard.is_set():
-                raise ExchangeFailed(Closed(1006, f"{self.address} does not read its WebSocket"))
+                raise ExchangeFailed(Closed(1006, f"{self.address} stopped reading its WebSocket"))
             self._unread = False
 
     # -- in
@@ -345,7 +345,10 @@ class ErraiClient(HttpClient):
         if "poll" not in self._ways:
             ways = " or ".join(sorted(self._ways))
             raise ExchangeFailed(
-                Closed(1006, f"{self.address} offers {', '.join(sorted(flags)) or 'nothing'}: no way back by {ways}")
+                Closed(
+                    1006,
+                    f"{self.address} offers {', '.join(sorted(flags)) or 'nothing'}, so it cannot send messages over {ways}",
+                )
             )
         await self._poll_all()
 

@@ -283,7 +283,7 @@ class ErraiConnection:
         self._size = 0
         self.intake.drop()
         self._wake()
-        why = self._why or Closed(1001, "the server ended the session")
+        why = self._why or Closed(1001, "the server closed the session")
         for channel in (self.negotiating, self._channel):
             if channel is not None:
                 channel.transport.abort(why)
@@ -444,7 +444,7 @@ class SessionSockets:
                 await transport.run(receive)
         finally:
             cancel()
-            channel.closed(Closed(1006, "the connection is over"))
+            channel.closed(Closed(1006, "the connection is closed"))
 
 
 CHANNEL = "/websocket.bus"

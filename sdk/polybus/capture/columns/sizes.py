@@ -38,7 +38,7 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
                     for rows in file.iter_batches(_ROWS, row_groups=[group], columns=many, use_threads=False):
                         check_size(sum(map(unpacked_size, rows.columns)), 1, path)
     except pa.ArrowException as error:
-        raise CaptureError(f"{path} is damaged: {error}") from error
+        raise CaptureError(f"{path} is corrupt: {error}") from error
 
 
 def check_groups(
@@ -58,9 +58,9 @@ def check_groups(
         try:
             found = list(_pages(pages, chunk))
         except (IndexError, RecursionError, ValueError):
-            raise CaptureError(f"{path} is damaged: a page of {chunk.path_in_schema} cannot be read") from None
+            raise CaptureError(f"{path} is corrupt: a page of {chunk.path_in_schema} cannot be read") from None
         if sum(page for _, page in found) > chunk.total_uncompressed_size:
-            raise CaptureError(f"{path} is damaged: pages of {chunk.path_in_schema} unpack to more than the file states")
+            raise CaptureError(f"{path} is corrupt: pages of {chunk.path_in_schema} unpack to more than the file states")
         longest = max((page for kind, page in found if kind == _DICTIONARY_PAGE), default=0)
         if chunk.physical_type == "BYTE_ARRAY" and longest * chunk.num_values > MOST_OF_GROUP:
             many[chunk.path_in_schema] = None
@@ -98,7 +98,7 @@ def _pages(data: memoryview, chunk: Any) -> Iterator[tuple[int, int]]:
         at = _struct(data, at, head)
         kind, size, packed = head.get(1, -1), head.get(2, -1), head.get(3, -1)
         if min(kind, size, packed) < 0:
-            raise ValueError("no head of a page")
+            raise ValueError("no page header")
         yield kind, size
         at += packed
 
@@ -149,4 +149,4 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         if shift > 63:
-            raise ValueError("no number of 64 bits")
+            raise ValueError("no 64-bit number")

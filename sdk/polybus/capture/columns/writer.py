@@ -79,7 +79,7 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
         OSError: If the columns cannot be written.
     """
     if "://" in os.fspath(path):
-        raise CaptureError(f"{os.fspath(path)}: columns are written into a folder on this machine only; copy them from here")
+        raise CaptureError(f"{os.fspath(path)}: columns can only be written to a folder on this machine; copy them from there")
     capture, folder, done = Capture(path), Path(path), DecodedCapture()
     segments = capture.segments(complete=False)
     _tidy(folder, {segment.number for segment in segments})

@@ -159,7 +159,7 @@ def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
         else:
             kept.append(frame[start:end])
         if len(kept) > MOST_FIELDS or (fault and not (cut and number in bodies)):
-            raise ValueError("cut off, or of too many fields")
+            raise ValueError("cut off, or too many fields")
     return b"".join(kept), body
 
 

@@ -24,7 +24,7 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
         if body is not None and "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
             subject = msgspec.json.decode(bytes(body)).get("subject", "")
             if cut and not (subject and options.get("dialect") == "spec"):
-                raise ValueError("its id, or its subject, may stand behind the cut")
+                raise ValueError("its id or subject may have been cut off")
             kept["body"] = Raw(encode({"subject": subject}))
         return encode(kept)
     letter, name_length, _ = HEADER.unpack_from(frame)

@@ -196,7 +196,7 @@ class RecordingProxy:
         decided(plugins.Admission(plugins.Identity(), handshake))
         if self._dialled.pop(id(handshake), None) is not None:  # the client has gone by now
             transport.start(_Side(transport))
-            transport.abort(plugins.Closed(1000, "the client has gone"))
+            transport.abort(plugins.Closed(1000, "the client disconnected"))
 
     def _connector_for(self, handshake: plugins.Handshake) -> plugins.Connector:
         """Return a connector that sends the client's query, because the server may use it in place of headers."""

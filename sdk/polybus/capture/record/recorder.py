@@ -203,7 +203,7 @@ class CaptureRecorder:
             LocalProtocolError: If the recorder has been opened before.
         """
         if self._claimed:
-            raise LocalProtocolError(f"this recording to {self.path} has been entered before: make another one")
+            raise LocalProtocolError(f"this recording to {self.path} has already been entered: create another one")
         self._claimed = True
 
     def open(self) -> None:

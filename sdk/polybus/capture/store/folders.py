@@ -67,7 +67,7 @@ class Folder:
             except OSError:
                 self._next = number
                 raise
-        raise FileExistsError(17, f"no free number for a segment below {self._next}")
+        raise FileExistsError(17, f"no free segment number below {self._next}")
 
     def trim(self, now: float) -> list[Gap]:
         """Remove the oldest sealed segments that exceed a limit, with their columns. Returns the resulting gaps."""
@@ -156,9 +156,9 @@ def seal_left_open(path: Path) -> int | None:
 def new_folder(out: AnyPath) -> Path:
     """Create a local folder to write to. Raises `CaptureError` if it is not empty."""
     if "://" in os.fspath(out):
-        raise CaptureError(f"{os.fspath(out)}: this is written into a folder on this machine only; copy it from there")
+        raise CaptureError(f"{os.fspath(out)}: this can only be written to a folder on this machine; copy it from there")
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CaptureError(f"{folder} is not empty: choose another folder, or remove what is in it")
+        raise CaptureError(f"{folder} is not empty: choose another folder, or delete its contents")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

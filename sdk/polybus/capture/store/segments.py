@@ -100,7 +100,7 @@ class SegmentWriter:
         self.batches: int = 0
         self.rows: int = 0
         if Path(folder, segment_name(number, sealed=True)).exists():
-            raise FileExistsError(f"{folder}: segment {number} is there already")
+            raise FileExistsError(f"{folder}: segment {number} already exists")
         given = {**(metadata or {}), MARK: marked(-1, 0, 0)}
         encoded = {name.encode(): text.encode() for name, text in given.items()}
         self._schema = schema = FRAMES.with_metadata({**FRAMES.metadata, **encoded})

@@ -141,7 +141,7 @@ class Delivery:
     def give_back(self) -> None:
         """Let the engine redeliver the publication to any worker immediately, unless the application has already decided."""
         if not self._decided:
-            self._decided = "was given back when its subscription was left"
+            self._decided = "was given back when its subscription was closed"
             self.end(GIVEN_BACK)
 
     def taken(self) -> None:
@@ -176,7 +176,7 @@ class Delivery:
         if self._fate is None:
             raise LocalProtocolError(f"{subject!r} is only read, without storing a position: add durable='billing' to start=")
         if self._decided:
-            raise LocalProtocolError(f"{subject!r} {self._decided} already: call one of ack(), retry() and reject(), once")
+            raise LocalProtocolError(f"{subject!r} {self._decided} already: call ack(), retry() or reject() only once")
         self._reader.services.running.check_here()
         self._decided = how
         return self._fate
@@ -210,7 +210,7 @@ class HandlerTaker:
             await executor.run(self.handler, message, None)
         except Misfit as error:
             self.services.counters.failed += 1
-            await self.fate.bury(delivery, delivery.to.attempt, f"it does not fit {name}: {error.text}")
+            await self.fate.bury(delivery, delivery.to.attempt, f"invalid body for {name}: {error.text}")
         except BaseException as error:
             if executor.is_own_cancellation(error, scope) or executor.must_propagate(error, scope):
                 raise

@@ -394,7 +394,7 @@ class CrowdedSession(CsbSession):
             return [*gone, PeerOpened(client, address or f"client {client}", params)]
         if message.subject == "closed" and client != BROKER:
             self._sent_away.pop(client, None)
-            return self._gone(client, "the client has gone")
+            return self._gone(client, "the client disconnected")
         raise refuse(f"{message.subject} for client {client} from a broker", "bad_kind")
 
     def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> SessionOutput:
@@ -410,7 +410,7 @@ class CrowdedSession(CsbSession):
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
         """Handle the broker's answer to the registration. Any other message from the broker itself is an error."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
-            raise refuse("0 is not a client's number", "unknown_peer")
+            raise refuse("0 is not a client number", "unknown_peer")
         if message.kind is Kind.RESPONSE:
             self._registered = True
             return self._begin(now)
@@ -441,7 +441,7 @@ class CrowdedSession(CsbSession):
     def _party(self, peer_key: Any) -> CsbParty:
         party = self._parties.get(peer_key)
         if party is None:
-            raise Disconnected("the client has gone", f"client {peer_key}", False)
+            raise Disconnected("the client disconnected", f"client {peer_key}", False)
         return party
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:

@@ -34,7 +34,7 @@ class Parts(Mapping[str, Any]):
         self._parts = {**(parts or {}), **more}
         taken = sorted(name for name in self._parts if name in PROTOCOL_PARTS and name != "Value")
         if taken:
-            raise ValueError(f"{', '.join(taken)}: parts that only the bus sets")
+            raise ValueError(f"{', '.join(taken)}: these parts are set by the bus")
         if len(self._parts) >= MAX_PARTS:
             raise ValueError(f"{len(self._parts)} parts: at most {MAX_PARTS - 1}")
 

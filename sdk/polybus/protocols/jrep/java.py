@@ -205,9 +205,9 @@ class JavaTypes:
 
         def register(cls: T) -> T:
             if java in self._by_name:
-                raise ValueError(f"{java} is registered already, as {self._by_name[java]!r}")
+                raise ValueError(f"{java} is already registered as {self._by_name[java]!r}")
             if cls in self._by_class:
-                raise ValueError(f"{cls.__name__} is registered already")
+                raise ValueError(f"{cls.__name__} is already registered")
             if issubclass(cls, enum.Enum):
                 self._by_class[cls] = java
                 self._by_name[java] = cls

@@ -171,13 +171,13 @@ class JrepSession:
     def _notification(self, message: Message) -> None:
         subject = str(message.subject)
         if is_unusable(subject):
-            raise refuse(f"{subject[:60]!r} belongs to the buses", "reserved_subject")
+            raise refuse(f"{subject[:60]!r} is reserved for buses", "reserved_subject")
         self.federation.events.append(message)
 
     def _answer(self, message: Message) -> None:
         prefix, id = self._prefix, message.id
         if not id.startswith(prefix):
-            raise refuse("an answer to an id that is not of this side", "unknown_id")
+            raise refuse("an answer to an id that this side did not create", "unknown_id")
         digits = id[len(prefix) :]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and 0 < int(digits) <= self._count):
             raise refuse("an answer to an id that was never sent", "unknown_id")
@@ -188,9 +188,9 @@ class JrepSession:
     def _opening(self, message: Message) -> None:
         if str(message.id).startswith(self._prefix):
             # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
-            raise refuse("an open with one of this side's ids", "invalid_id")
+            raise refuse("a request with an id that belongs to this side", "invalid_id")
         if is_unusable(str(message.subject)):
-            raise refuse(f"{str(message.subject)[:60]!r} belongs to the buses", "reserved_subject")
+            raise refuse(f"{str(message.subject)[:60]!r} is reserved for buses", "reserved_subject")
         self.federation.events.append(message)
 
     def _refused(self, error: RemoteProtocolError) -> None:

@@ -72,7 +72,7 @@ def write_big_integer(value: int) -> bytes:
     try:
         digits = str(value).encode()
     except ValueError as error:  # CPython's limit of 4,300 digits
-        raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
+        raise EncodeError(f"an integer of {value.bit_length()} bits is too large") from error
     return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % digits
 
 
@@ -89,7 +89,7 @@ def write_double(value: float, ids: object) -> bytes:
 
 def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
     if not value.is_finite():
-        raise EncodeError(f"java.math.BigDecimal has no {value}")
+        raise EncodeError(f"java.math.BigDecimal cannot represent {value}")
     if is_far(value):
         raise EncodeError(f"{value:.6E} has more than {MAX_DIGITS} digits before or after its point")
     return b'{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"%b"}' % str(value).encode()
@@ -309,13 +309,13 @@ def _scalar(value: Any, name: str) -> bytes | None:
 def _whole(value: int, marker: str, name: str) -> bytes:
     most = 1 << (_WHOLE[marker] - 1)
     if not -most <= value < most:
-        raise EncodeError(f"{value} does not fit {name}: {-most} to {most - 1}")
+        raise EncodeError(f"{value} is out of range for {name}: {-most} to {most - 1}")
     return write_marked(marker, b'"%d"' % value if marker == "java.lang.Long" else b"%d" % value)
 
 
 def _character(value: str, name: str) -> bytes:
     if len(value) != 1 or ord(value) > 0xFFFF:
-        raise EncodeError(f"{value[:20]!r} does not fit {name}: one character, not beyond U+FFFF")
+        raise EncodeError(f"{value[:20]!r} is not a {name}, which is a single character up to U+FFFF")
     return write_marked("java.lang.Character", quoted(value))
 
 
@@ -326,7 +326,7 @@ def _floating(value: float, marker: str, name: str) -> bytes:
             return write_double(made, None)
         short: float = struct.unpack(">f", struct.pack(">f", made))[0]
     except OverflowError:
-        raise EncodeError(f"{value} does not fit {name}") from None
+        raise EncodeError(f"{value} is out of range for {name}") from None
     if short - short != 0:
         return write_double(short, None).replace(b"java.lang.Double", b"java.lang.Float")
     return write_marked(marker, number(made))
@@ -580,5 +580,5 @@ def _bare(value: Any, ids: Numbering) -> bytes:
         return number(value) if math.isfinite(value) else write_double(value, ids)
     made = scalar_form(value)
     if made is value:
-        raise EncodeError(f"{type(value).__name__} where the class declares a string, a number or a bool")
+        raise EncodeError(f"{type(value).__name__} is invalid here: the class declares a string, a number or a bool")
     return _bare(made, ids)

@@ -51,7 +51,7 @@ class KeyPair:
         if len(body) != 34 or binascii.crc_hqx(body, 0) != int.from_bytes(check, "little"):
             raise ValueError("nats: the seed of an nkey is corrupt: its checksum does not match")
         if body[0] & 0xF8 != _SEED_PREFIX or (body[0] & 7) << 5 | body[1] >> 3 != _USER_PREFIX:
-            raise ValueError("nats: a user's seed begins with SU; this is the seed of something else")
+            raise ValueError("nats: a user's seed begins with SU; this is a different kind of seed")
         key = private_keys().from_private_bytes(body[2:])
         named = bytes((_USER_PREFIX,)) + key.public_key().public_bytes_raw()
         public = base64.b32encode(named + binascii.crc_hqx(named, 0).to_bytes(2, "little"))

@@ -50,12 +50,12 @@ class UbreSession(QuietSession):
             if kind is _RESPONSE or kind is _ERROR:
                 id = message.id
                 if type(id) is not str or not id.startswith(self._prefix):
-                    raise refuse("an answer to an id that is not of this side", "unknown_id")
+                    raise refuse("an answer to an id that this side did not create", "unknown_id")
                 if not 0 < int(id[_PREFIX_LENGTH:]) <= self._count:
                     raise refuse("an answer to an id that was never sent", "unknown_id")
             elif kind is _OPEN and str(message.id).startswith(self._prefix):
                 # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
-                raise refuse("an open with one of this side's ids", "invalid_id")
+                raise refuse("a request with an id that belongs to this side", "invalid_id")
         except RemoteProtocolError as error:
             return self._refuse(error)
         except ValueError:  # from int()

@@ -67,9 +67,9 @@ def _tokens(text: str) -> Iterator[_Token]:
         token = found[0]
         if found.lastgroup != "gap":
             if token == "/" and text.startswith("/*", found.start()):
-                raise ProtoSyntaxError("a comment that does not end", line)
+                raise ProtoSyntaxError("a comment is not closed", line)
             if token in "\"'":
-                raise ProtoSyntaxError("a string that does not end in its line", line)
+                raise ProtoSyntaxError("a string is not closed on its line", line)
             yield _Token(token, line, found.lastgroup == "text")
         line += token.count("\n")
     yield _Token("", line)
@@ -151,7 +151,7 @@ class _Reader:
         while self._next.text != "=":
             name += self._take().text
             if len(name) > 1000:
-                raise ProtoSyntaxError("the name of an option does not end", line)
+                raise ProtoSyntaxError("the name of an option is not closed", line)
         self._expect("=")
         value = self._value(0)
         self._expect(";")

@@ -169,7 +169,7 @@ class UpSession(EntitySession):
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
-                raise refuse(f"an answer to an id that is not of this side{self._whose}", "unknown_id")
+                raise refuse(f"an answer to an id that this side did not create{self._whose}", "unknown_id")
             return True  # late: the bus counts it
         if source != sink:
             raise refuse(f"an answer from {source} to a request for {sink}", "wrong_peer")

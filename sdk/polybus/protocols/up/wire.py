@@ -286,7 +286,7 @@ def read_uuid(data: bytes) -> bytes:
     for number, part in read_fields(data):
         if number in halves:
             if not isinstance(part, Fixed) or len(part) != 8:
-                raise ValueError("half a UUID is not a fixed64")
+                raise ValueError("half of a UUID is not a fixed64")
             halves[number] = part[::-1]
     return halves[1] + halves[2]
 

@@ -125,7 +125,7 @@ class UProtocolSession(EntitySession):
                     return False
         elif kind is _OPEN:
             if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
-                raise refuse("an open with one of this side's ids", "invalid_id")
+                raise refuse("a request with an id that belongs to this side", "invalid_id")
             message.subject = self._subjects[str(message.subject)]
         return True
 
@@ -137,7 +137,7 @@ class UProtocolSession(EntitySession):
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
-                raise refuse("an answer to an id that is not of this side", "unknown_id")
+                raise refuse("an answer to an id that this side did not create", "unknown_id")
             return True  # late: the bus counts it
         source = event.source
         if source != sink and read_uri(source).key != read_uri(sink).key:

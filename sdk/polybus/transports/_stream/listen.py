@@ -176,7 +176,7 @@ class PendingConnection(ABC):
         # The slot in the gate's count, or None for a client that is only refused.
         self._knock = knock
         if knock is not None:
-            knock.give_up = partial(self._cut, "it has sent nothing, and other clients are waiting")
+            knock.give_up = partial(self._cut, "it has not sent anything, and other clients are waiting")
         self.over: bool = False
         """True once the connection has been admitted, rejected or lost. Later input is ignored."""
         late = partial(self._cut, "the handshake did not finish in time")

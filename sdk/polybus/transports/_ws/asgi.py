@@ -250,7 +250,7 @@ class AsgiTransport:
         self._pending.clear()
         self._size = 0
         if self._receiver is not None:
-            self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))
+            self._receiver.closed(self._why or Closed(1001, "the server closed the connection"))
 
 
 def _ended(message: MutableMapping[str, Any]) -> Closed:

@@ -44,7 +44,7 @@ class Single:
     async def take(self, url: str, host: Host) -> MessagePort:
         port, self._port = self._port, None
         if port is None:
-            raise LocalProtocolError(f"this {url} was used before: a port makes one connection", protocol="port")
+            raise LocalProtocolError(f"this {url} has already been used: a port can only connect once", protocol="port")
         return port
 
 
@@ -149,7 +149,7 @@ def _port_of(value: Any) -> MessagePort | None:
         return None
     for name in ("post", "on_message", "close"):
         if inspect.iscoroutinefunction(getattr(value, name, None)):
-            raise TypeError(f"{type(value).__name__}.{name} is an async function: a port needs a plain one")
+            raise TypeError(f"{type(value).__name__}.{name} is an async function, but a port needs a plain function")
     return port
 
 
@@ -219,7 +219,7 @@ class PendingPort:
             return
         protocol = None if said is None else said.protocol
         if protocol is not None and protocol != self._options.subprotocol:
-            self._refuse(1002, f"{self._options.subprotocol} is spoken here, not {protocol[:64]}")
+            self._refuse(1002, f"this side uses {self._options.subprotocol}, not {protocol[:64]}")
             return
         refused = gate.knock(connection.address)
         if refused is not None:
@@ -228,7 +228,7 @@ class PendingPort:
         gate.admit(self._handshake(said), self._decided)
 
     def give_way(self) -> None:
-        self._refuse(1013, "it has sent nothing, and other clients are waiting")
+        self._refuse(1013, "it has not sent anything, and other clients are waiting")
 
     def _decided(self, outcome: Admission | BusError) -> None:
         connection, gate = self.connection, self._options.gate
@@ -353,7 +353,7 @@ class PortTransport:
                     raise why.error
                 raise ConnectFailed(self.url, why.reason or f"closed with code {why.code}")
         except BaseException:
-            connection.abort(Closed(1006, "the connecting side gave up"))
+            connection.abort(Closed(1006, "the connecting side cancelled"))
             raise
         connection.settled()
         return connection
@@ -371,7 +371,7 @@ class PortTransport:
                 "PortTransport(port, bare=True) is for one that does not use polybus",
             )
         if said and (other := said[0].protocol) is not None and other != options.subprotocol:
-            raise ConnectFailed(self.url, f"the other end speaks {other}, not {options.subprotocol}")
+            raise ConnectFailed(self.url, f"the other side uses {other}, not {options.subprotocol}")
 
     async def listen(self, options: ListenOptions) -> Listening:
         """Accept clients on the ports from this source.
@@ -419,4 +419,4 @@ class PortTransport:
 
 def _check_tls(options: DialOptions | ListenOptions) -> None:
     if options.tls is not None:
-        raise LocalProtocolError("tls= given for a message port, which has no network of its own", protocol="port")
+        raise LocalProtocolError("a message port has no network of its own and cannot use tls=", protocol="port")

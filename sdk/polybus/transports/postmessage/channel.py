@@ -404,9 +404,9 @@ def transferring(
         if not isinstance(item, (InMemoryPort, ArrayBuffer)):
             raise DataCloneError(f"{type(item).__name__} cannot be transferred: ports and ArrayBuffers can")
         if any(item is earlier for earlier in given[:place]):
-            raise DataCloneError("an object is in the transfer list twice")
+            raise DataCloneError("an object occurs twice in the transfer list")
         if item.detached:
-            raise DataCloneError(f"this {type(item).__name__} was transferred before")
+            raise DataCloneError(f"this {type(item).__name__} has already been transferred")
     shells = [item._shell() for item in given]
     copied = clone(data, {id(item): shell for item, shell in zip(given, shells, strict=True)}, big_ints=big_ints)
     for item, shell in zip(given, shells, strict=True):

@@ -54,18 +54,18 @@ def hello(protocol: str, headers: Mapping[str, str]) -> str:
 
 def read_hello(text: str) -> Hello | Closed:
     if len(text) > _HELLO_SIZE:
-        return Closed(1009, f"a greeting of {len(text)} characters, the limit is {_HELLO_SIZE}")
+        return Closed(1009, f"a greeting of {len(text)} characters: the limit is {_HELLO_SIZE}")
     try:
         said = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):
         said = None
     if not isinstance(said, dict) or said.get("v", VERSION) != VERSION:
-        return Closed(1002, f"a greeting that is not of version {VERSION}: {text[:80]!r}")
+        return Closed(1002, f"unsupported greeting, expected version {VERSION}: {text[:80]!r}")
     protocol, headers = said.get("protocol"), said.get("headers", {})
     if not (protocol is None or isinstance(protocol, str)) or not isinstance(headers, dict):
-        return Closed(1002, f"a greeting with a wrong protocol or headers: {text[:80]!r}")
+        return Closed(1002, f"invalid protocol or headers in a greeting: {text[:80]!r}")
     if not all(isinstance(value, str) for value in headers.values()):
-        return Closed(1002, "a greeting with headers that are not text")
+        return Closed(1002, "headers in a greeting that are not strings")
     return Hello(protocol, {name.lower(): value for name, value in headers.items()})
 
 

@@ -141,7 +141,7 @@ def zenoh_address(url: str) -> ZenohAddress:
     )
     if not (address.host or address.connect or address.listen or address.scouting or address.config):
         raise ValueError(
-            f"{shown}: the host is missing, write zenoh://127.0.0.1:{PORT}, or ?scouting=multicast to look for one"
+            f"{shown}: the host is missing: write zenoh://127.0.0.1:{PORT}, or ?scouting=multicast to look for one"
         )
     if (address.cert is None) != (address.key is None):
         raise ValueError(f"{shown}: cert= and key= belong together: the files of a certificate and of its key")
@@ -241,7 +241,7 @@ class ZenohTransport:
         try:
             await self.node.run(self.node.open, settings, self._address.config, first)
         except BaseException:
-            self.abort(Closed(1006, "the session was given up"))
+            self.abort(Closed(1006, "the session was cancelled"))
             raise
 
     def start(self, receiver: Receiver) -> None:
@@ -366,7 +366,7 @@ class ZenohTransport:
 
     def _alone(self) -> None:
         if self._dialled:
-            self.abort(Closed(1006, "the other node has gone"))
+            self.abort(Closed(1006, "the other node disconnected"))
 
     def _over(self) -> None:
         if self._state is TransportState.LOST:
@@ -489,7 +489,7 @@ class ZenohListening:
             gate.opened(transport, outcome)
             await transport.written()  # from now on, messages of clients that know this server arrive
         except BaseException:
-            transport.abort(Closed(1006, "the bus did not admit it"))
+            transport.abort(Closed(1006, "the bus rejected it"))
             raise
 
     async def _keep(self, transport: ZenohTransport) -> None:

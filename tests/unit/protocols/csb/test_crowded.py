@@ -77,7 +77,7 @@ def test_clients_that_the_broker_has_assigned_before_it_answers_are_there_when_i
     assert isinstance(ready, Ready)
     assert seven == PeerOpened(7, "10.0.0.1:5", {"path": "/game"})
     assert isinstance(asked, Message) and (asked.subject, asked.peer) == (5, 7)
-    assert (eight, gone) == (PeerOpened(8, "client 8", {}), PeerClosed(8, "the client has gone"))
+    assert (eight, gone) == (PeerOpened(8, "client 8", {}), PeerClosed(8, "the client disconnected"))
 
 
 def test_a_broker_that_refuses_it_or_says_too_much_before_it_answers_ends_the_connection() -> None:
@@ -110,7 +110,7 @@ def test_each_client_has_ids_of_its_own_and_keys_that_no_other_has() -> None:
 def test_when_a_client_has_gone_nothing_of_it_is_left_and_its_number_is_another_client(session: Driven) -> None:
     key = session.send(Message(Kind.REQUEST, 5), 0.0, 7)
     session.forget(key, 0.0)
-    assert said(session, "00000007 e0000000 00000000") == [PeerClosed(7, "the client has gone")]
+    assert said(session, "00000007 e0000000 00000000") == [PeerClosed(7, "the client disconnected")]
     assert session.next_tick() is None
     with pytest.raises(Disconnected, match="client 7"):
         session.send(Message(Kind.REQUEST, 5), 0.0, 7)

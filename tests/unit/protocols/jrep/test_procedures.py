@@ -108,18 +108,18 @@ def test_the_key_of_a_map_has_its_type_too() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
-        ("int", 2**31, "argument 2 (int): 2147483648 does not fit int: -2147483648 to 2147483647"),
-        ("java.lang.Long", 2**63, "argument 2 (java.lang.Long): 9223372036854775808 does not fit java.lang.Long"),
-        ("short", 2**15, "32768 does not fit short"),
-        ("byte", 128, "128 does not fit byte"),
-        ("float", 1e39, "1e+39 does not fit float"),
-        ("double", 10**400, "does not fit double"),
-        ("char", "ab", "'ab' does not fit char: one character"),
-        ("char", "\U0001f600", "not beyond U+FFFF"),
+        ("int", 2**31, "argument 2 (int): 2147483648 is out of range for int: -2147483648 to 2147483647"),
+        ("java.lang.Long", 2**63, "argument 2 (java.lang.Long): 9223372036854775808 is out of range for java.lang.Long"),
+        ("short", 2**15, "32768 is out of range for short"),
+        ("byte", 128, "128 is out of range for byte"),
+        ("float", 1e39, "1e+39 is out of range for float"),
+        ("double", 10**400, "is out of range for double"),
+        ("char", "ab", "'ab' is not a char, which is a single character"),
+        ("char", "\U0001f600", "a single character up to U+FFFF"),
         ("int", None, "int cannot be null: java.lang.Integer can"),
-        ("int[]", [1, 2**31], "2147483648 does not fit int"),
+        ("int[]", [1, 2**31], "2147483648 is out of range for int"),
         ("int[][]", [[1]], "no marshaller for arrays of arrays"),
-        ("java.util.List<java.lang.Long>", [2**70], "does not fit java.lang.Long"),
+        ("java.util.List<java.lang.Long>", [2**70], "is out of range for java.lang.Long"),
         ("java.lang.Object", JavaObject("java.lang.Long", value="5"), "JavaObject('java.lang.Long', {'^NumVal': ...})"),
     ],
     ids=str,
@@ -220,7 +220,7 @@ async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() ->
         ),
         (lambda: RemoteInterface("com acme"), ValueError, r"^name='com acme' must be the Java name of an interface"),
         (lambda: RemoteInterface(5), TypeError, r"^name=5 must be the Java name of an interface, .*, not int"),  # type: ignore[arg-type]
-        (lambda: RemoteInterface("a.B", {}), TypeError, r"^java={}: JavaTypes, not dict"),  # type: ignore[arg-type]
+        (lambda: RemoteInterface("a.B", {}), TypeError, r"^java={} must be JavaTypes, not dict"),  # type: ignore[arg-type]
         (lambda: RemoteInterface("a.B").method("add:int:"), ValueError, r"^name='add:int:' must be the Java name of a method"),
         (lambda: RemoteInterface("a.B").method(int, int), TypeError, r"^name=<class 'int'> must be the Java name of a method"),  # type: ignore[arg-type]
     ],

@@ -383,7 +383,7 @@ def test_what_a_check_of_the_application_ends_in_is_a_bad_request(types: JavaTyp
         raise KeyError("secret")
 
     types.portable("x.Checked")(attrs.make_class("Checked", {"a": attrs.field(validator=fails)}))
-    with pytest.raises(BadRequest, match=r"x\.Checked: a check of it ended in KeyError$"):
+    with pytest.raises(BadRequest, match=r"x\.Checked: validation raised KeyError$"):
         both.decode(b'{"^EncodedType":"x.Checked","^ObjectID":"1","a":1}')
 
 
@@ -520,7 +520,7 @@ def test_a_field_that_java_has_bare_takes_objects_of_subclasses_and_checks_what_
     assert errai.decode(written) == Sum(7, 1.5, "a")
     with pytest.raises(BadRequest, match="x.Sum.sum.*greater than 0"):
         errai.decode(written.replace(b"7", b"-7"))
-    with pytest.raises(EncodeError, match="list where the class declares a string, a number or a bool"):
+    with pytest.raises(EncodeError, match="list is invalid here: the class declares a string, a number or a bool"):
         errai.encode(Sum([], 1.5))
 
 

@@ -78,7 +78,7 @@ def test_a_seed_gives_its_public_key_and_signs() -> None:
 
 @pytest.mark.parametrize("kind", ["O", "A"])
 def test_only_the_seed_of_a_user_will_do_and_no_damaged_one(kind: str) -> None:
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="a different kind of seed"):
         Nats(nkey=Key.of(kind, 9).seed)
     seed = Key.of("U", 9).seed
     with pytest.raises(ValueError, match="checksum"):

@@ -89,7 +89,7 @@ def test_bytes_have_the_same_bounds() -> None:
     assert box.waiting == node.MOST_BYTES
     box.clear()
     assert box.waiting == 0
-    add(box, 1, size=node.MOST_BYTES + 1)  # an empty queue takes anything that Limits.message allows
+    add(box, 1, size=node.MOST_BYTES + 1)  # the queue is empty takes anything that Limits.message allows
     assert box.lost() == 0
 
 
