@@ -32,7 +32,7 @@ from polybus.message import Kind, Message
 from polybus.protocols import Ubre
 from polybus.protocols.ubre.json_format import JsonReader, JsonWriter, json_readers, json_writer
 from polybus.speedups import native
-from polybus.transports._stream import prefixed
+from polybus.transports._stream import framing
 
 _LIMITS: Final = (Limits(), Limits(message=90, depth=4, subject=32, id=24))
 _SLOTS: Final = [one.name for one in attrs.fields(Message)]
@@ -68,7 +68,7 @@ def _same(ours: Callable[..., Any], twin: Callable[..., Any], *given: Any) -> An
 
 
 def _fed(parts: Sequence[bytes], limit: int) -> Any:
-    framer = prefixed.LengthFramer(limit)
+    framer = framing.LengthFramer(limit)
     frames = [frame for part in parts for frame in framer.feed(part)]
     return frames, framer.partial, framer.arrived, framer.broken, framer.ended, framer.empty_frames
 
@@ -119,7 +119,7 @@ def _framing(data: bytes) -> None:
     stream = b"".join(struct.pack("!I", len(part)) + part for part in data.split(b",")) + data
     parts = [stream[at : at + 61] for at in range(0, len(stream), 61)]
     found = _fed(parts, 80)
-    with patch.object(prefixed, "native", None):
+    with patch.object(framing, "native", None):
         assert found == _fed(parts, 80), stream
 
 

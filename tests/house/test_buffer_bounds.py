@@ -92,7 +92,7 @@ BOUNDS = {
     "65,536 publications, for the seconds in which a link has two connections": "link.server_move._missing",
     "16,384 ids of 64 characters, and as many numbers": "runtime.loop_prevention._numbers runtime.loop_prevention._said",
     "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.subscription._queue",
-    "a fixed size": "transports._ws.frames._keys",
+    "a fixed size": "transports._ws.framing._keys",
     "an event larger than twice Limits.message ends the connection": """
         bindings.jrep_http.requests._data bindings.jrep_http.requests._rest
     """,
@@ -161,7 +161,7 @@ BOUNDS = {
     "Limits.waiting_bytes: a hello that does not fit is answered at once; charged": "peer.negotiation._deferred",
     "made once": "protocols.ubre.json_format._by_letter protocols.ubre.json_format._by_verb",
     "MAX_FRAGMENTS parts of one message, as large as it may be": "bindings.http.uvicorn.frames",
-    "MAX_FRAGMENTS, Limits.message": "transports._ws.frames._fragments",
+    "MAX_FRAGMENTS, Limits.message": "transports._ws.framing._fragments",
     "MOST_RESTING numbers": "broker.registry._resting",
     "nodes that are known, until the next look": "protocols.nats.cluster.nodes.doubted",
     "one chunk: nothing is read before the link is there": "transports._stream.transport._early",
@@ -180,7 +180,7 @@ BOUNDS = {
     "one for each peer and link": "runtime.deadline_timer._owners runtime.deadline_timer.watched",
     "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_server._leaving",
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
-    "one frame: its framer refuses more than Limits.message": "transports._stream.transport.parts",
+    "one frame: its framer refuses more than Limits.message": "transports._stream.framing.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
     "one message": "runtime.outgoing_hooks.headers",
     "one of each node that is known": "cluster.arrivals._splices",

@@ -17,7 +17,7 @@ from polybus.body import JSON
 from polybus.message import Kind, Message
 from polybus.protocols import Ubre
 from polybus.protocols.ubre.json_format import json_readers, json_writer
-from polybus.transports._stream.prefixed import LengthFramer
+from polybus.transports._stream.framing import LengthFramer
 
 CODEC = Ubre().codec()
 WANTED = "import polybus.speedups, sys; sys.exit(polybus.speedups.ACTIVE)"

@@ -17,7 +17,7 @@ from ..plugins import Admission, Handshake, ListenOptions, WebRoute
 from ..plugins.connections import decision
 from ._ws.adoption import AdoptedWire, UvicornWebSocket
 from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
-from ._ws.frames import WebSocketFramer
+from ._ws.framing import WebSocketFramer
 from ._ws.policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
 from ._ws.transport import WebSocketTransport
 from .sockets import host_port, tune

@@ -23,9 +23,9 @@ from ..plugins import (
 from ..plugins.close_codes import code_for, text_of
 from ..plugins.connections import TransportState
 from ._stream.dial import NetConnector, dial_tcp, dial_unix, dial_with_preface
+from ._stream.framing import KEEP_ALIVE, Framer, LengthFramer, closing_frame, pack_length
 from ._stream.listen import PendingConnection, StreamListener
-from ._stream.prefixed import TcpTransport, closing_frame
-from ._stream.transport import Framer, StreamTransport, how_it_broke
+from ._stream.transport import StreamTransport, how_it_broke
 from ._stream.wire import GATHERED, Wire
 from .sockets import bare_address, bind_tcp, bind_unix, load_names, unix_path
 from .tls import check_server_tls
@@ -33,6 +33,81 @@ from .tls import check_server_tls
 if TYPE_CHECKING:
     import socket
     import ssl
+
+_OPEN: Final = TransportState.OPEN  # an attribute of an enum class costs three times as much
+_LARGE: Final = 64 * 1024
+
+
+class TcpTransport(StreamTransport[LengthFramer]):
+    """Transport for length-prefixed frames.
+
+    Third-party peers don't answer keep-alives, but their kernel acknowledges them, so silence is not a failure. After
+    `Limits.ping_interval` of silence polybus sends a keep-alive. If the peer's kernel acknowledges nothing within
+    `Limits.ping_timeout`, the connection is considered lost. Systems other than Linux don't report acknowledgements. On these
+    systems the kernel's own keep-alive uses the same intervals. The write timeout detects a peer that doesn't read.
+    """
+
+    __slots__ = ("_asked_at", "_kept_alive_at")
+
+    admitted: Final = False
+    """The kernel has accepted the connection. Unless the server sends a rejection, the client counts as admitted."""
+
+    def __init__(self, name: str, wire: Wire, host: Host) -> None:
+        super().__init__(name, wire, host, LengthFramer(host.limits.message))
+        self._kept_alive_at = self._heard_at
+        # Time of the first keep-alive that is not acknowledged.
+        self._asked_at: float | None = None
+
+    def send(self, frame: bytes) -> None:
+        size = len(frame)
+        if size > self.max_frame:
+            self._check_size(size)
+        if self._state is not _OPEN:
+            return
+        if size < _LARGE:
+            self._wire.write(pack_length(size) + frame)
+        else:
+            self._wire.write(pack_length(size))
+            self._wire.write(frame)
+
+    def framed(self, frame: bytes) -> bytes:
+        if len(frame) > self.max_frame:
+            self._check_size(len(frame))
+        return pack_length(len(frame)) + frame
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        framer = self._framer
+        frames = framer.feed(data)
+        if frames:
+            self._deliver(frames)
+        if framer.ended is not None:
+            self._peer_left(framer.ended)
+        elif framer.broken is not None:
+            if self._state is TransportState.OPEN:  # while closing, the peer may send until it reads the reason
+                self._fail(framer.broken.code, framer.broken.reason)
+        elif framer.empty_frames > self._host.limits.empty_frames:
+            self._check_flood()
+
+    def _peer_left(self, why: Closed) -> None:
+        if self._state is TransportState.OPEN:
+            self._leave(why)
+            self._wire.hang_up()
+
+    def _check_silence(self, now: float) -> None:
+        limits = self._host.limits
+        if self._asked_at is not None and now - self._asked_at >= limits.ping_timeout:
+            signs = self._wire.signs() if self._heard_at <= self._asked_at else None
+            if signs is None or not signs.unanswered:
+                self._asked_at = None
+            elif signs.silence >= limits.ping_timeout:
+                self.abort(Closed(1006, f"no sign of life for {signs.silence:.0f} s: no data was acknowledged"))
+                return
+        if now - max(self._heard_at, self._kept_alive_at) >= limits.ping_interval:
+            self._kept_alive_at = now
+            if self._asked_at is None:
+                self._asked_at = now
+            self._wire.write(KEEP_ALIVE)
 
 
 class PendingTcpConnection(PendingConnection):

@@ -17,9 +17,9 @@ from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import sockets
 from polybus.transports._stream.dial import open_wire
-from polybus.transports._stream.prefixed import TcpTransport
 from polybus.transports._stream.pump_wire import PumpWire
 from polybus.transports._stream.wire import BURST, GATHERED, LEAST, RATION, Rations
+from polybus.transports.tcp import TcpTransport
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.errors import Forbidden, Unauthorized
-from polybus.transports._stream.prefixed import LengthFramer, closing_frame, pack_length
+from polybus.transports._stream.framing import LengthFramer, closing_frame, pack_length
 
 from .support import in_chunks
 

@@ -1,90 +1,18 @@
-"""Base classes for transports over a byte connection: framing, startup, shutdown and timeouts."""
+"""Base class for transports over a byte connection: startup, shutdown and timeouts."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
 from ...plugins import Closed, FrameCutter, Host, Receiver, ReceiverFeatures, Transport
 from ...plugins.connections import SLOWEST, Pace, TransportState, call_later, write_stalled
 from ..sockets import closed_with
+from .framing import Framer
 from .wire import Wire, WireUser
-
-_SMALL: Final = 4096
-
-
-class Framer(ABC):
-    """Splits the input of one connection into frames, without I/O.
-
-    Attributes:
-        ended: Content of the peer's closing frame, once it has arrived.
-        broken: The peer's protocol error. Later input is ignored.
-        empty_frames: Number of empty frames since the counter was last reset.
-        ends_with_goodbye: True if the local side closes its half of the connection after sending a goodbye.
-    """
-
-    __slots__ = ("_frame", "_head", "_limit", "broken", "empty_frames", "ended")
-
-    ends_with_goodbye: ClassVar[bool]
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        # An incomplete header, or an incomplete frame.
-        self._head = b""
-        self._frame: PartialFrame | None = None
-        self.ended: Closed | None = None
-        self.broken: Closed | None = None
-        self.empty_frames: int = 0
-
-    @property
-    @abstractmethod
-    def partial(self) -> str:
-        """Description of the frame that has arrived incompletely, or empty between frames."""
-
-    @property
-    @abstractmethod
-    def arrived(self) -> int:
-        """Number of bytes of an incomplete frame that have arrived, including its header, or 0 between frames."""
-
-    @abstractmethod
-    def feed(self, data: bytes) -> list[bytes]:
-        """Add a chunk of input and return the frames that it completes."""
-
-    @abstractmethod
-    def goodbye(self, code: int, reason: str) -> list[bytes]: ...
-
-
-class PartialFrame:
-    """An incomplete frame of `size` bytes, of which `missing` bytes have not arrived yet."""
-
-    __slots__ = ("missing", "parts", "size")
-
-    def __init__(self, size: int, data: bytes) -> None:
-        self.size = self.missing = size
-        self.parts: list[bytes | bytearray] = []
-        if data:
-            self.add(data)
-
-    def add(self, data: bytes) -> None:
-        """Append a part. Small parts are joined so that one-byte chunks don't cost an object each."""
-        self.missing -= len(data)
-        parts = self.parts
-        if len(data) >= _SMALL:
-            parts.append(data)
-        elif parts and isinstance(parts[-1], bytearray):
-            parts[-1] += data
-        else:
-            parts.append(bytearray(data))
-
-    def fill(self, data: bytes) -> bytes | None:
-        if len(data) < self.missing:
-            self.add(data)
-            return None
-        self.parts.append(data[: self.missing])
-        return b"".join(self.parts)
 
 
 def how_it_broke(cutter: FrameCutter) -> Closed | None:

@@ -21,7 +21,7 @@ from .._stream.dial import ServerAddresses, dial_tcp
 from .._stream.wire import Wire
 from ..sockets import bounded, net_address
 from ..websocket import core_logger
-from .frames import WebSocketFramer
+from .framing import WebSocketFramer
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _END: Final = b"\r\n\r\n"

@@ -16,7 +16,7 @@ from ...plugins import Admission, Handshake
 from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
 from ..websocket import core_logger
-from .frames import WebSocketFramer
+from .framing import WebSocketFramer
 from .policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
 from .transport import WebSocketTransport, largest_message, make_transport
 

@@ -9,7 +9,7 @@ from ...plugins.connections import TransportState
 from .._stream.transport import StreamTransport, how_it_broke
 from .._stream.wire import GATHERED, Wire
 from ..sockets import PingProgress
-from .frames import WebSocketFramer
+from .framing import WebSocketFramer
 
 _LARGE: Final = 64 * 1024
 

@@ -1,30 +1,24 @@
-"""Length-prefixed frames over TCP, TLS and Unix sockets: the framing, which does no I/O, and the transport.
+"""Splits a byte stream into frames, and rejects frames that are too large. Does no I/O.
 
-A frame is its length in four bytes, big-endian, followed by that many bytes. Length zero is a keep-alive. The invalid length
-`CLOSING` starts the closing frame, which is the last frame and carries a reason as in WebSockets::
+On TCP, TLS and Unix sockets, a frame is its length in four bytes, big-endian, followed by that many bytes. Length zero is a
+keep-alive. The invalid length `CLOSING` starts the closing frame, which is the last frame and carries a reason as in
+WebSockets::
 
     FF 43 4C 4F   code (uint16)   length of the reason (uint16, at most 123)   reason (UTF-8)
 
 A peer that doesn't know closing frames sees an invalid length and closes the connection, which is the intended result.
-
-Third-party peers don't answer keep-alives, but their kernel acknowledges them, so silence is not a failure. After
-`Limits.ping_interval` of silence polybus sends a keep-alive. If the peer's kernel acknowledges nothing within
-`Limits.ping_timeout`, the connection is considered lost. Systems other than Linux don't report acknowledgements. On these
-systems the kernel's own keep-alive uses the same intervals. The write timeout detects a peer that doesn't read.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
+from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
-from ...plugins import Closed, Host
+from ...plugins import Closed
 from ...plugins.close_codes import MAX_REASON, closed_by_peer, cut_reason
-from ...plugins.connections import TransportState
 from ...speedups import native
-from .transport import Framer, PartialFrame, StreamTransport
-from .wire import Wire
 
 CLOSING: Final = 0xFF434C4F
 KEEP_ALIVE: Final = b"\0\0\0\0"
@@ -32,9 +26,81 @@ KEEP_ALIVE: Final = b"\0\0\0\0"
 _CLOSE: Final = struct.Struct("!IHH")
 _unpack_length = struct.Struct("!I").unpack_from
 pack_length = struct.Struct("!I").pack
-_OPEN: Final = TransportState.OPEN  # an attribute of an enum class costs three times as much
 
 _HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+
+_SMALL: Final = 4096
+
+
+class Framer(ABC):
+    """Splits the input of one connection into frames, without I/O.
+
+    Attributes:
+        ended: Content of the peer's closing frame, once it has arrived.
+        broken: The peer's protocol error. Later input is ignored.
+        empty_frames: Number of empty frames since the counter was last reset.
+        ends_with_goodbye: True if the local side closes its half of the connection after sending a goodbye.
+    """
+
+    __slots__ = ("_frame", "_head", "_limit", "broken", "empty_frames", "ended")
+
+    ends_with_goodbye: ClassVar[bool]
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # An incomplete header, or an incomplete frame.
+        self._head = b""
+        self._frame: PartialFrame | None = None
+        self.ended: Closed | None = None
+        self.broken: Closed | None = None
+        self.empty_frames: int = 0
+
+    @property
+    @abstractmethod
+    def partial(self) -> str:
+        """Description of the frame that has arrived incompletely, or empty between frames."""
+
+    @property
+    @abstractmethod
+    def arrived(self) -> int:
+        """Number of bytes of an incomplete frame that have arrived, including its header, or 0 between frames."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add a chunk of input and return the frames that it completes."""
+
+    @abstractmethod
+    def goodbye(self, code: int, reason: str) -> list[bytes]: ...
+
+
+class PartialFrame:
+    """An incomplete frame of `size` bytes, of which `missing` bytes have not arrived yet."""
+
+    __slots__ = ("missing", "parts", "size")
+
+    def __init__(self, size: int, data: bytes) -> None:
+        self.size = self.missing = size
+        self.parts: list[bytes | bytearray] = []
+        if data:
+            self.add(data)
+
+    def add(self, data: bytes) -> None:
+        """Append a part. Small parts are joined so that one-byte chunks don't cost an object each."""
+        self.missing -= len(data)
+        parts = self.parts
+        if len(data) >= _SMALL:
+            parts.append(data)
+        elif parts and isinstance(parts[-1], bytearray):
+            parts[-1] += data
+        else:
+            parts.append(bytearray(data))
+
+    def fill(self, data: bytes) -> bytes | None:
+        if len(data) < self.missing:
+            self.add(data)
+            return None
+        self.parts.append(data[: self.missing])
+        return b"".join(self.parts)
 
 
 def closing_frame(code: int, reason: str) -> bytes:
@@ -139,70 +205,3 @@ class LengthFramer(Framer):
         if head[:2] == b"\x16\x03":
             return "the client sent a TLS hello: it must connect with tcp://, or this server must serve tls://"
         return ""
-
-
-_LARGE: Final = 64 * 1024
-
-
-class TcpTransport(StreamTransport[LengthFramer]):
-    __slots__ = ("_asked_at", "_kept_alive_at")
-
-    admitted: Final = False
-    """The kernel has accepted the connection. Unless the server sends a rejection, the client counts as admitted."""
-
-    def __init__(self, name: str, wire: Wire, host: Host) -> None:
-        super().__init__(name, wire, host, LengthFramer(host.limits.message))
-        self._kept_alive_at = self._heard_at
-        # Time of the first keep-alive that is not acknowledged.
-        self._asked_at: float | None = None
-
-    def send(self, frame: bytes) -> None:
-        size = len(frame)
-        if size > self.max_frame:
-            self._check_size(size)
-        if self._state is not _OPEN:
-            return
-        if size < _LARGE:
-            self._wire.write(pack_length(size) + frame)
-        else:
-            self._wire.write(pack_length(size))
-            self._wire.write(frame)
-
-    def framed(self, frame: bytes) -> bytes:
-        if len(frame) > self.max_frame:
-            self._check_size(len(frame))
-        return pack_length(len(frame)) + frame
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = True
-        framer = self._framer
-        frames = framer.feed(data)
-        if frames:
-            self._deliver(frames)
-        if framer.ended is not None:
-            self._peer_left(framer.ended)
-        elif framer.broken is not None:
-            if self._state is TransportState.OPEN:  # while closing, the peer may send until it reads the reason
-                self._fail(framer.broken.code, framer.broken.reason)
-        elif framer.empty_frames > self._host.limits.empty_frames:
-            self._check_flood()
-
-    def _peer_left(self, why: Closed) -> None:
-        if self._state is TransportState.OPEN:
-            self._leave(why)
-            self._wire.hang_up()
-
-    def _check_silence(self, now: float) -> None:
-        limits = self._host.limits
-        if self._asked_at is not None and now - self._asked_at >= limits.ping_timeout:
-            signs = self._wire.signs() if self._heard_at <= self._asked_at else None
-            if signs is None or not signs.unanswered:
-                self._asked_at = None
-            elif signs.silence >= limits.ping_timeout:
-                self.abort(Closed(1006, f"no sign of life for {signs.silence:.0f} s: no data was acknowledged"))
-                return
-        if now - max(self._heard_at, self._kept_alive_at) >= limits.ping_interval:
-            self._kept_alive_at = now
-            if self._asked_at is None:
-                self._asked_at = now
-            self._wire.write(KEEP_ALIVE)

@@ -11,7 +11,7 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, SERVER, Protocol
 
 from polybus.errors import Forbidden, Unauthorized
-from polybus.transports._ws.frames import WebSocketFramer
+from polybus.transports._ws.framing import WebSocketFramer
 from polybus.transports.websocket import MAX_FRAGMENTS
 
 from .support import in_chunks

@@ -18,7 +18,7 @@ from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
 
 from ...plugins import Closed
 from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
-from .._stream.transport import Framer, PartialFrame
+from .._stream.framing import Framer, PartialFrame
 from ..websocket import MAX_FRAGMENTS, core_logger
 
 try:
