@@ -66,10 +66,10 @@ BOUNDS = {
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.nodes._gone",
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.nodes._announced",
     "4,096 nodes": """
-        cluster.arrivals.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.handover.cut
-        cluster.arrivals.cut protocols.nats.cluster.nodes._nodes
+        cluster.client_takeover.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.client_handover.cut
+        cluster.client_takeover.cut protocols.nats.cluster.nodes._nodes
     """,
-    "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
+    "4,096 nodes, and within them Limits.peers": "cluster.client_takeover._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_server.answers",
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node._samples",
     "4,096 sids": "protocols.nats.connection._leaving",
@@ -102,7 +102,7 @@ BOUNDS = {
     "concurrency= of the handler, queue= of the subscription": "cluster.durable.reader._running",
     "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer": "rpc.channel._items",
     "CREDIT_BYTES: each entry counts for 200 bytes at least": "rpc.channel._ahead",
-    "each has one client at least that was parked": "cluster.handover._claims",
+    "each has one client at least that was parked": "cluster.client_handover._claims",
     "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused": "transports.memory._inbox",
     "HIGH_WATER and one frame: then the link keeps what follows in its outbox": """
         bindings.http.client._queue bindings.jrep_http.server._queue
@@ -116,13 +116,14 @@ BOUNDS = {
     "Limits.handshakes: the gate of the listener": "bus.acceptor._waiting transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
-    "Limits.outbox and outbox_bytes; charged": "cluster.arrivals._waiting",
+    "Limits.outbox and outbox_bytes; charged": "cluster.client_takeover._waiting",
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
     "Limits.peers": """
         bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
         link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.registry.held
-        broker.registry.servers broker.registry._slow cluster.arrivals._clients
-        cluster.arrivals._names cluster.arrivals._newcomers cluster.handover._parked cluster.handover._secrets
+        broker.registry.servers broker.registry._slow cluster.client_takeover._clients
+        cluster.client_takeover._names cluster.client_takeover._newcomers
+        cluster.client_handover._parked cluster.client_handover._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
     "Limits.peers and Limits.handshakes of each gate": "runtime.access.hosts",
@@ -183,8 +184,8 @@ BOUNDS = {
     "one frame: its framer refuses more than Limits.message": "transports._stream.framing.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
     "one message": "runtime.outgoing_hooks.headers",
-    "one of each node that is known": "cluster.arrivals._splices",
-    "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
+    "one of each node that is known": "cluster.client_takeover._splices",
+    "one of each node that is known, or joins within two seconds": "cluster.client_takeover.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",
     "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.server._leaving",
     "one question a node of those that have something of this one": """

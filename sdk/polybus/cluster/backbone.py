@@ -28,13 +28,13 @@ from ..protocols.nats.cluster.subjects import publication_pattern
 from ..protocols.nats.stored import ToReader
 from ..retry import Backoff
 from ..subjects import check_pattern, wire_pattern
-from .arrivals import ParkedPublications
+from .client_handover import ClientHandover
+from .client_takeover import ParkedPublications
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream, StoredPublishing
 from .durable.readers import StoreReaders, check_names
 from .durable.storage import StoredReading
 from .durable.stores import Stores, stream_members
-from .handover import ClientHandover
 
 if TYPE_CHECKING:
     from ..integrations import BusParts, Link, PeerCore
@@ -253,7 +253,7 @@ class Backbone(Extension):
             self.nodes_known[event.node] = event
             self._missing.discard(event.facts.get("bus"))
             self.link.runtime.notifier.signal()
-            self.resumption.arrivals.node_joined(event.node)
+            self.resumption.takeover.node_joined(event.node)
             if self._parts.in_net:
                 self._tell_who_passes_on(event.node)
             return
@@ -331,7 +331,7 @@ class Backbone(Extension):
                     queue.keep(to.source, message)
         elif isinstance(to, ToGroup):
             self._parts.deliver_to_group(message, peer, to.group, to.pattern)
-        elif not (isinstance(to, ToClient) and self.resumption.arrivals.handed_over(to.id, message)):
+        elif not (isinstance(to, ToClient) and self.resumption.takeover.handed_over(to.id, message)):
             for client in self._clients(to):
                 self._parts.send(message, client)
 

@@ -14,7 +14,7 @@ from attrs import define, field
 from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, Peer, RequestError, connect
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
-from polybus.cluster.handover import ClientHandover
+from polybus.cluster.client_handover import ClientHandover
 from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
 from polybus.plugins.extensions import party_of

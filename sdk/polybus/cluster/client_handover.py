@@ -1,4 +1,4 @@
-"""Stores publications for the clients of a draining node until they have reconnected to other nodes (see `arrivals`)."""
+"""Stores publications for the clients of a draining node until they have reconnected to other nodes (see `client_takeover`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import BusError, Code
 from ..message import Kind, Message
 from ..plugins import ToClient
 from ..plugins.tools import sources
-from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications
+from .client_takeover import AT_ONCE, HANDING, ClientTakeover, ParkedPublications
 
 if TYPE_CHECKING:
     from ..integrations import BusParts, PeerCore
@@ -70,18 +70,18 @@ class ClientHandover:
     _parts: BusParts
     _node: Backbone
     _seconds: float
-    arrivals: Arrivals = field(init=False)
+    takeover: ClientTakeover = field(init=False)
     _secrets: dict[PeerCore, str] = field(factory=dict, init=False)
     _parked: dict[str, Parked] = field(factory=dict, init=False)
     """Disconnected clients that have not been claimed yet, by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.arrivals = Arrivals(self._parts, self._node)
+        self.takeover = ClientTakeover(self._parts, self._node)
 
     @property
     def busy(self) -> bool:
-        return self.arrivals.busy
+        return self.takeover.busy
 
     def token(self, peer: PeerCore) -> str | None:
         """Return the token for the client to send when it reconnects, or None if the client cannot be handed over."""
@@ -96,19 +96,19 @@ class ClientHandover:
     def greeted(self, peer: PeerCore, token: str | None) -> None:
         """Handle a hello. Only the first hello on a connection may contain a token from another node."""
         if token is not None and peer not in self._secrets:
-            self.arrivals.returns(peer, token)
-        self.arrivals.speaks(peer)
+            self.takeover.returns(peer, token)
+        self.takeover.speaks(peer)
 
     def resumed(self, peer: PeerCore) -> None:
-        self.arrivals.returned(peer)
+        self.takeover.returned(peer)
 
     def came(self, peer: PeerCore) -> None:
         if self._seconds:
-            self.arrivals.came(peer)
+            self.takeover.came(peer)
 
     def gone(self, peer: PeerCore) -> None:
         """Forget a connection, but keep the publications parked for its client."""
-        self.arrivals.forget(peer)
+        self.takeover.forget(peer)
         self._secrets.pop(peer, None)
 
     def park(self) -> None:
@@ -150,7 +150,7 @@ class ClientHandover:
         parked.publications.clear()
 
     def clear(self) -> None:
-        self.arrivals.clear()
+        self.takeover.clear()
         self._drop_all()
 
     def _drop_all(self) -> None:
@@ -190,7 +190,7 @@ class ClientHandover:
         if to == own:
             self._mark(mark, own)
         else:
-            self.arrivals.give_mark(mark, to)
+            self.takeover.give_mark(mark, to)
         self._parts.answer(message, True)
 
     def _claim(self, message: Message, body: Any) -> None:

@@ -197,8 +197,8 @@ class Splice:
 
 
 @define(eq=False)
-class Arrivals:
-    """Tracks clients that have reconnected to this node and are still missing publications that other nodes stored for them."""
+class ClientTakeover:
+    """Takes over clients that have reconnected to this node, with the publications that other nodes stored for them."""
 
     _parts: BusParts
     _node: Backbone
