@@ -272,14 +272,14 @@ MOMENT = datetime.datetime(2026, 11, 21, 8, 0, 0, 123456, datetime.UTC)
 VALUES: dict[str, Any] = {
     "`None`, `bool`, `str`, `list`, `dict[str, ...]`": {"a": None, "b": [True, "text"]},
     "`int` within ±2^53": 7,
-    "`int` beyond": 2**53 + 1,
+    "larger `int`": 2**53 + 1,
     "`float`": 1.5,
     "`float` without a fraction": 7.0,
     "`nan`, `inf`": math.nan,
     "`bytes` as the body": b"\xff",
-    "`bytes` within one": {"blob": b"\xff"},
+    "`bytes` within a body": {"blob": b"\xff"},
     "`datetime` with a time zone": MOMENT,
-    "`datetime` without one": MOMENT.replace(tzinfo=None),
+    "`datetime` without a time zone": MOMENT.replace(tzinfo=None),
     "`date`, `time`": datetime.date(2026, 11, 21),
     "`timedelta`": datetime.timedelta(seconds=90),
     "`Decimal`": Decimal("1.10"),
@@ -337,12 +337,15 @@ def _said(sent: Any, received: Any) -> str:
 
 
 def bodies() -> str:
-    """What a handler without annotations gets, on each wire."""
-    columns = {name: anyio.run(outcomes, wire) for name, wire in WIRES.items()}
-    lines = [f"| | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
-    for number, name in enumerate(VALUES):
-        lines.append(f"| {name} | {' | '.join(column[number] for column in columns.values())} |")
-    return "\n".join(lines)
+    """What a handler without annotations gets: wires with equal outcomes share a column, and values a row."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for name, wire in WIRES.items():
+        columns.setdefault(tuple(anyio.run(outcomes, wire)), []).append(name)
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, row in zip(VALUES, zip(*columns, strict=True), strict=True):
+        rows.setdefault(row, []).append(name)
+    lines = [f"| | {' | '.join(map(', '.join, columns.values()))} |", f"| --- |{' --- |' * len(columns)}"]
+    return "\n".join([*lines, *(f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items())])
 
 
 PARTS: dict[str, Callable[[], str]] = {
