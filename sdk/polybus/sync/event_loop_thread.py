@@ -58,7 +58,7 @@ def _calling_coroutine() -> str:
     frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("polybus."):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_name == "<module>":
+    if frame is None or frame.f_code.co_name.startswith("<"):  # "<module>", or "<cell line: 1>" in some versions of IPython
         return ""
     return frame.f_code.co_qualname if frame.f_code.co_flags & _ASYNC else ""
 
