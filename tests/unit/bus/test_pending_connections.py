@@ -62,6 +62,16 @@ async def test_a_client_is_refused_at_once_when_the_bus_ends_before_it_is_authen
     assert "this server accepts no clients" in told
 
 
+@pytest.mark.native
+async def test_a_server_for_http_ends_with_its_bus_although_a_websocket_was_open() -> None:
+    """hypercorn's task for pings outlives its WebSocket."""
+    bus = Bus(limits=Limits(close_timeout=3600, ping_interval=3600))
+    bus.handle("who")(lambda: "server")
+    with anyio.fail_after(BOUND):
+        async with bus.serve("jrep+http://127.0.0.1:0/") as listener, connect(listener.url) as client:
+            assert await client.request("who") == "server"
+
+
 async def test_a_connection_is_refused_while_the_address_is_released_and_the_bus_goes_on() -> None:
     asked = anyio.Event()
 

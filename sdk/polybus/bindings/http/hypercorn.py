@@ -67,6 +67,9 @@ class HypercornServer:
         self._application = application
         self._options = options
         self._stop = anyio.Event()
+        self._unanswered = 0
+        # Set, and replaced, when the last request is answered.
+        self._answered = anyio.Event()
         self._warnings = Warnings(options.host.time)
         self._config = config = _ServerConfig()
         config.tls = options.tls
@@ -86,19 +89,22 @@ class HypercornServer:
         _accepting.addFilter(self._is_written)
 
     async def _run(self) -> None:
-        """Run hypercorn until `aclose`, or until the bus ends. hypercorn then answers its requests in `graceful_timeout`."""
         application: Any = self._serve
         async with anyio.create_task_group() as group:
-            group.start_soon(self._stop_at_cancellation)
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True) as serving:
+                group.start_soon(self._end_with_bus, serving)
                 await serve(application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
             group.cancel_scope.cancel()
 
-    async def _stop_at_cancellation(self) -> None:
+    async def _end_with_bus(self, serving: anyio.CancelScope) -> None:
+        """Cancel hypercorn when the bus ends, after hypercorn has answered its requests."""
         try:
             await anyio.sleep_forever()
         finally:
-            self._stop.set()
+            with anyio.move_on_after(self._options.host.limits.close_timeout, shield=True):
+                while self._unanswered:
+                    await self._answered.wait()
+            serving.cancel()
 
     async def aclose(self) -> None:
         _accepting.removeFilter(self._is_written)
@@ -130,4 +136,14 @@ class HypercornServer:
                 await send(message)
                 group.cancel_scope.cancel()
 
-        await self._application(scope, receive, answer if scope["type"] == "http" else send)
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        self._unanswered += 1
+        try:
+            await self._application(scope, receive, answer)
+        finally:
+            self._unanswered -= 1
+            if not self._unanswered:
+                self._answered.set()
+                self._answered = anyio.Event()
