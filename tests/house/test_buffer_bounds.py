@@ -90,7 +90,7 @@ BOUNDS = {
     "64 workers": "runtime.workers._idle",
     "65,536 of each peer, and Limits.pending": "protocols.csb.session.pending",
     "65,536 publications, for the seconds in which a link has two connections": "link.server_move._missing",
-    "16,384 ids of 64 characters, and as many numbers": "runtime.loop_prevention._numbers runtime.loop_prevention._said",
+    "16,384 ids of 64 characters, and as many numbers": "runtime.loop_prevention._numbers runtime.loop_prevention._keys",
     "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.subscription._queue",
     "a fixed size": "transports._ws.framing._keys",
     "an event larger than twice Limits.message ends the connection": """
@@ -173,7 +173,7 @@ BOUNDS = {
     "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.new_servers",
     "one for each peer": """
         bus.links._of_key runtime.loop_prevention._asked runtime.loop_prevention._names runtime.loop_prevention._proofs
-        runtime.loop_prevention._told runtime.loop_prevention._voices runtime.loop_prevention.held_out
+        runtime.loop_prevention._told runtime.loop_prevention._identities runtime.loop_prevention.held_out
         runtime.loop_prevention.pending
         runtime.runtime.backlogged link.flow.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
         pubsub.recipients.unconfirmed

@@ -361,8 +361,8 @@ async def test_links_of_one_identity_and_of_none_that_is_known_are_one_bus_all_t
     said = there.introduction(peers[0])["secret"]
     question = here.introduction(peers[0])
     here.take_proof(peers[0], there.answer(question["nonce"])["proof"])
-    for peer, voice in zip(peers[1:], ("ann", "ann", None, "eve", "eve"), strict=True):
-        assert here.take_secret(peer, said, voice)
+    for peer, identity in zip(peers[1:], ("ann", "ann", None, "eve", "eve"), strict=True):
+        assert here.take_secret(peer, said, identity)
     assert here.same(peers[:4]) == (tuple(peers[:4]),)
     apart = {tuple(peers[1:3]), tuple(peers[4:])}
     assert set(here.same(peers)) == apart, "and the others are none"

@@ -718,13 +718,13 @@ def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
 def test_nobody_makes_a_bus_forget_what_others_have_published() -> None:
     known = Deduplicator("me", Counters())
     alarms = [ViaHeader.read(f"{number}.1.gateway.{number},way") for number in (1, 2, 3)]
-    assert all(known.is_news(alarm, "alarm", speaker="gateway") for alarm in alarms)
+    assert all(known.is_news(alarm, "alarm", owner="gateway") for alarm in alarms)
     for number in range(1, 50_000):
-        assert known.is_news(ViaHeader.read(f"x{number}.0.{number}.1,y"), "chat", speaker="mallory")
+        assert known.is_news(ViaHeader.read(f"x{number}.0.{number}.1,y"), "chat", owner="mallory")
     assert len(known._ids) <= 16_384 and len(known._streams) <= 16_384
-    assert not any(known.is_news(alarm, "alarm", speaker="gateway") for alarm in alarms)
-    assert not known.is_news(ViaHeader.read("new.1.gateway.2,way"), "alarm", speaker="gateway"), "it is late"
-    assert known.is_news(ViaHeader.read("x1.0.1.1,y"), "chat", speaker="mallory"), "his own he may have forgotten"
+    assert not any(known.is_news(alarm, "alarm", owner="gateway") for alarm in alarms)
+    assert not known.is_news(ViaHeader.read("new.1.gateway.2,way"), "alarm", owner="gateway"), "it is late"
+    assert known.is_news(ViaHeader.read("x1.0.1.1,y"), "chat", owner="mallory"), "his own he may have forgotten"
 
 
 STRANGE = ["", ",", ".", "...", ".,", "a.b.c.d", "a.-1.b.9", "a.1.b.-2", "a.9.b.²", "x" * 5000, "a" + ".9" * 99]

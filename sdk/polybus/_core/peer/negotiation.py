@@ -403,8 +403,8 @@ class Negotiation(Struct, eq=False):
             return False
         key, value = peer.identity_key, peer.identity
         known = None if link.opened else key if key is not None else value  # behind a broker each link has a different one
-        voice = known if isinstance(known, (str, int)) else None
-        alone = link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice)
+        identity = known if isinstance(known, (str, int)) else None
+        alone = link.runtime.bus_identities.take_secret(peer, body.get("secret"), identity)
         return not alone or (self._pubsub.tells_inside and bool(body.get("confirm")))
 
     async def _answer_later(self, deferred: deque[Message]) -> None:

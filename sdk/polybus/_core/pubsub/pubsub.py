@@ -18,7 +18,7 @@ from ...message import MISSING, RELAYED, Kind, Message
 from ...subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
 from ..handlers.handler import SubscriberSpec, WhenFull, check_group, check_queue
 from ..peer.subscription import IteratedQueue, Subscription
-from ..runtime.loop_prevention import Deduplicator, ViaHeader, depth_of, speaker, too_far, vouched
+from ..runtime.loop_prevention import Deduplicator, ViaHeader, depth_of, quota_owner, too_far, vouched
 from .announcer import SubscriptionAnnouncer, interest_in
 from .handler_subscription import HandlerSubscription, SubscriptionGroup
 from .publisher import ROUTES, Publisher
@@ -54,7 +54,7 @@ class Relay(Struct, eq=False):
 
     def pass_on(self, message: Message, source: PeerCore) -> None:
         id = None if source.link.carries_headers else message.attributes.get("id")
-        news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
+        news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, owner=quota_owner(source))
         if not news:
             return  # a loop, which the id reveals in protocols without headers
         via = self._deduplicator.via_of(message)
@@ -228,7 +228,7 @@ class PublicationReceiver(Struct, eq=False):
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
         message.shared[VIA] = str(via).encode()
-        news = self._deduplicator.is_news(via, message.subject, group, speaker=speaker(peer))
+        news = self._deduplicator.is_news(via, message.subject, group, owner=quota_owner(peer))
         if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
             for subscription in self._asked_of(peer, message):  # they still need the copy from their own peer
                 subscription.offer_shared(message)

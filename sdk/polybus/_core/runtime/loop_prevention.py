@@ -127,26 +127,26 @@ def vouched(origin: str, peer: CallingPeer | None) -> str:
     The name is the same on all links of that identity. Without `authenticate`, and on links that this bus opened, streams keep
     their names.
     """
-    voice = None if peer is None or not origin else _voice(peer)
-    if voice is None:
+    digest = None if peer is None or not origin else _identity_digest(peer)
+    if digest is None:
         return origin
     base, _, before = origin.partition("~")
-    if before and before != voice:
+    if before and before != digest:
         base = _short(origin)
-    return f"{base}~{voice}"
+    return f"{base}~{digest}"
 
 
-def speaker(peer: CallingPeer) -> str:
+def quota_owner(peer: CallingPeer) -> str:
     """Return the identity or network address to charge memory to, or "" on links that this bus opened."""
     share = peer.link.share
-    return _voice(peer) or ("" if share is None else share.address.network)
+    return _identity_digest(peer) or ("" if share is None else share.address.network)
 
 
 def _short(text: str) -> str:
     return hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _voice(peer: CallingPeer) -> str | None:
+def _identity_digest(peer: CallingPeer) -> str | None:
     """Return a digest of an identity's key or value, or of the peer's id if the value is not a string or number."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and (key is None or peer.link.services.access.authenticate is None):
@@ -157,35 +157,35 @@ def _voice(peer: CallingPeer) -> str | None:
 
 
 class _Memory(Struct, eq=False):
-    """Numbers by key. When it is full, the speaker with the most keys loses the older half, so that others aren't affected."""
+    """Numbers by key. When it is full, the owner with the most keys loses the older half, so that others aren't affected."""
 
     _numbers: dict[tuple[str, int], tuple[int, str]] = {}
-    """Numbers with their first speaker."""
-    _said: dict[str, dict[tuple[str, int], None]] = {}
-    """Keys of each speaker, from the least to the most recently updated."""
+    """Numbers with their first owner."""
+    _keys: dict[str, dict[tuple[str, int], None]] = {}
+    """Keys of each owner, from the least to the most recently updated."""
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def raise_to(self, key: tuple[str, int], number: int, speaker: str) -> bool:
+    def raise_to(self, key: tuple[str, int], number: int, owner: str) -> bool:
         """Store a number if it is higher than the stored one. Returns True if it is."""
-        last, first = self._numbers.get(key, (0, speaker))
+        last, first = self._numbers.get(key, (0, owner))
         if number <= last:
             return False
         if len(self._numbers) >= _REMEMBERED and not last:
             self._forget()
-        said = self._said.setdefault(first, {})
-        said.pop(key, None)
-        said[key] = None
+        keys = self._keys.setdefault(first, {})
+        keys.pop(key, None)
+        keys[key] = None
         self._numbers[key] = number, first
         return True
 
     def _forget(self) -> None:
-        speaker, said = max(self._said.items(), key=lambda one: len(one[1]))
-        for key in [*islice(said, (len(said) + 1) // 2)]:
-            del said[key], self._numbers[key]
-        if not said:
-            del self._said[speaker]
+        owner, keys = max(self._keys.items(), key=lambda one: len(one[1]))
+        for key in [*islice(keys, (len(keys) + 1) // 2)]:
+            del keys[key], self._numbers[key]
+        if not keys:
+            del self._keys[owner]
 
 
 class Deduplicator(Struct, eq=False):
@@ -223,9 +223,11 @@ class Deduplicator(Struct, eq=False):
     # -- incoming --------------------------------------------------------------------------------------------------------
 
     def is_news(
-        self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None, *, speaker: str = ""
+        self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None, *, owner: str = ""
     ) -> bool:
         """Return True if a publication is new and in order. Late ones count as dropped.
+
+        The memory for the publication is charged to `owner`; see `quota_owner`.
 
         An engine sends separate copies for each `group` and its pattern. They aren't in order and include publications of this
         bus.
@@ -235,9 +237,9 @@ class Deduplicator(Struct, eq=False):
         # Peers cannot find colliding subjects, because Python salts the hashes of strings.
         of_subject = canonical(subject) if isinstance(subject, str) else subject
         name = hash(of_subject if group is None else (of_subject, group))
-        if not self._ids.raise_to((via.id, name), 1, speaker):
+        if not self._ids.raise_to((via.id, name), 1, owner):
             return False
-        if group is None and via.origin and not self._streams.raise_to((via.origin, name), via.number, speaker):
+        if group is None and via.origin and not self._streams.raise_to((via.origin, name), via.number, owner):
             self._counters.dropped += 1
             return False
         return True
@@ -261,7 +263,7 @@ class BusIdentities(Struct, eq=False):
     """Called when results of `same` or `held_out` may change."""
     _names: dict[Hashable, str] = {}
     """Secrets of peers, sent by clients or proved by servers."""
-    _voices: dict[Hashable, object] = {}
+    _identities: dict[Hashable, object] = {}
     """Identities of clients, for comparison."""
     _asked: dict[Hashable, str] = {}
     """Nonces sent to servers."""
@@ -295,14 +297,14 @@ class BusIdentities(Struct, eq=False):
     def answer(self, nonce: Any) -> dict[str, str]:
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
-    def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
-        """Record the secret of a client, with its identity in `voice`. Returns True unless the client is held out."""
+    def take_secret(self, peer: Hashable, name: Any, identity: object = None) -> bool:
+        """Record the secret of a client, with its identity. Returns True unless the client is held out."""
         if not _is_token(name):
             self.release(peer)
         elif peer not in self._names:  # later secrets are ignored, so that clients cannot cause work by changing them
             self._names[peer] = name
-            if voice is not None:
-                self._voices[peer] = voice
+            if identity is not None:
+                self._identities[peer] = identity
             for other, proof in self._proofs.items():
                 if _is_proof(proof, name, self._asked[other]):
                     self._names[other] = name
@@ -363,7 +365,7 @@ class BusIdentities(Struct, eq=False):
 
     def forget(self, peer: Hashable) -> None:
         self._told.discard(peer)
-        for known in (self._names, self._voices, self._asked, self._proofs):
+        for known in (self._names, self._identities, self._asked, self._proofs):
             known.pop(peer, None)
         self.take_proof(peer, None)
         self.held_out.pop(peer, None)
@@ -379,9 +381,9 @@ class BusIdentities(Struct, eq=False):
 
     def _of_one_identity(self, peers: list[P]) -> list[list[P]]:
         """Split peers with the same secret by identity, because different identities mean different buses."""
-        voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
-        several = set(voices.values())
-        return [peers] if len(several) < 2 else [[peer for peer in peers if voices.get(peer) == one] for one in several]
+        identities = {peer: self._identities[peer] for peer in peers if peer in self._identities}
+        several = set(identities.values())
+        return [peers] if len(several) < 2 else [[peer for peer in peers if identities.get(peer) == one] for one in several]
 
 
 def _is_token(text: Any) -> bool:
