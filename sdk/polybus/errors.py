@@ -389,11 +389,18 @@ class ConnectFailed(BusError, ConnectionError):
     Attributes:
         url: The address, without secrets.
         reason: Why the attempt failed.
+        errno: The system's error number, for example `errno.ECONNREFUSED` if no server listens there, or `errno.ETIMEDOUT`.
+            None if the attempt failed for another reason.
+        status: HTTP status with which the server rejected the connection, or None.
     """
 
-    def __init__(self, url: str, reason: str) -> None:
+    errno: int | None = None
+
+    def __init__(self, url: str, reason: str, *, errno: int | None = None, status: int | None = None) -> None:
         self.url: str = without_secrets(url)
         self.reason: str = reason
+        self.errno = errno
+        self.status: int | None = status
         super().__init__(self.url, reason)
 
     def __str__(self) -> str:

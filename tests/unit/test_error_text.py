@@ -88,7 +88,7 @@ class OwnAndOfPython(Forbidden, PermissionError): ...
 ERRORS: list[BusError] = [
     *(TooLarge("x"), NoSuchUser(7), Own(Code.ABORTED, "x", reason="y"), OwnAndOfPython("x")),
     *(RequestError(Code.ALREADY_EXISTS, "x"), DeadlineExceeded("a", 1.0, "remote", "x", "y", [7])),
-    *(Disconnected("x", "y", True), ConnectFailed("ubre+ws://a", "x")),
+    *(Disconnected("x", "y", True), ConnectFailed("ubre+ws://a", "x", errno=111, status=404)),
     *(RemoteProtocolError("x", reason="y", answer_id=7), EncodeError("x", "$.a"), Unsupported("x")),
 ]
 

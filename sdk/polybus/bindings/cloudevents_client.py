@@ -75,7 +75,7 @@ class EventsClient(HttpClient):
                 raise away.error
             # Third-party servers may not support OPTIONS, but any answer below 500 shows that they are up.
             if status >= 500:
-                raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
+                raise ConnectFailed(url, f"the server answered {status}: {shown(body)}", status=status)
         except BaseException as error:
             await to_the_end(made.drop)
             if isinstance(error, ExchangeFailed):

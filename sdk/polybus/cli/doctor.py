@@ -42,6 +42,7 @@ from ..plugins.registry import resolve_url
 from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
 from ..speedups import ACTIVE
 from ..transports.sockets import plain_reason
+from ..transports.tls import client_fault
 from .options import (
     Header,
     Tls,
@@ -210,6 +211,10 @@ class Examination:
         if type(error) is TimeoutError:
             return f"nothing happened for {self.timeout:g} s", silence_hint(step)
         if isinstance(error, _OF_THE_NETWORK):
+            fault = error.__cause__ if isinstance(error, ConnectFailed) else error
+            if isinstance(fault, ssl.SSLError):
+                detail, remedy = client_fault(fault)
+                return for_shell(detail), for_shell(remedy)
             text = error.reason if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
             return for_shell(text) or type(error).__name__, hint_of(error, step, self._parts.scheme, self._adapter.name)
         raise error
@@ -403,20 +408,15 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
     (RequestError, "the server works, but its handler failed: check its log"),
     (socket.gaierror, "the name is misspelled, or this machine's DNS does not know it"),
 )
-_BY_ANSWER = (
-    ("answered 404", "the server responds, but has no bus at this path: correct the path in the URL"),
-    ("answered 421", "the server does not accept this host name: add it with serve(hosts=...) or attach(hosts=...)"),
-    ("no common sub-protocol", "the server responds, but uses a different protocol than the URL"),
-    ("answered 400", _NO_UPGRADE),
-    ("answered 426", _NO_UPGRADE),
-    ("answered 502", _BEHIND_PROXY),
-    ("answered 503", _BEHIND_PROXY),
-    ("answered 504", _BEHIND_PROXY),
-    ("does not answer in http", "the port does not use HTTP: try tcp, tls or wss instead of ws"),
-    ("closed", "the port may require TLS (wss), or use a different transport (tcp)"),
-    ("", "is this the port and the path of a WebSocket server?"),
-)
-"""Advice by words in the error message of a failed upgrade. The last entry is the default."""
+_BY_STATUS = {
+    404: "the server responds, but has no bus at this path: correct the path in the URL",
+    421: "the server does not accept this host name: add it with serve(hosts=...) or attach(hosts=...)",
+    400: _NO_UPGRADE,
+    426: _NO_UPGRADE,
+    502: _BEHIND_PROXY,
+    503: _BEHIND_PROXY,
+    504: _BEHIND_PROXY,
+}
 _SILENCE = {
     "resolve": "the DNS server does not answer: check the DNS settings",
     "connect": "a firewall may drop the packets, or the address is wrong",
@@ -437,8 +437,6 @@ def silence_hint(step: str) -> str:
 
 
 def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
-    if isinstance(error, ssl.SSLError):
-        return _tls_hint(error)
     if isinstance(error, Unauthorized) and protocol == "nats":
         return NATS_CREDENTIALS
     if isinstance(error, Forbidden) and (hint := _refusal_hint(str(error).lower())) is not None:
@@ -446,23 +444,25 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     for kind, hint in _BY_CLASS:
         if isinstance(error, kind):
             return hint
-    text = str(getattr(error, "reason", None) or error).lower()
-    if "timed out" in text:
+    number: Any = getattr(error, "errno", None)
+    if isinstance(error, TimeoutError) or number == errno.ETIMEDOUT:
         return silence_hint(step)
-    if "reset" in text and step in ("tls", "upgrade"):
-        return _BY_NUMBER[errno.ECONNRESET]
-    if isinstance(error, OSError) and error.errno in _BY_NUMBER:
-        return _BY_NUMBER[error.errno]
+    if number in _BY_NUMBER and scheme != "memory":
+        return _BY_NUMBER[number]
     if step == "connect":  # without errno if the name has several addresses
         return _BY_NUMBER[errno.ECONNREFUSED]
     if step == "tls":
         return "try the URL without TLS (ws, tcp)"
     encrypted = scheme in ("tls", "wss", "https")
-    if step == "upgrade" and encrypted and "closed the connection" in text:
-        return f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
+    text = str(getattr(error, "reason", None) or error)
     if step == "upgrade":
-        return next(hint for words, hint in _BY_ANSWER if words in text)
-    if "http" in text:
+        status: Any = getattr(error, "status", None)
+        if "no common sub-protocol" in text:
+            return "the server responds, but uses a different protocol than the URL"
+        certificate = f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
+        other = certificate if encrypted else "it may require TLS (wss), or use a different transport (tcp)"
+        return _BY_STATUS.get(status, f"is this the port and path of a WebSocket server? {other}")
+    if "HTTP" in text:
         return f"the server uses HTTP: try {protocol}+ws:// and the path of the bus"
     if step == "handshake" and protocol == "nats":
         return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
@@ -482,20 +482,3 @@ def _refusal_hint(text: str) -> str | None:
     if "accepts no clients" in text or "reached from other machines" in text:
         return "the server has no authenticate and can be reached from other machines: check its log"
     return None
-
-
-def _tls_hint(error: ssl.SSLError) -> str:
-    text = str(error).lower()
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if "expired" in text:
-            return "renew the certificate of the server (and check the clock of this machine)"
-        if "not yet valid" in text:
-            return "correct the clock of this machine, or of the machine that created the certificate"
-        if "hostname" in text or "ip address" in text:
-            return "use a name from the certificate, or add this name to it"
-        return "pass the CA certificate that signed it with --ca FILE"
-    if any(words in text for words in ("wrong_version_number", "wrong version number", "record layer", "record_layer")):
-        return "try the URL without TLS (ws, tcp)"
-    if "certificate required" in text or "certificate_required" in text:
-        return "the server requires a client certificate: pass one with --cert FILE --key FILE"
-    return "compare the TLS versions of both sides; see the server's log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -33,6 +34,7 @@ NATS_CREDENTIALS = (
 )
 _NEXT_STEPS = ("instead of", "keeps trying", "waits longer for it", "begin the URL with")
 """Phrases in error messages that already give advice."""
+_ABSENT = (errno.ECONNREFUSED, errno.ENOENT, errno.ETIMEDOUT)
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
 """Matches the `tls` argument of a client, for which --ca is the equivalent."""
@@ -155,10 +157,6 @@ def _ran_out(reason: str) -> bool:
     return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
 
 
-def _is_absent(reason: str) -> bool:
-    return any(word in reason.lower() for word in ("refused", "no server", "no such file", "timed out"))
-
-
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
         if "it may still be starting" in error.reason:  # it may use a different protocol
@@ -166,7 +164,7 @@ def _next_step(error: BusError) -> str:
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
             return ""
         longer = "--timeout S waits longer, " if _ran_out(error.reason) else ""
-        return f"; is the server running? {longer}--wait S keeps trying" if _is_absent(error.reason) else _LOOK
+        return f"; is the server running? {longer}--wait S keeps trying" if error.errno in _ABSENT else _LOOK
     if isinstance(error, DeadlineExceeded) and error.where == "remote":  # this command set the deadline
         return "; --timeout S waits longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):

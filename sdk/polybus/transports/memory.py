@@ -6,6 +6,7 @@ connection without a name, use `pipe`.
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -215,7 +216,7 @@ class MemoryListener:
             if not (outcome and isinstance(outcome[0], MemoryTransport)):
                 gate.left(url)
         if not outcome:
-            raise ConnectFailed(url, f"timed out after {seconds:g} s, waiting for admission")
+            raise ConnectFailed(url, f"timed out after {seconds:g} s, waiting for admission", errno=errno.ETIMEDOUT)
         if isinstance(outcome[0], BusError):
             raise _refusal(url, outcome[0])
         return outcome[0]
@@ -265,7 +266,7 @@ class MemoryConnector:
         _check_tls(options)
         listener = _names().get(_name(self.url))
         if listener is None:
-            raise ConnectFailed(self.url, "no server has this name in this event loop")
+            raise ConnectFailed(self.url, "no server has this name in this event loop", errno=errno.ECONNREFUSED)
         return await listener.connect(self.url, options)
 
 
@@ -329,7 +330,8 @@ class PipeEnd:
                 with anyio.move_on_after(seconds) as scope:
                     await other._ready.wait()
                 if scope.cancelled_caught:
-                    raise ConnectFailed(self.url, f"timed out after {seconds:g} s: the other end of the pipe is not used")
+                    reason = f"timed out after {seconds:g} s: the other end of the pipe is not used"
+                    raise ConnectFailed(self.url, reason, errno=errno.ETIMEDOUT)
                 if other._listener is None:
                     return self._half
             finally:

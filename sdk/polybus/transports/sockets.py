@@ -27,7 +27,7 @@ from ..errors import ConnectFailed
 from ..limits import Limits
 from ..plugins import Closed
 from ..secrets import shown_target, without_secrets
-from .tls import client_reason
+from .tls import client_fault
 
 _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 
@@ -367,14 +367,11 @@ _REASONS: Final[Mapping[int, str]] = {
 def plain_reason(error: BaseException) -> str:
     """Return the cause of a failure in plain language, without error numbers, class names or chained exceptions."""
     if isinstance(error, ssl.SSLError):
-        return client_reason(error)
-    # gaierror is an OSError with its own error numbers.
+        return ": ".join(client_fault(error))
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve: is it misspelled?"
-    if isinstance(error, ConnectionResetError) and error.errno is None:  # raised by asyncio
-        return _REASONS[errno.ECONNRESET]
-    if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:
-        return _REASONS[error.errno]
+    if (number := _number(error)) in _REASONS:
+        return _REASONS[number]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     if isinstance(error, anyio.EndOfStream):
@@ -384,6 +381,13 @@ def plain_reason(error: BaseException) -> str:
     if cause is not None:
         return plain_reason(cause)
     return str(error) or type(error).__name__
+
+
+def _number(error: BaseException) -> Any:
+    """Return the system's error number, or None. `SSLError` and `gaierror` have numbers of their own."""
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or type(error).__name__ == "gaierror":
+        return None
+    return error.errno or (errno.ECONNRESET if isinstance(error, ConnectionResetError) else None)  # asyncio omits the number
 
 
 @contextlib.contextmanager
@@ -400,9 +404,9 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
     except (OSError, EOFError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
         if isinstance(error, ConnectFailed):
             raise
-        raise ConnectFailed(url, plain_reason(error)) from error
+        raise ConnectFailed(url, plain_reason(error), errno=_number(error)) from error
     if scope.cancelled_caught:
-        raise ConnectFailed(url, f"timed out after {seconds:g} s {step}")
+        raise ConnectFailed(url, f"timed out after {seconds:g} s {step}", errno=errno.ETIMEDOUT)
 
 
 async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:

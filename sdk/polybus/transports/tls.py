@@ -55,27 +55,31 @@ _NOT_TRUSTED: Final = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "BAD_CERTIFICATE", "
 _WANTED: Final = ("CERTIFICATE_REQUIRED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
 
 
-def client_reason(error: ssl.SSLError) -> str:
+def client_fault(error: ssl.SSLError) -> tuple[str, str]:
+    """Return why a client's TLS handshake failed, and what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
-            late = "has expired: renew it" if error.verify_code == _EXPIRED[1] else "is not valid yet: wait"
-            return f"the server's certificate {late}, or set the clock of this machine"
+            late, then = ("has expired", "renew it") if error.verify_code == _EXPIRED[1] else ("is not valid yet", "wait")
+            return f"the server's certificate {late}", f"{then}, or set the clock of this machine"
         if error.verify_code in _OF_ANOTHER:
             whom = error.verify_message.rpartition("for ")[2].strip("'.") or "this name"
-            return f"the server's certificate is not for {whom}: connect to a name in it, or add this one to it"
+            return f"the server's certificate is not for {whom}", "connect to a name in it, or add this name to it"
         return (
-            f"the server's certificate is not trusted ({error.verify_message}): name its certificate authority with --ca, "
-            "or with tls=ssl.create_default_context(cafile=...)"
+            f"the server's certificate is not trusted ({error.verify_message})",
+            "name its certificate authority with --ca, or with tls=ssl.create_default_context(cafile=...)",
         )
     reason = error.reason or str(error)
     if any(word in reason for word in _NO_TLS):
         return (
-            f"the server does not use TLS on this port ({reason}): write ws:// instead of wss://, tcp:// instead of tls://, or "
-            "http:// instead of https://"
+            f"the server does not use TLS on this port ({reason})",
+            "write ws:// instead of wss://, tcp:// instead of tls://, or http:// instead of https://",
         )
     if any(word in reason for word in _WANTED):
-        return f"the server requires a certificate of this client ({reason}): load one into tls=, by load_cert_chain(cert, key)"
-    return f"the TLS handshake failed ({reason}): compare the TLS versions and ciphers of both sides"
+        return (
+            f"the server requires a client certificate ({reason})",
+            "load one into tls=, by load_cert_chain(cert, key)",
+        )
+    return f"the TLS handshake failed ({reason})", "compare the TLS versions and ciphers of both sides"
 
 
 def server_reason(error: BaseException) -> str:

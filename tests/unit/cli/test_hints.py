@@ -1,7 +1,6 @@
 """What the commands advise when a step fails, and which engine they take."""
 
 import errno
-import ssl
 
 import pytest
 
@@ -23,24 +22,28 @@ from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
         (OSError("odd"), "handshake", "tcp", "ubre", "does it require TLS (tls, wss)?"),
         (OSError("odd"), "handshake", "tls", "ubre", "format=, dialect="),
         (OSError("odd"), "listen", "memory", "ubre", "is the server running there, with this name?"),
-        (OSError("it timed out"), "resolve", "tcp", "ubre", "the DNS server does not answer"),
-        (OSError("it timed out"), "drain", "tcp", "ubre", "the server does not respond: check its log"),
+        (TimeoutError(), "resolve", "tcp", "ubre", "the DNS server does not answer"),
+        (
+            ConnectFailed("u", "timed out", errno=errno.ETIMEDOUT),
+            "drain",
+            "tcp",
+            "ubre",
+            "the server does not respond: check its log",
+        ),
         (Unauthorized("no"), "handshake", "tcp", "nats", NATS_CREDENTIALS),
         (Forbidden("403: it does not say why"), "upgrade", "ws", "ubre", "compare the path"),
         (Forbidden("origin https://a.example is not let in"), "upgrade", "ws", "ubre", "accepts the origins in its origins="),
         (Forbidden("this server accepts no clients"), "upgrade", "ws", "ubre", "has no authenticate"),
         (Forbidden("accepts only clients on its own machine"), "upgrade", "ws", "ubre", "a proxy reports that"),
         (Forbidden("something else"), "upgrade", "ws", "ubre", "is not allowed: ask the operator of the server"),
-        (ssl.SSLCertVerificationError("certificate has expired"), "tls", "tls", "ubre", "renew the certificate"),
-        (ssl.SSLCertVerificationError("certificate is not yet valid"), "tls", "tls", "ubre", "correct the clock"),
-        (ssl.SSLCertVerificationError("Hostname mismatch"), "tls", "tls", "ubre", "use a name from the certificate"),
-        (ssl.SSLCertVerificationError("self-signed certificate"), "tls", "tls", "ubre", "with --ca FILE"),
-        (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER]"), "tls", "tls", "ubre", "try the URL without TLS"),
-        (ssl.SSLError("tlsv13 alert certificate required"), "tls", "tls", "ubre", "requires a client certificate"),
+        (ConnectFailed("u", "the server answered 404", status=404), "upgrade", "ws", "ubre", "no bus at this path"),
+        (ConnectFailed("u", "the server answered 502 closed", status=502), "upgrade", "ws", "ubre", "the proxy responds"),
+        (ConnectFailed("u", "the server answered 500", status=500), "upgrade", "ws", "ubre", "require TLS (wss)"),
+        (ConnectFailed("u", "connection reset", errno=errno.ECONNRESET), "upgrade", "ws", "ubre", "reset the connection"),
+        (ConnectFailed("u", "no such name", errno=errno.ECONNREFUSED), "open", "memory", "ubre", "with this name?"),
         (ConnectFailed("u", "the server closed the connection during"), "upgrade", "wss", "ubre", "--cert FILE"),
         (ConnectFailed("u", "the peer closed the connection"), "handshake", "tls", "ubre", "--cert FILE"),
         (ConnectFailed("u", "the peer closed the connection"), "handshake", "tls", "nats", "--cert FILE"),
-        (ssl.SSLError("no protocols available"), "tls", "tls", "ubre", "compare the TLS versions"),
     ],
 )
 def test_a_step_that_fails_is_followed_by_advice(error: Exception, step: str, scheme: str, protocol: str, advice: str) -> None:

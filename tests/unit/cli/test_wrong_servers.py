@@ -168,7 +168,7 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(monkeypat
         ("silent", "tls", "does not use TLS"),
         ("silent", "tcp", "a different protocol, format or dialect"),
         ("http", "ws", "correct the path"),
-        ("http", "tls", "without TLS"),
+        ("http", "tls", "instead of tls://"),
         ("tls", "tls", "--ca FILE"),
         ("tls", "ws", "wss"),
         ("closes", "tcp", "format="),
@@ -306,8 +306,8 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, cap
     [
         ("ubre+ws", "jrep+ws", "the server accepts ubre: begin the URL with ubre+;", "Upgrade and Connection"),
         ("ubre+ws", "ubre+tcp", "try ubre+ws://", "want TLS"),
-        ("ubre+ws", "ubre+wss", "try the URL without TLS", "--ca"),
-        ("ubre+tcp", "ubre+tls", "try the URL without TLS", "--ca"),
+        ("ubre+ws", "ubre+wss", "write ws:// instead of wss://", "--ca"),
+        ("ubre+tcp", "ubre+tls", "tcp:// instead of tls://", "--ca"),
     ],
 )
 def test_doctor_gives_the_remedy_for_the_cause(served: str, dialled: str, says: str, not_said: str, cli: Cli) -> None:

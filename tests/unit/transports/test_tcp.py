@@ -1,5 +1,6 @@
 """What only tcp, tls and unix have."""
 
+import errno
 import os
 import socket
 import ssl
@@ -58,8 +59,9 @@ async def test_a_connection_that_meets_itself_is_refused_and_keeps_no_port(
     monkeypatch.setattr("polybus.transports._stream.dial.connect_tcp", meet)
     port = free_port()
     async with running(anyio_backend) as host:
-        with pytest.raises(ConnectFailed, match="no server listens there"):
+        with pytest.raises(ConnectFailed, match="no server listens there") as caught:
             await dial(host, f"{transport}://127.0.0.1:{port}")
+        assert caught.value.errno == errno.ECONNREFUSED
     with socket.create_server(("127.0.0.1", port)):
         pass
 
@@ -144,8 +146,9 @@ async def test_localhost_is_served_on_all_its_addresses_with_one_port(anyio_back
 async def test_names_that_do_not_resolve(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host:
         for url in ("tcp://nobody.invalid:9", "ws://nobody.invalid:9/", f"tcp://{'x' * 70}.example:9"):
-            with pytest.raises(ConnectFailed, match="name does not resolve"):
+            with pytest.raises(ConnectFailed, match="name does not resolve") as caught:
                 await dial(host, url)
+            assert caught.value.errno is None  # a resolver has numbers of its own
 
 
 async def test_a_port_where_nobody_listens_on_several_addresses(anyio_backend: Any) -> None:
@@ -173,8 +176,9 @@ def never_accepting() -> Iterator[Any]:
 async def test_a_server_that_never_accepts_is_given_up(anyio_backend: Any) -> None:
     with never_accepting() as (name, port):
         async with running(anyio_backend, Limits(connect_timeout=0.1)) as host:
-            with pytest.raises(ConnectFailed, match=r"timed out after 0\.1 s while connecting"):
+            with pytest.raises(ConnectFailed, match=r"timed out after 0\.1 s while connecting") as caught:
                 await dial(host, f"tcp://{name}:{port}")
+            assert caught.value.errno == errno.ETIMEDOUT
 
 
 @pytest.fixture

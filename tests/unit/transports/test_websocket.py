@@ -225,6 +225,8 @@ async def test_an_answer_that_is_no_upgrade_says_what_it_was(
         with pytest.raises(error) as caught:
             await dial(host, f"ws://127.0.0.1:{port}/bus")
         assert text in str(caught.value)
+        if text.startswith("the server answered") and answer.startswith(b"HTTP/1.1 "):
+            assert isinstance(caught.value, ConnectFailed) and caught.value.status == int(answer[9:12])
         assert "<h1>" not in str(caught.value)
 
 

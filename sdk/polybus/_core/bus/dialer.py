@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
 import os
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from ..runtime.runtime import Runtime
     from .bus_parts import BusParts
 
-_ABSENT: Final = ("no server listens there", "no such file", "no server has this name in this event loop")
-"""Endings of reasons that mean that there is no server."""
+_ABSENT: Final = (errno.ECONNREFUSED, errno.ENOENT)
+"""Error numbers that mean that there is no server."""
 _STARTING: Final = "it may still be starting, or speak another protocol"
 """Ending of reasons that mean that the server accepted the connection but has not answered yet."""
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
@@ -53,7 +54,7 @@ def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
     longer = "Cluster(..., wait=30) waits longer for it" if of_cluster else "connect(..., wait=30) keeps trying"
     if error.reason.endswith(_STARTING):
         return f"; {longer}"
-    if not error.reason.endswith(_ABSENT):
+    if error.errno not in _ABSENT:
         return None
     scheme, _, address = error.url.partition("://")
     implied = _IMPLIED.get(scheme.rpartition("+")[2]) if urlsplit(f"//{address}").port is None else None
@@ -323,7 +324,8 @@ class Connecting:
                 if left <= 0 or EndpointFeatures.of(self._connector).spent:  # a message port works only once
                     of_cluster = self._inner is not None
                     if (attempt == 0 or of_cluster) and (advice := advice_for(error, of_cluster)) is not None:
-                        raise ConnectFailed(error.url, f"{error.reason}{advice}") from error.__cause__
+                        text = f"{error.reason}{advice}"
+                        raise ConnectFailed(error.url, text, errno=error.errno) from error.__cause__
                     raise
                 # The last attempt is made when the time is up.
                 delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)

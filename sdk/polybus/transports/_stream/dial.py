@@ -7,6 +7,7 @@ moment, and uvloop does not implement the algorithm.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -95,7 +96,8 @@ async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
         sock = await connect_tcp(host, port)
         if _met_itself(sock):
             sock.close()
-            raise ConnectFailed(url, "connection refused: no server listens there (the connection had met itself)")
+            reason = "connection refused: no server listens there (the connection had met itself)"
+            raise ConnectFailed(url, reason, errno=errno.ECONNREFUSED)
     return sock
 
 

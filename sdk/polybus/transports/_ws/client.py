@@ -190,4 +190,4 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
             text = f"the server answered 403 at {at} and does not say why: is {path!r} the path of the bus?"
         return Forbidden(text)
     reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
-    return ConnectFailed(url, f"{reason}: {text}" if text else reason)
+    return ConnectFailed(url, f"{reason}: {text}" if text else reason, status=response.status_code)

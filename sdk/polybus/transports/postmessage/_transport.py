@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
 import sys
@@ -333,7 +334,7 @@ class PortTransport:
         with anyio.move_on_after(seconds):
             port = await self._source.take(self.url, options.host)
         if port is None:
-            raise ConnectFailed(self.url, f"timed out after {seconds:g} s: no port arrived")
+            raise ConnectFailed(self.url, f"timed out after {seconds:g} s: no port arrived", errno=errno.ETIMEDOUT)
         heard, said = anyio.Event(), list[Hello]()
 
         def first(hello: Hello | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from collections.abc import Mapping, Sequence
@@ -433,7 +434,7 @@ class ZenohConnector:
                 await transport.open(serves=False)
         except TimeoutError:
             text = f"timed out after {seconds:g} s (Limits.connect_timeout and handshake_timeout)"
-            raise ConnectFailed(self.url, text) from None
+            raise ConnectFailed(self.url, text, errno=errno.ETIMEDOUT) from None
         except BusError:
             raise
         except Exception as error:  # Zenoh's errors have no base class of their own
