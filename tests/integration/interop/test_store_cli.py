@@ -118,7 +118,10 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
             "polybus: the store name 'a.b' must have 1 to 100 letters",
         ),
         (["dead", "retry", "{url}"], "polybus: give their numbers from polybus dead list, or --all"),
-        (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Each letter has one handler: give their"),
+        (
+            ["dead", "retry", "{url}", "7", "--durable", "billing"],
+            "polybus: give the numbers of the letters, or --all with --durable",
+        ),
         (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost forever: confirm with --yes"),
         (
             ["store", "add", "{url}", "a", "a.>", "--max-age", "week"],
