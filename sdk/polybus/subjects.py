@@ -180,11 +180,13 @@ def warn_of_literal_wildcards(pattern: str | int) -> None:
 def _check_text(subject: str | int, limit: int, what: str) -> None:
     if isinstance(subject, int) and not isinstance(subject, bool):
         if not 0 <= subject <= 0xFFFF_FFFF:
-            raise LocalProtocolError(f"{what} {subject} is not an action id: 0 to 0xFFFFFFFF")
+            raise LocalProtocolError(f"{what} {subject} is not an action id, which is a number from 0 to 0xFFFFFFFF")
         return
     if not isinstance(subject, str):
         first = f"; the {what} comes first, then the body" if what == "subject" else ""
-        raise LocalProtocolError(f"a {what} is a string or an integer, such as 'user.get', not {type(subject).__name__}{first}")
+        raise LocalProtocolError(
+            f"a {what} must be a string or an integer, such as 'user.get', not {type(subject).__name__}{first}"
+        )
     if not subject:
         raise LocalProtocolError(f"an empty {what}: name one, such as 'user.get'")
     size = len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogatepass"))

@@ -22,10 +22,10 @@ MALFORMED = [
     *((f"ubre+unix:///nope{char}", f"U+{ord(char):04X}") for char in INVISIBLE),
     *((f"ubre+memory://a{char}", f"U+{ord(char):04X}") for char in INVISIBLE),
     *(
-        (f"ubre+{port}", "a port is a number from 0 to 65535")
+        (f"ubre+{port}", "the port must be a number from 0 to 65535")
         for port in ("tcp://h:0x50", "ws://h:+80/", "tcp://h:٣", "ws://h:1_0")
     ),
-    *((f"ubre+tcp://{port}", "a port is a number from 0 to 65535") for port in ("h:-1", "h:65536", "h:8e1")),
+    *((f"ubre+tcp://{port}", "the port must be a number from 0 to 65535") for port in ("h:-1", "h:65536", "h:8e1")),
     *((f"{scheme}://{'ü' * 70}:9", "is not a host name") for scheme in SCHEMES),
     ("ubre+tcp://xn--ü:9", "is not a host name"),
     ("ubre+tcp://[::g]:9", "write an IPv6 address in brackets"),

@@ -159,10 +159,10 @@ async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> 
         peer = client.peers[0]
         of_both = [verb for one in (client, peer) for verb in (one.request, one.stream, one.channel, one.subscribe)]
         for verb in (*of_both, client.publish_nowait, client.handle, client.on, client.relay):
-            with pytest.raises(LocalProtocolError, match="is a string or an integer"):
+            with pytest.raises(LocalProtocolError, match="must be a string or an integer"):
                 verb(subject)
         for waiting in (client.publish, client.notify, peer.publish, peer.notify):
-            with pytest.raises(LocalProtocolError, match="is a string or an integer"):
+            with pytest.raises(LocalProtocolError, match="must be a string or an integer"):
                 await waiting(subject)
 
 
@@ -410,7 +410,7 @@ def test_run_in_another_thread_says_what_to_use_there() -> None:
         pool.submit(polybus.run, Bus(), "ubre+tcp://127.0.0.1:0").result()
 
 
-PORTS = r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$"
+PORTS = r"the port must be a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ JREP: Final[Mapping[str, Bad]] = {
     "both Subject and SubjectsList": Bad(
         _SUBSCRIBE % '"Subject":"a","SubjectsList":["b"]', "ambiguous", told="both Subject and SubjectsList"
     ),
-    "a SubjectsList that is none": Bad(_SUBSCRIBE % '"SubjectsList":"a,b"', "invalid_part", told="SubjectsList is a list"),
+    "a SubjectsList that is none": Bad(_SUBSCRIBE % '"SubjectsList":"a,b"', "invalid_part", told="SubjectsList must be a list"),
     "no CapabilitiesFlags": Bad(_CAPABILITIES % "", "missing_field", told="CapabilitiesFlags is required"),
     "CapabilitiesFlags of 5,000 bytes": Bad(
         _CAPABILITIES % (',"CapabilitiesFlags":"' + "x" * 5000 + '"'), "too_large", told="CapabilitiesFlags"

@@ -282,7 +282,9 @@ class _PlanReader:
         many = many or (self.blocking and blocks)
         returns = next(iter(get_args(hint)), Any) if many else hint
         if marks.notification and hint is not type(None):
-            self._wrong(f"is a notification and returns {_shown(hint)}: it has no answer, write `-> None` or leave out @notify")
+            self._wrong(
+                f"is a notification and returns {_shown(hint)}: it has no answer, so write `-> None` or leave out @notify"
+            )
         self._check_readable(returns, "what it returns")
         return ("stream" if many else "notification" if marks.notification else "request"), returns
 
@@ -377,9 +379,9 @@ def _check_style(method: ContractMethod, signature: Signature, blocking: bool, w
         raise TypeError(f"{name} takes a Channel, but {method.name} has none: write {wanted}")
     if method.style == "stream":
         if found != "stream":
-            raise TypeError(f"{name} gives one answer, but {method.name} is a stream: write {wanted}")
+            raise TypeError(f"{name} returns a single answer, but {method.name} is a stream: write {wanted}")
     elif found == "stream":
-        raise TypeError(f"{name} is a stream, but {method.name} gives one answer: write {wanted}")
+        raise TypeError(f"{name} is a stream, but {method.name} returns a single answer: write {wanted}")
     elif blocking and found == "async":
         raise TypeError(f"{name} is async, but {method.name} is a plain `def`: write {wanted}, it runs in a thread")
     elif not blocking and found != "async" and not inspect.iscoroutinefunction(inspect.unwrap(signature.function)):

@@ -31,8 +31,8 @@ const PING_TIMEOUT = 8000
  */
 export function serveFrame(iframe, { origin, onport, onreject } = {}) {
   checkOrigin(origin)
-  if (!(iframe instanceof Object && 'contentWindow' in iframe)) throw new TypeError('serveFrame(iframe, ...): an <iframe> element')
-  if (typeof onport !== 'function') throw new TypeError('serveFrame(iframe, {origin, onport}): onport is a function')
+  if (!(iframe instanceof Object && 'contentWindow' in iframe)) throw new TypeError('serveFrame(iframe, ...): iframe must be an <iframe> element')
+  if (typeof onport !== 'function') throw new TypeError('serveFrame(iframe, {origin, onport}): onport must be a function')
   if ([...frames].some((served) => served.iframe === iframe)) throw new Error('serveFrame: this frame is served already: close that first')
   const served = { iframe, origin, onport, onreject, epoch: 0, nonces: [], offers: new Map(), port: null, rejected: 0 }
   if (frames.size === 0) addEventListener('message', heard)
@@ -306,8 +306,8 @@ export function pump(port, url, { token, credentials, protocol } = {}) {
     )
   }
   const state = managed.get(port)
-  if (!state) throw new TypeError('pump(port, ...): a port of serveFrame or connectToHost')
-  if (state.pump || state.released || state.taken) throw new TypeError('pump(port, ...): this port is in use already')
+  if (!state) throw new TypeError('pump(port, ...): port must come from serveFrame or connectToHost')
+  if (state.pump || state.released || state.taken) throw new TypeError('pump(port, ...): this port is already in use')
   const offers = [...(protocol ? [protocol] : []), ...(token ? [`polybus.token.${token}`] : [])]
   return new Pump(state, new WebSocket(url, offers), protocol).face
 }
@@ -437,7 +437,7 @@ function sizeOf(data) {
 
 function checkCode(code) {
   if (Number.isInteger(code) && code >= 1000 && code < 5000) return code
-  throw new RangeError(`close(${code}): a code of WebSocket, 1000 to 4999`)
+  throw new RangeError(`close(${code}): the code must be a WebSocket close code from 1000 to 4999`)
 }
 
 function checkOrigin(origin) {
@@ -447,5 +447,5 @@ function checkOrigin(origin) {
   } catch {
     // not a URL
   }
-  if (!exact) throw new TypeError(`${JSON.stringify(origin)}: exactly one origin, as "https://example.org", or "null" for a sandboxed frame`)
+  if (!exact) throw new TypeError(`${JSON.stringify(origin)} must be exactly one origin, such as "https://example.org", or "null" for a sandboxed frame`)
 }

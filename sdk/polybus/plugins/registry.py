@@ -84,7 +84,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         if parts.netloc.rpartition("@")[2].count(":") > 1 and "[" not in parts.netloc:
             raise ValueError(f"{shown}: {_BRACKETS}") from None
         form = f"{protocol}+{transport}://127.0.0.1:9000"
-        raise ValueError(f"{shown}: a port is a number from 0 to 65535, for example {form}") from None
+        raise ValueError(f"{shown}: the port must be a number from 0 to 65535, for example {form}") from None
     if parts.username is not None and transport in _WITH_HEADERS and not takes_user:
         raise ValueError(
             f"{shown}: a user or password in this URL is not sent: pass headers={{'authorization': 'Bearer TOKEN'}} instead"

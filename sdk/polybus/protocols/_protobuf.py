@@ -78,7 +78,7 @@ def write_dict(value: dict[str, Any], depth: int) -> bytes:
     parts: list[bytes] = []
     for key, item in value.items():
         if type(key) is not str:
-            raise Unwritable(f"a key is a string, not {type(key).__name__}")
+            raise Unwritable(f"a key must be a string, not {type(key).__name__}")
         name = _key(key) if len(key) < 64 else _key.__wrapped__(key)
         kind = type(item)
         if kind is str:  # fast path: most values are short text, with all lengths in one byte

@@ -98,7 +98,7 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
     A valid subject is a string of up to `limit` UTF-8 bytes without control characters.
     """
     if type(value) is not str:
-        return f"a subject is a string here, not {type(value).__name__}"
+        return f"a subject must be a string here, not {type(value).__name__}"
     if _CONTROL.search(value):
         return f"control character in the subject {value[:40]!r}"
     try:
@@ -114,7 +114,7 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
     Valid headers map strings to strings and contain up to `limit` UTF-8 bytes in total.
     """
     if type(headers) is not dict:
-        return f"headers are an object, not {type(headers).__name__}"
+        return f"headers must be an object, not {type(headers).__name__}"
     size = 0
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str or not name:
@@ -211,7 +211,7 @@ class WireRules:
     ) -> dict[str, Any]:
         """Check an incoming open message and return its attributes. Errors have the given `reason`."""
         if mode not in MODES:
-            raise self.refuse(f"mode is one of {', '.join(MODES)}", reason, answer_id)
+            raise self.refuse(f"mode must be one of {', '.join(MODES)}", reason, answer_id)
         credit = self.read_count(credit, "credit", answer_id, reason, most)
         return {"mode": mode, "credit": credit, "hops": self.read_count(hops, "hops", answer_id, reason, most)}
 

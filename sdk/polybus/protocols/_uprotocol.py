@@ -45,8 +45,8 @@ def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
 
 def _check_priorities(adapter: Any, attribute: Any, value: Any) -> None:
     if type(value) is not tuple or pairs_in(value) is None:
-        text = "it must be a table from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
-        raise ValueError(f"{adapter.name}: priorities={str(value)[:60]!r}: {text}")
+        text = "must be a table from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
+        raise ValueError(f"{adapter.name}: priorities={str(value)[:60]!r} {text}")
     for pattern, name in value:
         if name not in LEVELS:
             raise ValueError(f"{adapter.name}: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
@@ -54,7 +54,9 @@ def _check_priorities(adapter: Any, attribute: Any, value: Any) -> None:
 
 def _check_token(adapter: Any, attribute: Any, value: Any) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
-        raise ValueError(f"{adapter.name}: token is a string, a function that returns one, or None")  # never the value
+        raise ValueError(
+            f"{adapter.name}: token must be a string, a function that returns a string, or None"
+        )  # never the value
 
 
 def _check_level(adapter: Any, attribute: Any, value: Any) -> None:

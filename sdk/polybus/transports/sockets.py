@@ -64,7 +64,7 @@ def net_address(url: str) -> NetAddress:
     try:
         port = parts.port
     except ValueError:
-        raise ValueError(f"{url}: the port is not a number from 0 to 65535") from None
+        raise ValueError(f"{url}: the port must be a number from 0 to 65535") from None
     if not parts.hostname:
         raise ValueError(f"{url}: the host is missing: write, for example, {parts.scheme}://127.0.0.1:9000")
     if port is None:

@@ -92,7 +92,7 @@ WRONG: list[tuple[str, str]] = [
     ("def watch(self, id: int) -> AsyncIterator['Decimal']: ...", r"watch returns .*Decimal.*\], .* not resolve: import it"),
     ("def watch(self, id: int) -> 'AsyncIterator[Decimal]': ...", r"watch returns .*\[Decimal\], .* not resolve: import it"),
     ("@notify\nasync def touch(self, id: int) -> User: ...", "touch is a notification and returns User: .* write `-> None`"),
-    ("@notify\ndef touch(self, id: int) -> AsyncIterator[User]: ...", r"touch is a notification .*Async.*: it has no answer"),
+    ("@notify\ndef touch(self, id: int) -> AsyncIterator[User]: ...", r"touch is a notification .*Async.*: .* write `-> None`"),
     ("@method(timeout=3)\n@notify\nasync def touch(self) -> None: ...", r"touch .*, which has no answer: leave out timeout="),
     ("def count(self) -> Reply[int]: ...", r"count returns polybus\.Reply\[int\]: write `async def count"),
     (GET + "def count(self) -> Awaitable[int]: ...", r"count returns .*Awaitable\[int\]: write `async def count"),
@@ -293,8 +293,14 @@ UNFIT: list[tuple[str, str]] = [
     ("async def get(self, id: 'Decimal') -> User: ...", r"get: .* 'id' does not resolve, because 'Decimal' is unknown"),
     ("async def get(self, id: str) -> User: ...", r"get reads 'id' as str, but .* takes int: change the annotation or Users"),
     ("async def get(self, channel: Channel[int, User]) -> None: ...", r"get takes a Channel, but Users\.get has none"),
-    ("async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)", r"get is a stream, but Users\.get gives one"),
-    ("async def watch(self, id: int) -> User: ...", r"watch gives one answer, .* is a stream: write `async .* with `yield`"),
+    (
+        "async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)",
+        r"get is a stream, but Users\.get returns a single",
+    ),
+    (
+        "async def watch(self, id: int) -> User: ...",
+        r"watch returns a single answer, .* is a stream: write `async .* with `yield`",
+    ),
     ("async def watch(self, id: int) -> AsyncIterator[int]:\n    yield id", r"watch returns int, but .*\.watch returns User"),
 ]
 """What a class that would fit otherwise has in place of one method, and what is said of it."""

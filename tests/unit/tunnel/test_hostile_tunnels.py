@@ -38,7 +38,7 @@ async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> Frame
     [
         ([1], "an object with protocol, headers and params"),
         ("csb", "an object with protocol, headers and params"),
-        ({"protocol": 7}, "the protocol inside a tunnel is a string"),
+        ({"protocol": 7}, "the protocol inside a tunnel must be a string"),
         ({"headers": ["a"]}, "headers of a tunnel map strings to strings"),
         ({"headers": {"a": 1}}, "headers of a tunnel map strings to strings"),
         ({"params": {"id": None}}, "params of a tunnel map strings to strings"),

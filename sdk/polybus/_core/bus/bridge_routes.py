@@ -88,7 +88,7 @@ class Route:
             check_callable(converter, name, f"{name}(body, message) -> body", 2)
         for name, kinds in _USES.items():
             if getattr(self, name) and not self.kinds & kinds:
-                raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, which do not use it")
+                raise ValueError(f"{name}= has no effect on {', '.join(sorted(self.kinds))}")
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:

@@ -39,10 +39,10 @@ def _read(message: Message) -> _Opening:
     """Parse the body of an open message. Raises `BadRequest` if it does not have the form of `tunnel.tunnel_facts`."""
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
-        raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")
+        raise BadRequest("the body that opens a tunnel must be an object with protocol, headers and params")
     protocol = body.get("protocol")
     if protocol is not None and not isinstance(protocol, str):
-        raise BadRequest("the protocol inside a tunnel is a string")
+        raise BadRequest("the protocol inside a tunnel must be a string")
     headers = {name.lower(): value for name, value in _texts(body, "headers").items()}
     return _Opening(protocol, headers, _texts(body, "params"))
 

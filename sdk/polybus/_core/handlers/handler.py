@@ -226,7 +226,7 @@ def plan(
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
     signature = replace(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
     if publication and signature.style in ("stream", "channel"):
-        raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
+        raise TypeError(f"{signature.name}: register streams and channels with handle(), because publications have no answer")
     places = None if running is None else Places(running)
     handler = Handler(subject, signature.function, signature.style, places)
     takes = Any if typed is None else typed.takes

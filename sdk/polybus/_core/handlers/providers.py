@@ -46,7 +46,7 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
         return hint
     if promised is Any:
         raise TypeError(
-            f"{what} does not say what {variable} is: register the method of an object whose class says it, as in "
+            f"{what} does not define {variable}: register the method of an object whose class defines it, as in "
             "`class Users(Rows[User])`, name the type, or write Any; use functools.wraps in decorators to keep the types"
         )
     return promised
@@ -188,7 +188,7 @@ def _maker(
         return capture_maker(positions[parameter.name], hint, parameter.name, name)
     if (of_web := of_the_web(parameter, hint)) is not None:
         raise TypeError(
-            f"{name} needs {of_web} as {parameter.name!r}, but a call of a bus has no HTTP request: use {_WHAT}, or give the "
+            f"{name} needs {of_web} as {parameter.name!r}, but a bus call has no HTTP request: use {_WHAT}, or give the "
             "handler another function"
         )
     if parameter.default is _EMPTY:

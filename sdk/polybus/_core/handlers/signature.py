@@ -91,7 +91,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
     if isinstance(function, classmethod):
         raise TypeError(f"{name} is an unbound classmethod: register the bound one, bus.handle(...)(Class.{name})")
     if not callable(function):
-        raise TypeError(f"{name} is not callable: a handler is a function")
+        raise TypeError(f"{name} is not callable: a handler must be a function")
     parameters = _parameters(function, name)
     hints = hints_of(function, parameters, name)
     lost = lost_result(function, hints)

@@ -122,7 +122,7 @@ class CsbPayloadFormat:
 def _write_form(value: Any) -> bytes:
     plain = JSON_FORMAT.decode(JSON_FORMAT.encode(value))
     if not isinstance(plain, dict):
-        raise EncodeError(f"this action carries a form: names and strings, not {type(value).__name__}")
+        raise EncodeError(f"the body for this action must be a form with names and strings, not {type(value).__name__}")
     fields = [
         (str(name), _field(one, f"$.{name}"))
         for name, item in plain.items()
@@ -139,7 +139,7 @@ def _field(value: Any, path: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise EncodeError(f"a form field is a string, a number or a list of these, not {type(value).__name__}", path)
+    raise EncodeError(f"a form field must be a string, a number or a list of these, not {type(value).__name__}", path)
 
 
 def _read_form(data: bytes) -> dict[str, Any]:

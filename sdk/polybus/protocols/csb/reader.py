@@ -206,13 +206,13 @@ class CsbReader:
 
     def _cancel(self, encoding: int, id: int, frame: bytes) -> Message:
         if len(frame) != 12:
-            raise refuse("a cancel names the action of the request in four bytes")
+            raise refuse("a cancel must contain the action of the request in four bytes")
         (action,) = wire.NUMBER.unpack_from(frame, 8)
         return Message(Kind.CANCEL, "", action << 16 | id & 0xFFFF)
 
     def _deadline(self, encoding: int, id: int, frame: bytes) -> Message:
         if len(frame) != 16:
-            raise refuse("a deadline names the action of the request and the milliseconds, four bytes each")
+            raise refuse("a deadline must contain the action of the request and the milliseconds, four bytes each")
         action, ttl = wire.NUMBER.unpack_from(frame, 8)[0], wire.NUMBER.unpack_from(frame, 12)[0]
         return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | id & 0xFFFF, ttl=ttl / 1000)
 
@@ -231,7 +231,7 @@ class CsbReader:
         if kind is Kind.CREDIT:
             credit = wire.NUMBER.unpack_from(frame, 8)[0] if len(frame) == 12 else 0
             if not credit:
-                raise refuse("a credit is a number above 0 in four bytes")
+                raise refuse("a credit must be a four-byte number above 0")
             message.attributes["credit"] = credit
         elif len(frame) > 8:
             _, _, value = self._payloads[wire.JSON](frame[8:])

@@ -196,7 +196,7 @@ class CsbWriter:
         """Return the length and the bytes of a subject. Numbers have a reserved length."""
         if type(subject) is int:
             if not 0 <= subject <= 0xFFFFFFFF:
-                raise LocalProtocolError(f"action {subject}: an action is a number of 32 bits", protocol="csb")
+                raise LocalProtocolError(f"action {subject}: an action must be a 32-bit number", protocol="csb")
             return NUMBERED, wire.NUMBER.pack(subject)
         fault = fault_in_subject(subject, min(self._limits.subject, NUMBERED - 1))
         if fault is not None:

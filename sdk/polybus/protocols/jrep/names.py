@@ -106,7 +106,7 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
     if value is None:
         return None
     if type(value) is not str:
-        raise refuse(f"{name} is a string, not {type(value).__name__}", "invalid_part", answer_id)
+        raise refuse(f"{name} must be a string, not {type(value).__name__}", "invalid_part", answer_id)
     if len(value) > limit:
         raise refuse(f"{name} of {len(value)} characters: the limit is {limit}", "too_large", answer_id)
     return value
@@ -117,7 +117,7 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
     if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
     if type(value) is not str or not _whole_number(value):
-        raise refuse(f"PriorityProcessing is a number, not larger than {MAX_INT}", "invalid_part", answer_id)
+        raise refuse(f"PriorityProcessing must be a number of at most {MAX_INT}", "invalid_part", answer_id)
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
@@ -139,7 +139,7 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
     elif isinstance(value, (list, set)):
         subjects = list(value)
     else:
-        raise refuse(f"SubjectsList is a list of strings, not {type(value).__name__}", "invalid_part")
+        raise refuse(f"SubjectsList must be a list of strings, not {type(value).__name__}", "invalid_part")
     if len(subjects) > many:
         raise refuse(f"{len(subjects)} subjects at once: the limit is {many} (limit: subscriptions)", "too_large")
     for subject in subjects:
@@ -149,7 +149,7 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 
 def services_in(value: Any) -> list[str]:
     if type(value) is not str:
-        raise refuse(f"RemoteServices is a string, not {type(value).__name__}", "invalid_part")
+        raise refuse(f"RemoteServices must be a string, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 

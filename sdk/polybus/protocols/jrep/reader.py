@@ -340,7 +340,7 @@ class MessageReader:
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error) from error
             if name == "ToSubject" and value is not None and type(value) is not str:
-                raise refuse(f"ToSubject is a string, not {type(value).__name__}", "invalid_subject")
+                raise refuse(f"ToSubject must be a string, not {type(value).__name__}", "invalid_subject")
             found[name] = text_of({name: value}, name, self._longest) or None
         return found
 
@@ -386,7 +386,7 @@ class MessageReader:
             return Message(Kind.CANCEL, subject, id)
         key = text_of(values, "PolybusId", self._limits.id)
         if not key or len(key.encode()) > self._limits.id:
-            raise refuse(f"PolybusId has 1 to {self._limits.id} bytes (limit: id)", "invalid_id")
+            raise refuse(f"PolybusId must have 1 to {self._limits.id} bytes (limit: id)", "invalid_id")
         if verb == "item":
             return Message(_ITEM, subject, key)
         if verb == "credit":

@@ -318,7 +318,7 @@ class ValueReading:
     def _other(self, node: dict[str, Any], name: Any) -> Any:
         if type(name) is not str:
             if name is not None:
-                raise BadRequest(f"^EncodedType is a string, not {type(name).__name__}")
+                raise BadRequest(f"^EncodedType must be a string, not {type(name).__name__}")
             return {key: self.value(item) for key, item in node.items()}
         try:
             registered = self._types.of_name(name)
@@ -338,7 +338,7 @@ class ValueReading:
     def _enum(self, node: dict[str, Any], name: str) -> JavaEnum:
         constant = node["^EnumStringValue"]
         if type(constant) is not str:
-            raise BadRequest(f"{name}: ^EnumStringValue is a string")
+            raise BadRequest(f"{name}: ^EnumStringValue must be a string")
         if self._strict:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here")
         return JavaEnum(name, constant)

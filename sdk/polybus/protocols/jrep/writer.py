@@ -114,7 +114,7 @@ class MessageWriter:
             key = quoted(id)[1:-1]
             return names, b'%b%b%b%b:Errors:RPC"' % (names.reply, key, names.errors, key)
         if type(id) is not tuple or type(id[0]) is not str:
-            raise LocalProtocolError(f"the id of a request is a string, not {type(id).__name__}", protocol="jrep")
+            raise LocalProtocolError(f"the id of a request must be a string, not {type(id).__name__}", protocol="jrep")
         error_to = b"" if id[1] is None else b',"ErrorTo":' + quoted(id[1])
         return names, b'%b,"ReplyTo":%b%b' % (names.to, quoted(id[0]), error_to)
 
@@ -136,7 +136,7 @@ class MessageWriter:
         if type(id) is str:
             return _addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
-            raise LocalProtocolError(f"an answer goes to (ReplyTo, ErrorTo), not to {type(id).__name__}", protocol="jrep")
+            raise LocalProtocolError(f"an answer must go to (ReplyTo, ErrorTo), not to {type(id).__name__}", protocol="jrep")
         return _addressed(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
 
     def _response(self, message: Message, id: Any) -> bytes:

@@ -149,7 +149,7 @@ def _field(line: bytes) -> tuple[str, str, str]:
     except UnicodeDecodeError:  # from a publisher that counts bytes as characters, as HTTP once did
         value = raw_value.decode("latin-1")
     if not colon or not _NAME.fullmatch(name):
-        return name, "", f"a header is a name, a colon and a value, not {line[:60]!r}"
+        return name, "", f"a header must be a name, a colon and a value, not {line[:60]!r}"
     if LINE_BREAK.search(value):
         return name, "", f"CR, LF or NUL in the header {name[:40]!r}"
     return name, value.strip(_BLANKS), ""
@@ -194,7 +194,7 @@ def check_fields(fields: Mapping[str, str], limit: int) -> None:
             if not _NAME.fullmatch(name):
                 fault = f"the header {name[:40]!r}: a name consists of visible ASCII characters without a colon"
             elif name.lower() in _OWN:
-                fault = f"the header {name!r} is a field of this wire"
+                fault = f"the header {name!r} is reserved by this protocol"
             elif value.strip(_BLANKS) != value:
                 fault = f"the header {name[:40]!r} begins or ends with a blank, which NATS clients remove: strip it"
             elif not _is_utf8(value):

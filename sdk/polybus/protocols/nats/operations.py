@@ -39,7 +39,7 @@ def is_answerable(reply: str) -> bool:
 def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
     """Return a description of the fault in a subject or pattern, or `None` if it is valid."""
     if type(name) is not str:
-        return f"a subject is a string here, not {type(name).__name__}"
+        return f"a subject must be a string here, not {type(name).__name__}"
     what = "pattern" if pattern else "subject"
     if _BLANK.search(name):
         return f"the {what} {name[:60]!r} has a blank or a control character, which ends a name on this wire"

@@ -315,7 +315,7 @@ def _id_bytes(id: Any) -> bytes:
     if type(id) is int:
         return b"%d" % id
     if type(id) is not str or not id or "\0" in id:
-        raise LocalProtocolError("an id is an integer or a string without NUL", protocol="ubre")
+        raise LocalProtocolError("an id must be an integer or a string without NUL", protocol="ubre")
     return id.encode()
 
 

@@ -361,7 +361,7 @@ def _quoted_subject(limit: int, subject: Any) -> bytes:
 
 def _quoted_id(id: Any) -> bytes:
     if type(id) is not str and type(id) is not int:
-        raise LocalProtocolError(f"an id is a string or an integer, not {type(id).__name__}", protocol="ubre")
+        raise LocalProtocolError(f"an id must be a string or an integer, not {type(id).__name__}", protocol="ubre")
     return _encode(id)
 
 

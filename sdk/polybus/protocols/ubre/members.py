@@ -36,11 +36,11 @@ def check_id(value: Any, limit: int) -> None:
     if type(value) is str:
         if value and len(value.encode()) <= limit:
             return
-        raise refuse(f"an id has 1 to {limit} bytes (limit: id)", "invalid_id")
+        raise refuse(f"an id must have 1 to {limit} bytes (limit: id)", "invalid_id")
     if type(value) is int and -MAX_INT <= value <= MAX_INT:
         return
     shown = "an integer beyond 2^53" if type(value) is int else type(value).__name__
-    raise refuse(f"an id is a string or an integer within 2^53, not {shown}", "invalid_id")
+    raise refuse(f"an id must be a string or an integer within 2^53, not {shown}", "invalid_id")
 
 
 def unencodable(error: UnicodeEncodeError) -> EncodeError:

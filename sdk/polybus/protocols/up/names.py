@@ -70,8 +70,8 @@ def _line_of(name: str, text: str) -> str:
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     pairs = pairs_in(names)
     if pairs is None:
-        text = "it must be a table from names to numbers or addresses: {'door.opened': 0x80CD}"
-        raise ValueError(f"up: names={str(names)[:60]!r}: {text}; names_in reads one from a file's text")
+        text = "must be a table from names to numbers or addresses: {'door.opened': 0x80CD}"
+        raise ValueError(f"up: names={str(names)[:60]!r} {text}; names_in reads one from a file's text")
     taken: dict[Place, str] = {}
     try:
         return tuple((name, _entry(name, given, taken)) for name, given in pairs)
@@ -81,7 +81,7 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
 
 def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
     if type(name) is not str or not name or "/" in name:
-        raise ValueError(f"{name!r} is not a name: a name is a string without a slash")
+        raise ValueError(f"{name!r} is not a name: a name must be a string without a slash")
     if isinstance(given, Mapping):
         inner = next(iter(given), "...")
         raise ValueError(f'{name!r} is a table of several: write a name with a dot in quotes, as in "{name}.{inner}" = 0x8001')

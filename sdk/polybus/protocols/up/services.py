@@ -376,7 +376,7 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
 
     def add(table: dict[str, int], name: Any, id: int, line: int) -> None:
         if not isinstance(name, str) or not name or "/" in name:
-            raise wrong(line, f"{name!r} is not the name of a topic: a name is a string without a slash")
+            raise wrong(line, f"{name!r} is not the name of a topic: a name must be a string without a slash")
         taken = name if name in table else called_by.get(id)
         if taken is not None:
             raise wrong(line, f"{name!r} with {id:X}, and before it {taken!r} with {table[taken]:X}: each has its own")

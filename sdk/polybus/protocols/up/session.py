@@ -212,7 +212,7 @@ class UpSession(EntitySession):
     def _request(self, message: Message) -> tuple[bytes, bytes, str]:
         ttl, subject = message.ttl, message.subject
         if ttl is None:
-            raise LocalProtocolError("a request of up needs a deadline: pass timeout=", protocol=NAME)
+            raise LocalProtocolError("requests over up need a deadline: pass timeout=", protocol=NAME)
         extras = message.extras
         head, sink = (None if extras else self._methods.get(subject)) or self._method(subject, extras)
         raw, format = written_body(message, self._texts)

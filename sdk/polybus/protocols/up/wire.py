@@ -160,34 +160,46 @@ _RESPONSE: Final = MessageType.RESPONSE
 _ALL: Final = frozenset((MessageType.PUBLISH, MessageType.REQUEST, MessageType.RESPONSE, MessageType.NOTIFICATION))
 _FORMATS: Final = range(PayloadFormat.SHARED_MEMORY + 1)
 _TABLE: Final[Sequence[tuple[str, Callable[[Attributes], bool], str]]] = (
-    ("id", lambda its: is_v7(its.id), "the id is a UUID of version 7"),
-    ("type", lambda its: its.type in _ALL, "the type is publish, request, response or notification"),
-    ("source", lambda its: its.source is not None, "a message has a source"),
-    ("priority", lambda its: 0 <= its.priority <= LAST_PRIORITY, "the priority is CS0 to CS6, or none"),
-    ("payload_format", lambda its: its.payload_format in _FORMATS, "the payload format is 1 to 8, or none"),
-    ("publish.source", lambda its: _is_topic(its.source), "a publication comes from a topic: its resource is 8000 to FFFE"),
+    ("id", lambda its: is_v7(its.id), "the id must be a version 7 UUID"),
+    ("type", lambda its: its.type in _ALL, "the type must be publish, request, response or notification"),
+    ("source", lambda its: its.source is not None, "a message must have a source"),
+    ("priority", lambda its: 0 <= its.priority <= LAST_PRIORITY, "the priority must be CS0 to CS6, or absent"),
+    ("payload_format", lambda its: its.payload_format in _FORMATS, "the payload format must be 1 to 8, or absent"),
+    (
+        "publish.source",
+        lambda its: _is_topic(its.source),
+        "a publication must come from a topic, whose resource is 8000 to FFFE",
+    ),
     (
         "publish.sink",
         lambda its: _is_stream_sink(its.sink),
-        "a publication has no sink, except a streamer's: an authority with only wildcards",
+        "a publication must not have a sink, except a streamer's: an authority with only wildcards",
     ),
     (
         "notification.source",
         lambda its: _is_topic(its.source),
-        "a notification comes from a topic: its resource is 8000 to FFFE",
+        "a notification must come from a topic, whose resource is 8000 to FFFE",
     ),
-    ("notification.sink", lambda its: _is_entity(its.sink), "a notification goes to an entity: its sink has resource 0"),
-    ("request.source", lambda its: _is_entity(its.source), "the source of a request is for the answer: it has resource 0"),
-    ("request.sink", lambda its: _is_method(its.sink), "a request goes to a method: its resource is 1 to 7FFF"),
-    ("request.priority", lambda its: its.priority >= REQUEST_PRIORITY, "a request has priority CS4 or more"),
-    ("request.ttl", lambda its: bool(its.ttl), "a request has a ttl above 0"),
-    ("response.source", lambda its: _is_method(its.source), "a response comes from the method: its resource is 1 to 7FFF"),
-    ("response.sink", lambda its: _is_entity(its.sink), "a response goes to the source of its request: resource 0"),
-    ("response.reqid", lambda its: is_v7(its.reqid), "a response has the id of its request"),
+    ("notification.sink", lambda its: _is_entity(its.sink), "a notification must go to an entity, whose resource is 0"),
+    (
+        "request.source",
+        lambda its: _is_entity(its.source),
+        "the source of a request must have resource 0, because the answer goes there",
+    ),
+    ("request.sink", lambda its: _is_method(its.sink), "a request must go to a method, whose resource is 1 to 7FFF"),
+    ("request.priority", lambda its: its.priority >= REQUEST_PRIORITY, "a request must have priority CS4 or higher"),
+    ("request.ttl", lambda its: bool(its.ttl), "a request must have a ttl above 0"),
+    (
+        "response.source",
+        lambda its: _is_method(its.source),
+        "a response must come from the method, whose resource is 1 to 7FFF",
+    ),
+    ("response.sink", lambda its: _is_entity(its.sink), "a response must go to the source of its request, whose resource is 0"),
+    ("response.reqid", lambda its: is_v7(its.reqid), "a response must have the id of its request"),
     (
         "response.priority",
         lambda its: its.priority == 0 or its.priority >= REQUEST_PRIORITY,
-        "a response has the priority of its request, which is CS4 or more",
+        "a response must have the priority of its request, which is CS4 or higher",
     ),
 )
 RULES: Final[Sequence[MessageRule]] = tuple(
@@ -313,11 +325,11 @@ def _read_uuri(data: bytes) -> UUri:
     for number, part in read_fields(data):
         if number == 1:
             if type(part) is not bytes:
-                raise UUriError("an authority is text")
+                raise UUriError("an authority must be a string")
             authority = str(part, "utf-8")
         elif number in numbers:
             if not isinstance(part, int):
-                raise UUriError("entity, version and resource are numbers")
+                raise UUriError("entity, version and resource must be numbers")
             numbers[number] = part & 0xFFFF_FFFF  # as protobuf reads a uint32
     check_authority(authority)
     entity, version, resource = numbers.values()
@@ -379,7 +391,7 @@ def read_attributes(data: bytes) -> Attributes:
                 raise ValueError(f"{name} is not a number")
             setattr(found, name, value if value < 2**31 else _large_number(number, value))
         elif read is None:
-            raise ValueError(f"{name} is a number")
+            raise ValueError(f"{name} must be a number")
         elif isinstance(value, Fixed):
             raise ValueError(f"{name} is not a fixed-width number")
         else:
@@ -404,7 +416,7 @@ def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
     for number, part in read_fields(frame):
         if number in (1, 2):
             if type(part) is not bytes:
-                raise ValueError("attributes and payload of a UMessage are bytes")
+                raise ValueError("attributes and payload of a UMessage must be bytes")
             if number == 1:
                 attributes = part
             else:

@@ -226,7 +226,7 @@ def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, fo
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
-            raise refuse("subject is a pattern of 1 byte to Limits.subject, without control characters", "invalid_subject")
+            raise refuse("subject must be a pattern of 1 byte to Limits.subject, without control characters", "invalid_subject")
         return Message(kind, subject)
     if kind is Kind.OPEN:
         return _read_open(attributes, raw, format)
@@ -243,7 +243,7 @@ def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, fo
 
 def _read_open(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
     if "sink" not in attributes:
-        raise refuse("an open has a sink")
+        raise refuse("an open must have a sink")
     facts = WIRE_RULES.read_opening(attributes.get("mode"), attributes.get("credit"), attributes.get("hops"))
     return Message(Kind.OPEN, attributes["sink"], attributes["id"], raw, format, attributes=facts)
 

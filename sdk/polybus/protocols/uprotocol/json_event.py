@@ -134,7 +134,7 @@ class JsonEventReader:
             if _ITEM in frame[:128] and (item := read_json_item(frame)) is not None:
                 return item
             if frame.startswith(b"["):
-                raise refuse("an event is a JSON object: an array is a batch", "bad_json")
+                raise refuse("an event must be a JSON object: an array is a batch", "bad_json")
             return self._envelope.examined(*self.parts(frame))
         except RemoteProtocolError as error:
             error.frame = shown(frame)
@@ -150,7 +150,7 @@ class JsonEventReader:
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
         value = _any(frame)
         if not isinstance(value, dict):
-            raise refuse(f"an event is a JSON object, not {type(value).__name__}", "bad_json")
+            raise refuse(f"an event must be a JSON object, not {type(value).__name__}", "bad_json")
         if value.get("data") is not None and value.get("data_base64") is not None:
             raise refuse("both data and data_base64 (CloudEvents 1.0.2, JSON format, 3.1.1)", "ambiguous")
         try:

@@ -136,7 +136,7 @@ def read_uri(text: str) -> Uri:
         raise UriError(f"the path of {_shown(text)} does not begin with one /")
     segments = path[1:].split("/")
     if len(segments) > 3:
-        raise UriError(f"{_shown(text)} has {len(segments)} segments: entity, version and resource are 3")
+        raise UriError(f"{_shown(text)} has {len(segments)} segments instead of 3: entity, version and resource")
     for segment in segments:
         if not _TEXT.fullmatch(segment):
             raise UriError(f"{segment[:40]!r} in {_shown(text)} has characters that must be percent-encoded")
@@ -172,7 +172,7 @@ def _authority(text: str, authority: str) -> tuple[str, str]:
 
 def _check_short(text: str, ue: str, version: str, name: str, message: str) -> None:
     if message or any(part and not (part.isascii() and part.isdigit()) for part in (ue, version.replace(".", "", 1), name)):
-        raise UriError(f"{_shown(text)} begins as the short form, in which entity, version and resource are numbers")
+        raise UriError(f"{_shown(text)} begins as the short form, in which entity, version and resource must be numbers")
     if max(int(ue or 0), int(name or 0)) >= 2**_NUMBER_BITS:
         raise UriError(f"numbers in {_shown(text)} have {_NUMBER_BITS} bits: at most {2**_NUMBER_BITS - 1}")
 

@@ -91,7 +91,7 @@ def required(facts: Facts, name: str, value: Any, kinds: tuple[str, ...] = ()) -
 def is_a(facts: Facts, name: str, value: Any, kind: type, says: str) -> str | None:
     if value is None or type(value) is kind:
         return None
-    return f"{name} is {says}, not {type(value).__name__}"  # not the value: it may be a token
+    return f"{name} must be {says}, not {type(value).__name__}"  # not the value: it may be a token
 
 
 def within(facts: Facts, name: str, value: Any, high: int = MAX_INTEGER) -> str | None:
@@ -117,7 +117,7 @@ def is_uprotocol_uuid(facts: Facts, name: str, value: Any) -> str | None:
     version = id_version(value) if isinstance(value, str) else None
     if version in (None, 6, 7, 8):
         return None
-    return f"{name} {_shown(value)} is a UUID of version {version}, which has no time: a uProtocol UUID has version 8"
+    return f"{name} {_shown(value)} is a UUID of version {version}, which has no time: a uProtocol UUID must have version 8"
 
 
 def is_address(facts: Facts, name: str, value: Any) -> str | None:
@@ -165,7 +165,7 @@ def in_role(facts: Facts, name: str, value: Any) -> str | None:
     uri, (fits, says) = facts.uri(value), _ROLES.get((name, facts.kind), (None, ""))
     if uri is None or fits is None or fits(uri):
         return None
-    return f"{name} of a {facts.kind} is {says}, not {_shown(uri.text)}"
+    return f"{name} of a {facts.kind} must be {says}, not {_shown(uri.text)}"
 
 
 def fits(facts: Facts, name: str, value: Any, test: Callable[[str], Any], says: str) -> str | None:
@@ -223,7 +223,7 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
         if type(found) is int and not -MAX_INTEGER - 1 <= found <= MAX_INTEGER and one != "ttl":
             return f"{one} has more than 32 bits"
         if not isinstance(found, (str, int, bool, bytes)):
-            return f"{one} is text, a whole number or true or false, not {type(found).__name__}"
+            return f"{one} must be a string, an integer or a bool, not {type(found).__name__}"
         if isinstance(found, str) and one != HEADERS and not is_text(found):
             return f"{one} has control characters, or others that are not text"  # not the value: it may be a token
     return None

@@ -228,7 +228,7 @@ class UProtocolSession(EntitySession):
     @staticmethod
     def _milliseconds(ttl: float | None) -> int:
         if ttl is None:
-            raise LocalProtocolError("a request of uProtocol needs a deadline: pass timeout=", protocol="uprotocol")
+            raise LocalProtocolError("requests over uProtocol need a deadline: pass timeout=", protocol="uprotocol")
         return min(max(1, int(ttl * 1000 + 0.5)), MAX_INTEGER)
 
     def _event(self, kind: Kind, message: Message) -> bytes:

@@ -179,7 +179,7 @@ class _Cloner:
         if kind is dict:
             for key, item in value.items():
                 if type(key) is not str:
-                    raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object are strings")
+                    raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object must be strings")
                 made[key] = self.copy(item)
         elif kind is set:
             for item in value:

@@ -197,8 +197,8 @@ def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attribu
     [
         ("0801", "id is not a number"),
         ("1a01", "beyond"),
-        ("120100", "type is a number"),
-        ("3500000000", "ttl is a number"),
+        ("120100", "type must be a number"),
+        ("3500000000", "ttl must be a number"),
         ("5561626364", "token is not a fixed-width number"),
         ("596162636465666768", "traceparent is not a fixed-width number"),
         ("0d61626364", "id is not a fixed-width number"),

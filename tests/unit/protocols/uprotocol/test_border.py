@@ -232,7 +232,7 @@ print(*[name for name in ("google.protobuf", "cloudevents", "httpx") if name in 
 @pytest.mark.parametrize("name", ["ttl", "plevel"])
 def test_a_number_of_thousands_of_digits_in_a_header_is_refused_by_the_rule_of_its_attribute(name: str) -> None:
     headers = {f"ce-{key}": str(value) for key, value in REQUEST.items() if key != "data_base64"}
-    with pytest.raises(RemoteProtocolError, match=f"{name} is an integer, not str"):
+    with pytest.raises(RemoteProtocolError, match=f"{name} must be an integer, not str"):
         from_http({**headers, f"ce-{name}": "0" * 11 + "9" * 5000}, b"")
 
 
@@ -306,7 +306,7 @@ def test_what_is_no_media_type_is_refused_also_on_the_short_way(base: dict[str, 
 def test_an_empty_subject_a_number_for_text_and_an_attribute_without_value_are_refused() -> None:
     for mode in ("document", "strict"):
         refused_everywhere({**PUBLISH, "subject": ""}, mode)
-    with pytest.raises(RemoteProtocolError, match="subject is a string"):
+    with pytest.raises(RemoteProtocolError, match="subject must be a string"):
         decode(in_protobuf({**BARE, "subject": 7}), format="protobuf")
     for name in ("comexample", "Bad-Name", "sink"):
         made = cloud_event_classes()[0].FromString(in_protobuf(BARE))
