@@ -237,7 +237,7 @@ class OctetsFormat:
     def encode(self, value: Any) -> bytes:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(memoryview(value))
-        raise EncodeError(f"this protocol carries bytes here, not {type(value).__name__}")
+        raise EncodeError(f"this body must be bytes, not {type(value).__name__}")
 
     def decode(self, data: bytes) -> Any:
         return bytes(data)
@@ -250,7 +250,7 @@ class TextFormat:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, str):
-            raise EncodeError(f"this protocol carries strings here, not {type(value).__name__}")
+            raise EncodeError(f"this body must be a string, not {type(value).__name__}")
         try:
             return str.encode(value)
         except UnicodeEncodeError as error:

@@ -219,8 +219,8 @@ class Notifier:
 def wrong_event_loop() -> LocalProtocolError:
     """Return the error for a call from another event loop or thread."""
     return LocalProtocolError(
-        "this bus runs in another event loop, and its verbs may be called there only: in a thread use polybus.sync or "
-        "anyio.from_thread.run, `bus: BusDep` in a def endpoint of FastAPI, and a bus of its own in another event loop"
+        "this bus runs in another event loop, and its methods can only be called there: in a thread, use polybus.sync or "
+        "anyio.from_thread.run, in a FastAPI def endpoint `bus: BusDep`, and in another event loop a separate bus"
     )
 
 

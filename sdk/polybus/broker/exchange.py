@@ -69,7 +69,7 @@ class Exchange:
 
     def _odd_from_server(self, server: Server, frame: bytes) -> None:
         if len(frame) < 12:
-            self.registry.drop(server, "short_frame", f"{len(frame)} of the 12 bytes of a header")
+            self.registry.drop(server, "short_frame", f"truncated header: {len(frame)} of 12 bytes")
             return
         number, first = HEAD.unpack_from(frame)
         kind = first >> 4
@@ -150,7 +150,7 @@ class Exchange:
 
     def _odd_from_client(self, client: BrokerClient, frame: bytes) -> None:
         if len(frame) < 8:
-            self.registry.drop(client, "short_frame", f"{len(frame)} of the 8 bytes of a header")
+            self.registry.drop(client, "short_frame", f"truncated header: {len(frame)} of 8 bytes")
             return
         kind = frame[0] >> 4
         if kind in wire.CONTROL_WORDS:

@@ -79,6 +79,6 @@ def notify(function: F) -> F:
 def _marked(function: F, by: str, **marks: Any) -> F:
     marked: Any = function
     if not inspect.isfunction(marked):
-        raise TypeError(f"{by} stands directly above the `def` of a method, not above {shown(function)}")
+        raise TypeError(f"{by} must be directly above the `def` of a method, not above {shown(function)}")
     setattr(marked, _MARKS, replace(Marks.of(marked), **marks))
     return function

@@ -95,7 +95,7 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
     except IndexError as error:
         raise ValueError("the message is cut off") from error
     except KeyError as error:
-        raise ValueError("not a message of protocol buffers") from error
+        raise ValueError("not a protobuf message") from error
     return fields
 
 

@@ -129,7 +129,7 @@ def read_value(data: bytes, depth: int) -> Any:
     try:
         return _value(data, 0, len(data), depth)
     except IndexError as error:
-        raise ValueError("it ends too early") from error
+        raise ValueError("it is truncated") from error
 
 
 def read_value_at(data: bytes, at: int, depth: int) -> Any:

@@ -62,18 +62,18 @@ def _check_token(adapter: Any, attribute: Any, value: Any) -> None:
 def _check_level(adapter: Any, attribute: Any, value: Any) -> None:
     most = adapter.largest
     if value is not None and not (type(value) is int and 0 <= value <= most):
-        raise ValueError(f"{adapter.name}: permission_level={value!r} is not a number from 0 to {most}")
+        raise ValueError(f"{adapter.name}: permission_level={value!r} must be a number from 0 to {most}")
 
 
 def _check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not a number of seconds")
+        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} must be a number of seconds")
 
 
 def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
     most = adapter.largest / 1000
     if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most):
-        raise ValueError(f"{adapter.name}: ttl={value!r} is not within 0.001 and {int(most)} seconds")
+        raise ValueError(f"{adapter.name}: ttl={value!r} must be from 0.001 to {int(most)} seconds")
 
 
 @frozen(kw_only=True)

@@ -115,7 +115,7 @@ def test_for_people_it_says_the_same(cli: Cli) -> None:
     [
         (b'{"x":1}', [], "no UBRE verb"),
         (f"{NAMED}\n{NAMED}".encode(), [], "--frames lines or lengths"),
-        (BINARY[:-1], [], "the header announces"),
+        (BINARY[:-1], [], "truncated frame"),
         (b"{}\n{}\n", ["--frames", "lines"], "2 of 2 frames"),
         (struct.pack(">I", 100) + b"{}", ["--frames", "lengths"], "frame 1: "),
     ],

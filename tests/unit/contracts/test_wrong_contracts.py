@@ -210,9 +210,9 @@ def test_a_decorator_without_its_parentheses_says_so() -> None:
 
 
 def test_a_decorator_stands_above_a_function() -> None:
-    with pytest.raises(TypeError, match=r"@notify stands directly above the `def` of a method, not above <staticmethod"):
+    with pytest.raises(TypeError, match=r"@notify must be directly above the `def` of a method, not above <staticmethod"):
         notify(staticmethod(print))
-    with pytest.raises(TypeError, match=r"@method\(\.\.\.\) stands directly above the `def`"):
+    with pytest.raises(TypeError, match=r"@method\(\.\.\.\) must be directly above the `def`"):
         method("get")(print)
 
 

@@ -116,7 +116,7 @@ def test_what_is_not_known_or_means_nothing_is_named(protocol: Any, options: dic
         (Up, {"entity": 5}, "entity='5'"),
         (Up, {"entity": None}, "entity='None'"),
         (Up, {"peer": "//*/1/1"}, "wildcards"),
-        (Up, {"ttl": 0}, "within"),
+        (Up, {"ttl": 0}, "must be from 0.001"),
         (Up, {"priorities": {"a": "CS9"}}, "CS9"),
         (Up, {"priorities": "CS4"}, "priorities='CS4' must be a table from patterns to CS0 ... CS6"),
         (Up, {"priorities": ("door.*", "CS4")}, "must be a table from patterns to CS0 ... CS6"),
@@ -179,5 +179,5 @@ def test_an_adapter_with_another_name_checks_its_options_too(adapter: type[Up | 
         name = "other"
 
     assert Other(ttl=1.0, permission_level=3).permission_level == 3
-    with pytest.raises(ValueError, match=r"^other: ttl=-1 is not within"):
+    with pytest.raises(ValueError, match=r"^other: ttl=-1 must be from"):
         Other(ttl=-1)

@@ -492,7 +492,7 @@ class IteratedQueue(SubscriptionQueue):
         self.fail(
             SlowConsumer(
                 f"{self.pattern!r} is read too slowly: {len(self._queue)} publications wait (queue={self.queue}), and those "
-                f"beyond the queue cost {self._most} bytes (Limits.queue_bytes); read faster, or choose another when_full="
+                f"outside the queue use {self._most} bytes (Limits.queue_bytes); read faster, or choose another when_full="
             )
         )
 

@@ -264,7 +264,7 @@ class HttpClient:
             with anyio.CancelScope(shield=True), anyio.move_on_after(self._host.limits.close_timeout):
                 await self._http.aclose()
             if self._receiver is not None:
-                self._receiver.closed(self._why or Closed(1006, "the connection attempt was cancelled"))
+                self._receiver.closed(self._why or Closed(1006, "the connection was cancelled"))
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

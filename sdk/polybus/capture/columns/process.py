@@ -63,7 +63,7 @@ class DecodingProcess:
         with process:
             said = b"" if process.stdout is None else process.stdout.read(_LONGEST)
         if process.returncode:
-            self._failed(said.decode(errors="replace").strip() or f"it has ended with {process.returncode}")
+            self._failed(said.decode(errors="replace").strip() or f"it exited with status {process.returncode}")
         else:
             self._failing = False
 

@@ -80,7 +80,7 @@ def _actions(table: Any) -> tuple[tuple[str, int], ...]:
         if fault is not None or not name:
             raise ValueError(f"csb: actions: {fault or 'a name is empty'}")
         if type(number) is not int or not 0 <= number < wire.FIRST_RESERVED:
-            raise ValueError(f"csb: actions: {name!r} has the number {number!r}; numbers go from 0 to 0xfffeffff")
+            raise ValueError(f"csb: actions: {name!r} has the number {number!r}, but numbers must be from 0 to 0xfffeffff")
     numbers = [number for _, number in pairs]
     twice = next((number for number in numbers if numbers.count(number) > 1), None)
     if twice is not None:

@@ -70,7 +70,7 @@ class CsbReader:
     def read(self, frame: bytes) -> Message:
         try:
             if len(frame) < 8:
-                raise refuse(f"{len(frame)} of the 8 bytes of a header", "short_frame")
+                raise refuse(f"truncated header: {len(frame)} of 8 bytes", "short_frame")
             first, result, number, action = _unpack(frame)
             kind = first >> 4
             if kind == wire.REQUEST:
@@ -259,7 +259,7 @@ class CsbReader:
             return self._names.get(action, action)
         text = frame[start : start + size]
         if len(text) < size:
-            raise refuse(f"{len(text)} of the {size} bytes of a subject", "bad_length", id)
+            raise refuse(f"truncated subject: {len(text)} of {size} bytes", "bad_length", id)
         try:
             subject = str(text, "utf-8")
         except UnicodeDecodeError as error:
@@ -274,7 +274,7 @@ class CsbReader:
             return _NOTHING
         text = frame[start : start + size]
         if len(text) < size:
-            raise refuse(f"{len(text)} of the {size} bytes of the extras", "bad_length", id)
+            raise refuse(f"truncated extras: {len(text)} of {size} bytes", "bad_length", id)
         try:
             return _decode_extras(text)
         except (ValueError, RecursionError) as error:
@@ -286,7 +286,7 @@ _NOTHING: Final = CsbExtras()
 
 def unwrap(frame: bytes) -> tuple[int, bytes]:
     if len(frame) < 4:
-        raise refuse(f"{len(frame)} of the 12 bytes of a header", "short_frame")
+        raise refuse(f"truncated header: {len(frame)} of 12 bytes", "short_frame")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]
 
 

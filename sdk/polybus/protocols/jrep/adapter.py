@@ -94,7 +94,7 @@ def _interval(value: object) -> float:
     try:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ValueError(f"jrep: heartbeat={value!r} is not a number of seconds") from None
+        raise ValueError(f"jrep: heartbeat={value!r} must be a number of seconds") from None
     if not 0 <= seconds < 1e6:
         raise ValueError(f"jrep: heartbeat={value!r} must be the seconds between two heartbeats, or 0 for none")
     return seconds

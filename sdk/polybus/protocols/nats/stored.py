@@ -96,10 +96,10 @@ def read_ack(reply: str | None) -> AckSubject:
     tokens = (reply or "").split(".")
     at = 3 if len(tokens) == 9 else 5
     if reply is None or tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
-        raise refuse(f"{(reply or '')[:60]!r} is not where a stored publication is acknowledged", "malformed")
+        raise refuse(f"{(reply or '')[:60]!r} is not the acknowledgement subject of a stored publication", "malformed")
     numbers = tokens[at + 1 : at + 4]
     if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS for number in numbers):
-        raise refuse(f"{reply[:60]!r} has no number of a publication", "malformed")
+        raise refuse(f"{reply[:60]!r} has no publication number", "malformed")
     attempt, number, place = map(int, numbers)
     return AckSubject(reply, tokens[at - 1], tokens[at], attempt, number, place)
 

@@ -84,7 +84,7 @@ class BinaryReader:
 
     def _read(self, frame: bytes) -> Message:
         if len(frame) < 7:
-            raise refuse(f"{len(frame)} of the 7 bytes of a header", "short_frame")
+            raise refuse(f"truncated header: {len(frame)} of 7 bytes", "short_frame")
         letter, name_length, body_length = HEADER.unpack_from(frame)
         start = 7 + name_length
         if body_length == REST_OF_FRAME:
@@ -109,7 +109,7 @@ class BinaryReader:
         if body_length > limit or size > limit:
             raise WIRE_RULES.refuse_size(max(size, start + body_length), limit)
         if size < start + body_length:
-            raise refuse(f"{size} of the {start + body_length} bytes that the header announces", "bad_length")
+            raise refuse(f"truncated frame: {size} of {start + body_length} bytes", "bad_length")
         raise refuse(f"{size - start - body_length} trailing bytes", "bad_length")
 
     def _request(self, name: str, body: bytes | None) -> Message:

@@ -203,7 +203,7 @@ def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attribu
         ("596162636465666768", "traceparent is not a fixed-width number"),
         ("0d61626364", "id is not a fixed-width number"),
         ("0000", "number 0"),
-        ("0b", "not a message of protocol buffers"),
+        ("0b", "not a protobuf message"),
         ("1a05", "beyond"),
         ("5201ff", "utf-8"),
     ],

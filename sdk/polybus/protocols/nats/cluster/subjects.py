@@ -161,7 +161,7 @@ class ClusterSubjects:
                 return node
         elif is_answerable(beginning):
             return ""
-        raise refuse(f"the reply subject {beginning[:60]!r} is not an asker's", "malformed")
+        raise refuse(f"the reply subject {beginning[:60]!r} does not belong to a node", "malformed")
 
     def source(self, beginning: str) -> str:
         """Return the node that sent a publication, given the reply subject without its last token (empty if unknown)."""
