@@ -1,7 +1,7 @@
-"""Traces and metrics of a bus for OpenTelemetry: ``instrument(bus)``. Requires ``pip install 'polybus[opentelemetry]'``.
+"""OpenTelemetry traces and metrics for a bus: ``instrument(bus)``. Requires ``pip install 'polybus[opentelemetry]'``.
 
-A middleware creates spans for incoming messages, and an outgoing hook creates spans for outgoing messages. Names follow the
-OpenTelemetry semantic conventions 1.44, "RPC" and "Messaging".
+A middleware creates spans for incoming messages; an outgoing hook does so for outgoing messages. Names follow the OpenTelemetry
+semantic conventions 1.44, "RPC" and "Messaging".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OTHER: Final = "_OTHER"
 _BOUNDARIES: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
 MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
-"""Number of messages between two checks for a provider, in a process that has none."""
+"""Number of messages between checks for a provider, in a process without one."""
 _OF_DURABLES: Final = (
     ("available", "polybus.store.available", "1", "1 while NATS reports on the store of a durable handler, otherwise 0."),
     ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
@@ -118,10 +118,9 @@ class Telemetry:
         return self._kept
 
     def inject(self, span: Span, message: Message) -> None:
-        """Put the context of a span into the headers of an outgoing message, within their size limit.
+        """Inject a span's context into the headers of an outgoing message, within the header size limit.
 
-        A peer may have sent much of the context. The longest values are left out until the rest fits, so that a peer's baggage
-        never blocks a message.
+        Leaves out the longest values until the rest fits, so that baggage from a peer never blocks a message.
         """
         if span is INVALID_SPAN or not span.get_span_context().is_valid:
             return
@@ -146,7 +145,7 @@ def _seconds(meter: Meter, name: str, text: str) -> Histogram:
 
 @define
 class BoundedNames:
-    """Limits the number of different subjects to what a backend can handle. Later subjects become `OTHER`."""
+    """Limits the number of distinct subjects, for the sake of backends. Further subjects are reported as `OTHER`."""
 
     _known: set[str] = field(factory=set, init=False)
 
@@ -172,8 +171,7 @@ def record_outcome(span: Span, measured: dict[str, AttributeValue], error: BaseE
 
 
 def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
-    """Return the span attributes for the address of a server. Callers pass None for clients, which would add a new port each
-    time."""
+    """Return the span attributes for a server's address. Callers pass None for clients, because each client has a new port."""
     host, colon, port = (server or "").rpartition(":")
     if not colon or not port.isdecimal():
         return {"server.address": server} if server else {}
@@ -181,8 +179,7 @@ def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
 
 
 class _AnyCase(Getter[Mapping[str, str]]):
-    """Getter that ignores the case of names, as W3C Trace Context 3.2.1 requires. Go clients, for example, send
-    ``Traceparent``."""
+    """Case-insensitive header getter, as W3C Trace Context 3.2.1 requires. For example, Go clients send ``Traceparent``."""
 
     def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
         value = carrier.get(key)
@@ -202,7 +199,7 @@ _HEADERS: Final = _AnyCase()
 
 @define(eq=False)
 class Traced:
-    """The name, kind and attributes that all spans for a handler, or for a subject at a server, have in common.
+    """Name, kind and attributes shared by all spans for a handler, or for a subject on a server.
 
     `measured` contains the attributes of successful measurements.
     """
@@ -215,11 +212,11 @@ class Traced:
 
 @define(eq=False)
 class IncomingSpans:
-    """Middleware that creates a span around each handler, as a child of the span in the message."""
+    """Middleware that runs each handler in a span, as a child of the span in the message."""
 
     _telemetry: Telemetry
     _calls: dict[str | int, Traced] = field(factory=dict, init=False)
-    """Span descriptions by the pattern of their handler."""
+    """Span descriptions by handler pattern."""
     _publications: dict[str | int, Traced] = field(factory=dict, init=False)
 
     def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
@@ -310,7 +307,7 @@ def _of_message(message: Message) -> dict[str, AttributeValue]:
 
 @define(eq=False)
 class OutgoingSpans:
-    """Outgoing hook that creates a span for each message, sends its context in the headers, and ends the span with the call."""
+    """Outgoing hook that creates a span for each message, sends its context in the headers, and ends it when the call ends."""
 
     _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
@@ -413,16 +410,17 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
 
     Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications are PRODUCER and
     CONSUMER spans (``messaging.*``). The metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
-    ``messaging.process.duration`` in seconds and, for durable handlers, the numbers of `Stats.durables`:
+    ``messaging.process.duration``, in seconds. Durable handlers also export the numbers in `Stats.durables`:
     ``polybus.store.available``, ``.pending``, ``.unacknowledged`` and ``.redelivered``, and ``polybus.dead_letters``.
 
-    The context travels in the headers ``traceparent`` and ``tracestate``, to peers that read headers: polybus peers, and any
-    peer over uProtocol and NATS. Call this before adding other middleware with `Bus.use`, so that it runs within the span.
+    The context is sent in the ``traceparent`` and ``tracestate`` headers, but only to peers that read headers: polybus peers,
+    and any peer over uProtocol or NATS. Call this before adding other middleware with `Bus.use`, so that the middleware runs
+    within the span.
 
     Args:
-        bus: A bus that has not been entered yet. When it opens a link, it decides whether the peer can read headers.
-        tracer_provider: Source of the tracer, by default the global provider.
-        meter_provider: Source of the meter, by default the global provider.
+        bus: A bus that has not been entered yet, because it checks whether a peer can read headers when a link opens.
+        tracer_provider: Defaults to the global provider.
+        meter_provider: Defaults to the global provider.
 
     Raises:
         ImportError: When importing this module, if ``opentelemetry-api`` is not installed.

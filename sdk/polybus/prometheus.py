@@ -1,7 +1,7 @@
-"""Metrics of a bus for Prometheus, with ``prometheus-client``.
+"""Prometheus metrics for a bus, using ``prometheus-client``.
 
-`collector` exports `Bus.stats` at no cost per message. `Durations` is a middleware that times the handlers. `scrape` renders a
-``/metrics`` page for all nodes of a cluster on this machine.
+`collector` exports `Bus.stats` without any cost per message. `Durations` is a middleware that times handlers. `scrape` renders
+a ``/metrics`` page for all cluster nodes on this machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def help_texts(kind: type) -> dict[str, str]:
 def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iterator[Metric]:
     """Return a metric family for each named attribute of a snapshot: a counter if the name ends in ``_total``, else a gauge.
 
-    Without a snapshot the families have no values. This is enough for a registry that checks the names.
+    Without a snapshot, the families have no values, which is enough for a registry to check the names.
     """
     texts = help_texts(kind)
     for attribute, name in names.items():
@@ -71,7 +71,7 @@ _OUTCOMES: Final = "polybus_handler_outcomes_total", "Calls of handlers, by the 
 class Tally:
     kind: Kind
     counts: list[int]
-    """Number of calls per bucket. The last bucket counts calls above all bounds."""
+    """Number of calls per bucket. The last bucket counts calls that took longer than every bound."""
     seconds: float = 0.0
     outcomes: dict[str, int] = field(factory=dict)
 
@@ -79,17 +79,17 @@ class Tally:
 class Durations:
     """Middleware that times handlers and counts their outcomes: ``bus.use(Durations())``
 
-    `collector` then exports ``polybus_handler_duration_seconds`` and ``polybus_handler_outcomes_total``. Their labels are the
-    kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the subject or pattern of the handler, or
-    the source of the route for bridged messages. Subjects of messages are never labels, so peers cannot add any. For streams
-    and channels, the duration covers the whole conversation.
+    `collector` then exports ``polybus_handler_duration_seconds`` and ``polybus_handler_outcomes_total``. Both are labelled with
+    the kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the handler's subject or pattern.
+    Bridged messages are labelled with the source of their route. Message subjects are never used as labels, so peers cannot
+    create new ones. For streams and channels, the duration covers the whole conversation.
 
     Args:
-        buckets: Upper bounds of the histogram in seconds. Infinity at the end is optional.
+        buckets: Upper bounds of the histogram in seconds. A final infinity is optional.
 
     Raises:
-        TypeError: If `buckets` are not numbers.
-        ValueError: If the buckets are empty, not above 0, or not in ascending order.
+        TypeError: If a bucket is not a number.
+        ValueError: If `buckets` is empty, not in ascending order, or has a bound of 0 or less.
     """
 
     def __init__(self, buckets: Sequence[float] = BUCKETS) -> None:
@@ -106,9 +106,9 @@ class Durations:
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
         self._tallies: dict[tuple[str, str | int], Tally] = {}
-        """Tallies by kind and registered subject. Their number is bounded by the number of handlers and routes."""
+        """Tallies by kind and registered subject. The number of handlers and routes limits their number."""
         self._recent: dict[str | int, Tally] = {}
-        """Most recent tally by registered subject. Most subjects have only one kind of call."""
+        """Last tally used for each registered subject, because most subjects have only one kind of call."""
 
     async def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Any:
         pattern, kind = ctx.pattern, message.kind
@@ -183,14 +183,14 @@ _OF_DURABLES: Final = {
 }
 _READY: Final = "polybus_ready", "1 if /readyz answers 200, otherwise 0."
 _PATIENCE: Final = 1.0
-"""Seconds that another thread waits for the event loop of a bus."""
+"""Seconds that another thread waits for the bus's event loop."""
 
 
 class BusCollector:
-    """Exports the metrics of a bus. Register it with a `prometheus_client.CollectorRegistry`.
+    """Exports a bus's metrics. Register it with a `prometheus_client.CollectorRegistry`.
 
-    Any thread may collect, for example the thread that `prometheus_client.start_http_server` starts. The values are read in the
-    event loop of the bus.
+    You can collect from any thread, for example the one that `prometheus_client.start_http_server` starts. The values are read
+    in the bus's event loop.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -207,7 +207,7 @@ class BusCollector:
         """Return the metric families with current values.
 
         Raises:
-            LocalProtocolError: If the bus runs in another thread, and its event loop does not answer within a second.
+            LocalProtocolError: If the bus runs in another thread and its event loop does not respond within a second.
         """
         stats, reason = self._stats()
         yield GaugeMetricFamily(*_READY, value=not reason)
@@ -237,10 +237,9 @@ def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
 
 
 def collector(bus: Bus) -> BusCollector:
-    """Create the collector of a bus: ``REGISTRY.register(collector(bus))``
+    """Create a collector for a bus: ``REGISTRY.register(collector(bus))``
 
-    It reads `Bus.stats` on demand and costs nothing in between. With ``bus.use(Durations())`` it also exports the durations of
-    handlers.
+    The collector only reads `Bus.stats` when it is scraped. With ``bus.use(Durations())`` it also exports handler durations.
 
     Raises:
         TypeError: If `bus` is not a bus.
@@ -253,7 +252,7 @@ def collector(bus: Bus) -> BusCollector:
 
 _NODE: Final = "node"
 _FAMILY: Final = re.compile(r"^# HELP ", re.M)
-"""Start of a family. Labels and help texts cannot match, because their line breaks are escaped."""
+"""Start of a family. Line breaks in labels and help texts are escaped, so they cannot match."""
 _STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
 _NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they answered."
 
@@ -273,11 +272,11 @@ _OF_BROKER: Final = {
 
 
 async def scrape(bus: Bus) -> str:
-    """Render the metrics of a bus, and of the collectors in `prometheus_client.REGISTRY`, as text.
+    """Render the metrics of a bus and of all collectors in `prometheus_client.REGISTRY`.
 
-    With a cluster, the text contains the metrics of all nodes on this machine, each with its name (host and process) in the
-    ``node`` label. A node that does not answer within a second is left out and counted in ``polybus_nodes``. The text has
-    Prometheus's format 0.0.4, with the content type ``text/plain; version=0.0.4``.
+    In a cluster, the result includes all nodes on this machine. The ``node`` label contains a node's name (host and process). A
+    node that does not respond within a second is left out and counted in ``polybus_nodes``. The result is in Prometheus text
+    format 0.0.4; its content type is ``text/plain; version=0.0.4``.
 
     Raises:
         TypeError: If `bus` is not a bus.
@@ -311,7 +310,7 @@ def _nodes(answered: int, silent: int) -> Metric:
 
 
 def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
-    """Add the metrics of the parent process: number of workers by state, and number of restarts."""
+    """Add the parent process's metrics: the number of workers by state, and the number of restarts."""
     workers = GaugeMetricFamily("polybus_workers", "Workers of this program, by state.", labels=("state",))
     for state in _STATES:
         workers.add_metric([state], [*states.values()].count(state))
@@ -321,7 +320,7 @@ def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
 
 
 def broker_text(stats: BrokerStats) -> str:
-    """Render the statistics of a broker in Prometheus's format 0.0.4."""
+    """Render a broker's statistics in Prometheus text format 0.0.4."""
     texts = help_texts(type(stats))
     servers = GaugeMetricFamily("polybus_broker_server_clients", texts.get("servers", "servers"), labels=("server",))
     for server, count in stats.servers.items():
@@ -333,7 +332,7 @@ def broker_text(stats: BrokerStats) -> str:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Merge several metrics texts. The lines of each family are grouped under the help text from the first one."""
+    """Merge several metrics texts, grouping the lines of each family under the first help text found."""
     blocks: dict[str, list[str]] = {}
     for text in texts:
         for block in _FAMILY.split(text)[1:]:

@@ -1,7 +1,7 @@
-"""Generates AsyncAPI 3 documents of a bus's handlers, subscriptions and publications.
+"""Generates AsyncAPI 3 documents for a bus's handlers, subscriptions and publications.
 
-A document can also become an HTML page or TypeScript types. ``polybus schema app:bus`` and
-``polybus.fastapi.attach(..., docs="/bus/docs")`` use this package.
+Can also render a document as an HTML page or as TypeScript types. Used by ``polybus schema app:bus`` and
+``polybus.fastapi.attach(..., docs="/bus/docs")``.
 """
 
 from .document import document, to_text

@@ -1,4 +1,4 @@
-"""Generates the AsyncAPI 3.0 document of a bus or a contract."""
+"""Generates an AsyncAPI 3.0 document for a bus or a contract."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ def document(
     servers: Mapping[str, str] | None = None,
     protocol: str | None = None,
 ) -> dict[str, Any]:
-    """Generate an AsyncAPI 3.0 document of a contract, or of a bus's handlers, subscriptions and declared publications.
+    """Generate an AsyncAPI 3.0 document for a contract, or for a bus's handlers, subscriptions and declared publications.
 
     The result is the same on every machine. Use `to_text` to write it as JSON.
 
     Args:
-        source: A `Bus`, whose current handlers and `Bus.publishes` are used, or a contract (a Protocol class).
+        source: A `Bus` or a contract (a Protocol class). A bus is documented with its current handlers and `Bus.publishes`.
         title: Title of the document.
         version: Version of the API.
         description: Markdown text. Defaults to the docstring of the contract.
-        prefix: Subject prefix of a contract, as in `Bus.implement`.
+        prefix: Subject prefix for a contract, as in `Bus.implement`.
         servers: Server URLs by name, for example ``{"production": "ubre+wss://example.org/bus"}``.
-        protocol: Protocol used for the bindings if there are no servers.
+        protocol: Protocol to generate bindings for if there are no servers.
 
     Raises:
         TypeError: If the source is neither a bus nor a contract, or an argument has the wrong type.
-        ValueError: If the URL of a server is invalid.
+        ValueError: If a server URL is invalid.
     """
     check_given(title, str, "title", "title='Orders'")
     check_given(version, str, "version", "version='1.4.0'")
@@ -106,7 +106,7 @@ def document(
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON. Equal documents result in equal text."""
+    """Return a document as JSON. Equal documents produce equal text."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -116,7 +116,7 @@ def _reference(*path: str) -> dict[str, str]:
 
 @frozen
 class _Address:
-    """A subject or pattern in AsyncAPI syntax, where each wildcard is a parameter with a description."""
+    """A subject or pattern in AsyncAPI syntax. Each wildcard becomes a parameter with a description."""
 
     text: str
     parameters: dict[str, str]
@@ -259,7 +259,7 @@ class _Builder:
         return _reference("channels", channel, "messages", key)
 
     def _reply(self, operation: Operation, key: str, words: Docstring) -> dict[str, Any]:
-        """Return the reply of an operation. The reply's address is in the request."""
+        """Return an operation's reply. The request contains the reply's address."""
         channel = self._channel_keys.free(f"{key}.reply")
         self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
         name = "answer" if operation.style == "request" else "reply_item"
@@ -293,7 +293,7 @@ class _Builder:
 
 
 def _tag(subject: str | int) -> str:
-    """Return the first token of a subject, which is used to group operations."""
+    """Return the first token of a subject, used to group operations."""
     if isinstance(subject, int):
         return ""
     parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")
@@ -341,10 +341,10 @@ class Docstring:
     """The parts of a docstring.
 
     Attributes:
-        summary: The first sentence or the first line.
+        summary: The first sentence or line.
         description: The remaining text before the sections.
-        parameters: Description of each parameter.
-        raises: Description of each error code.
+        parameters: Descriptions by parameter.
+        raises: Descriptions by error code.
     """
 
     summary: str
@@ -367,7 +367,7 @@ class Docstring:
 
 
 def code_of(name: str) -> Code | None:
-    """Return the code of an error class such as ``NotFound`` or of a code's name. Returns `None` for other names."""
+    """Return the code with this name, or the code of an error class such as ``NotFound``. Returns `None` for other names."""
     name = name.rpartition(".")[2]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
@@ -377,7 +377,7 @@ def code_of(name: str) -> Code | None:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """Parse the entries of a section. A line with deeper indentation continues the previous entry."""
+    """Parse the entries of a section. A more deeply indented line continues the previous entry."""
     entries: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(section).splitlines():
@@ -397,7 +397,7 @@ class Described:
     Attributes:
         operations: Ordered by subject.
         text: Docstring of the contract.
-        guarded: True if peers require permission.
+        guarded: True if peers need permission.
     """
 
     operations: tuple[Operation, ...]
@@ -409,7 +409,7 @@ class Described:
         """Read a bus or a contract.
 
         Raises:
-            TypeError: If the source is neither a bus nor a contract, the contract is invalid, or a prefix is given for a bus.
+            TypeError: If the source is neither a bus nor a valid contract, or if a bus is given with a prefix.
         """
         if isinstance(source, Bus):
             if prefix:
@@ -435,7 +435,7 @@ _HTTP: Final = ("http", "https")
 
 
 def server_of(url: str) -> dict[str, Any]:
-    """Return the server object for a URL without its secrets.
+    """Return the server object for a URL, leaving out its secrets.
 
     Raises:
         ValueError: If the URL has no host.

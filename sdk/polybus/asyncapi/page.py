@@ -36,8 +36,8 @@ def page(document: Part, *, live: str | None = None) -> str:
 
     Args:
         document: A document as returned by `polybus.asyncapi.document`.
-        live: Address of the bus, relative to the page. If set, readers can send requests from the page. The bus must serve UBRE
-            in JSON over WebSocket at this address.
+        live: Address of the bus, relative to the page, so that readers can send requests from the page. The bus must serve
+            JSON-encoded UBRE over WebSocket there.
 
     Raises:
         TypeError: If `document` is not an AsyncAPI document, or `live` is not a string.
@@ -51,9 +51,9 @@ def page(document: Part, *, live: str | None = None) -> str:
 
 
 def policy(page: str) -> str:
-    """Return the Content-Security-Policy for a page.
+    """Return the page's Content-Security-Policy.
 
-    It allows the page's own style and script and, if the page is live, WebSocket connections to its own server.
+    It allows the page's own style and script. Live pages may also open WebSocket connections to their own server.
     """
     hashes = {
         name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}{more}>(.*?)</{name}>", page, re.S))

@@ -40,7 +40,7 @@ _Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
 OMITS: Final = "x-polybus-omits-defaults"
-"""Keyword in the schema of a class that omits default values when written."""
+"""Keyword that marks a class that omits default values when written."""
 
 
 class Schemas:
@@ -48,7 +48,7 @@ class Schemas:
 
     Args:
         read: Types that the bus reads.
-        written: Types that the bus writes, because a model's members may have other names when written.
+        written: Types that the bus writes. A model's members may have different names when written.
     """
 
     def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
@@ -90,7 +90,7 @@ class Schemas:
 
 
 def _key(kind: Any) -> Any:
-    """Return the type itself, or its `id` if it is not hashable, as with ``Annotated[int, {"unit": "m"}]``."""
+    """Return the type itself, or its `id` if it is unhashable, like ``Annotated[int, {"unit": "m"}]``."""
     try:
         hash(kind)
     except TypeError:
@@ -146,11 +146,11 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")
-"""Keywords whose values are values of the type instead of schemas."""
+"""Keywords that contain values of the type, not schemas."""
 
 
 def draft_07(schema: Any) -> Any:
-    """Convert a schema from draft 2020-12 to draft 07. Values that JSON does not support, such as infinity, are left out."""
+    """Convert a schema from draft 2020-12 to draft 07. Leaves out values that JSON does not support, such as infinity."""
     if isinstance(schema, list):
         return [draft_07(one) for one in schema]
     if not isinstance(schema, dict):
@@ -223,11 +223,11 @@ _TEXTS: Final = {
 
 
 class _Endless(Exception):
-    """An example of the schema would be infinite."""
+    """Raised if an example of the schema would be infinite."""
 
 
 def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> Any:
-    """Return an example of a schema that its type accepts, or `None` if there is none."""
+    """Return an example that the schema's type accepts, or `None` if none was found."""
     try:
         made = example(schema, components)
         return None if made is None or convert(made, kind) is None else made
@@ -286,7 +286,7 @@ def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str,
 
 
 def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield examples of members that are required, lack a default, or identify the object."""
+    """Yield examples for members that are required, have no default, or identify the object."""
     wanted = schema.get("required", [])
     for name, one in schema.get("properties", {}).items():
         if name in wanted:

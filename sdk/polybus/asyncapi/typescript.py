@@ -1,4 +1,4 @@
-"""Generates TypeScript types for a document, for `connect<Shop>("/bus")` in ``polybus.js``."""
+"""Generates TypeScript types from a document, for use in ``polybus.js`` with `connect<Shop>("/bus")`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES: Final = ("requests", "streams", "publications", "accepts")
 
 
 def typescript(document: Mapping[str, Any]) -> str:
-    """Return TypeScript code with an interface for a document's bus, and the types that the interface refers to.
+    """Return TypeScript code: an interface for a document's bus, and the types that the interface refers to.
 
     Channels and numeric subjects are left out because the browser client does not support them.
     """
@@ -50,9 +50,7 @@ def typescript(document: Mapping[str, Any]) -> str:
 
 
 def _member(operation: Any, channels: Any, messages: Any, types: _Types) -> tuple[str, str]:
-    """Return the section and type of an operation. If the browser client does not support the operation, both are empty
-    strings.
-    """
+    """Return an operation's section and type. Both are empty if the browser client does not support the operation."""
     style = operation["x-polybus-style"]
     subject = channels[_last(operation["channel"])].get("x-polybus-subject", "")
     if style == "channel" or isinstance(subject, int):
@@ -75,7 +73,7 @@ def _last(reference: Mapping[str, str]) -> str:
 
 
 def _key(subject: str) -> str:
-    """Return a subject as a member name in which a wildcard matches any string."""
+    """Return a subject as a member name. A wildcard matches any string."""
     if not is_pattern(subject):
         return json.dumps(subject)
     mark = "/" if "/" in subject else "."
@@ -103,7 +101,7 @@ class _Types:
         return [*self._made.values()]
 
     def of(self, schema: Any, given: bool) -> str:
-        """Return the TypeScript type of a schema. `given` is true if values are sent to the bus."""
+        """Return the TypeScript type for a schema. Set `given` for values sent to the bus."""
         if not isinstance(schema, dict):
             return "any"
         if "$ref" in schema:
@@ -149,9 +147,9 @@ class _Types:
 
 
 def _with_defaults(schemas: Mapping[str, Schema]) -> set[str]:
-    """Return schemas whose members are optional when sent but always present when received.
+    """Return the schemas with members that are optional when sent but always present when received.
 
-    This includes schemas that refer to such a schema.
+    Includes schemas that refer to such a schema.
     """
     texts = {name: json.dumps(schema) for name, schema in schemas.items()}
     found = {name for name, text in texts.items() if '"default":' in text and OMITS not in text}

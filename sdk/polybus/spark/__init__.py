@@ -1,4 +1,4 @@
-"""The analysis pipeline on Spark, which creates tables, metrics and a report from recorded traffic.
+"""Runs the analysis pipeline on Spark to create tables, metrics and a report from recorded traffic.
 
 Requires ``pip install 'polybus[spark]'``.
 """

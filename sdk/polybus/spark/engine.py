@@ -1,4 +1,4 @@
-"""The Spark engine: its workers decode frames, its SQL does the rest, and its tables are DataFrames."""
+"""The Spark engine. Spark workers decode frames, and Spark SQL does the rest. Tables are DataFrames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SparkEngine(Engine):
         self._spark = spark
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
-        """Decode each range in a separate task. Frames and events stay in the Python worker as Arrow, and the JVM sees one row
+        """Decode each range in a separate task. Frames and events stay in the Python worker as Arrow; the JVM only sees one row
         per task.
         """
         numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
@@ -76,8 +76,8 @@ class SparkEngine(Engine):
 def ingest_task(
     capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Decode ranges given by number. Each attempt uses new file names, and only files of attempts that Spark accepts are
-    used.
+    """Decode the ranges with these numbers. Each attempt uses new file names. Files from attempts that Spark rejects are
+    ignored.
     """
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
@@ -86,10 +86,10 @@ def ingest_task(
 
 
 def settle() -> None:
-    """On a worker, exclude all imported objects from garbage collection.
+    """Exclude everything imported so far from garbage collection. Runs on a worker.
 
-    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With our modules this takes 40 ms, as long
-    as decoding 100,000 CSB frames.
+    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With our modules loaded, that takes 40 ms:
+    enough time to decode 100,000 CSB frames.
     """
     if TaskContext.get() is not None:
         _freeze()
@@ -102,12 +102,12 @@ def _freeze() -> None:
 
 
 _PLACES: Final = pa.schema([("segment", pa.int64()), ("batch", pa.int64()), ("offset", pa.int64())])
-"""Schema for the progress of a stream, for `Pipeline.stream`, with one row per batch."""
+"""Schema of the stream's progress, one row per batch, for `Pipeline.stream`."""
 _SCHEMAS: Final = {**TABLES, "raw": FRAMES, "places": _PLACES}
 
 
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
-    """Return the schema of a table, or of some of its columns in the given order.
+    """Return a table's schema, optionally with only some columns, in the given order.
 
     Raises `ValueError` for an unknown table or column.
     """
@@ -127,7 +127,7 @@ def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
 
 
 def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
-    """Return a result table from the files in its log. Leftovers of a killed run are ignored.
+    """Load a result table from the files in its log, ignoring leftovers from a killed run.
 
     Args:
         spark: The session.

@@ -1,4 +1,4 @@
-"""The pipeline on Spark, as a single run like `polybus.analysis.Pipeline`, or as a stream."""
+"""Runs the pipeline on Spark, either once, like `polybus.analysis.Pipeline`, or as a stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SparkPipeline(AnyPipeline):
 
     Args:
         spark: The session, on any master. If the master is remote, use paths that all machines can access.
-        timeout, horizon, strict, delta, progress, names: As for `polybus.analysis.Pipeline`.
+        timeout, horizon, strict, delta, progress, names: Same as for `polybus.analysis.Pipeline`.
 
     Raises:
         ValueError: If the timeout is not positive, or the horizon is shorter than the timeout.
@@ -48,20 +48,20 @@ class SparkPipeline(AnyPipeline):
     def stream(
         self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
     ) -> StreamingQuery:
-        """Follow a capture. Each batch of the stream passes through the stages of `run`, except metrics and report.
+        """Follow a capture as it grows. Each batch passes through the same stages as in `run`, except metrics and report.
 
         Args:
-            capture: The capture, as for `run`.
-            out: The results folder, as for `run`. It also contains the checkpoint.
-            every: Interval between batches, for example ``10 seconds``. If `None`, process all existing records and end the
+            capture: The capture, as in `run`.
+            out: The results folder, as in `run`. The checkpoint is stored there too.
+            every: Interval between batches, for example ``10 seconds``. If `None`, process the existing records, then end the
                 query.
             max_rows: Approximate number of rows in a batch.
 
         Returns:
-            The running query. Call `report` whenever you want a report.
+            The running query. Call `report` at any time to create a report.
 
         Raises:
-            CaptureError: As in `run`.
+            CaptureError: Same as `run`.
         """
         from .source import BusDataSource
 
@@ -74,7 +74,7 @@ class SparkPipeline(AnyPipeline):
         def take(places: DataFrame, number: int) -> None:
             reached = [ReadPosition(row["segment"], row["batch"], row["offset"]) for row in places.collect()]
             if reached:
-                # The manifest shows how far a killed run has come.
+                # The manifest shows how far a killed run got.
                 with step.alone():
                     step.advance(max(reached))
 
@@ -85,4 +85,4 @@ class SparkPipeline(AnyPipeline):
 
 
 Pipeline = SparkPipeline
-"""Alias with the same name as `polybus.analysis.Pipeline`, so that it can replace that class."""
+"""Alias of `SparkPipeline`, to make switching from `polybus.analysis.Pipeline` easy."""

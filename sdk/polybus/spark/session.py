@@ -1,6 +1,4 @@
-"""Creates a suitable Spark session. On one machine it uses only loopback and no web pages, and it gives a clear error without
-Java.
-"""
+"""Creates a Spark session with suitable settings. In local mode, it only uses loopback and serves no web pages."""
 
 from __future__ import annotations
 
@@ -23,10 +21,12 @@ from pyspark.sql import SparkSession
 JAVA_NEEDED: Final = 17
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""JVM options that Spark inserts before its own configuration, which therefore takes precedence."""
+"""Environment variable with JVM options. Spark inserts them before its own configuration, so the configuration takes
+precedence.
+"""
 
 _LOCAL: Final = {
-    # By default Spark uses the network's address, and serves a web page there.
+    # By default, Spark binds to the network address and serves a web page there.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -35,11 +35,11 @@ _LOCAL: Final = {
 
 
 class SparkUnavailable(RuntimeError):
-    """Spark cannot run here. The message explains why."""
+    """Raised if Spark cannot run here. The message explains why."""
 
 
 def check_java() -> str:
-    """Return the path of the Java that Spark would start.
+    """Return the path to the `java` that Spark would start.
 
     Raises:
         SparkUnavailable: If Java is missing or too old.
@@ -62,7 +62,7 @@ def check_java() -> str:
 
 @contextmanager
 def unoptimized() -> Iterator[None]:
-    """Start sessions without JVM code optimisation, which costs more than it gains in a session of a few seconds."""
+    """Start sessions without JVM code optimisation, which does not pay off in a session of a few seconds."""
     before = os.environ.get(_OPTIONS)
     os.environ[_OPTIONS] = f"-XX:TieredStopAtLevel=1 {before or ''}".rstrip()
     try:
@@ -74,14 +74,13 @@ def unoptimized() -> Iterator[None]:
 
 @cache
 def sockets() -> dict[str, str]:
-    """Return settings that connect Spark to its workers over Unix sockets in a folder of this user. Returns none if this is
-    impossible.
+    """Return settings that connect Spark to its workers over Unix sockets in a per-user folder, or none if that is impossible.
 
-    Over TCP, Spark writes in pieces, which Nagle's algorithm delays by 40 to 100 ms per task (4.3). Unix sockets are not the
-    default because a worker may print a harmless `BrokenPipeError` at the end of the session.
+    Over TCP, Spark's small writes make Nagle's algorithm add 40 to 100 ms per task (4.3). Unix sockets are not the default
+    because a worker may print a harmless `BrokenPipeError` when the session ends.
     """
     place = tempfile.gettempdir()
-    # A JVM may be unable to write other letters, depending on the locale.
+    # Depending on the locale, a JVM may be unable to write other characters.
     if not hasattr(socket, "AF_UNIX") or not place.isascii() or len(place) > _LONGEST_FOLDER:
         return {}
     folder, owner = tempfile.mkdtemp(prefix="pb-"), os.getpid()
@@ -95,7 +94,7 @@ def sockets() -> dict[str, str]:
 
 
 def remove_after(session: SparkSession) -> None:
-    """Let a session's JVM remove the folder of `sockets` when it exits, because this process may be killed first."""
+    """Make the session's JVM remove the folder from `sockets` on exit, because this process may be killed first."""
     folder = sockets().get(_FOLDER)
     jvm: Any = session.sparkContext._jvm
     if folder is None:
@@ -106,19 +105,18 @@ def remove_after(session: SparkSession) -> None:
 
 _FOLDER: Final = "spark.python.unix.domain.socket.dir"
 _LONGEST_FOLDER: Final = 48
-"""Maximum characters of the folder's path. A socket's name may have at most 103 characters (macOS), of which Spark needs 43 and
-polybus 12.
+"""Maximum length of the folder's path. Socket paths are limited to 103 characters on macOS. Spark needs 43 of them, polybus 12.
 """
 _ADVICE: Final = "on a Debian `apt-get install default-jre-headless`; elsewhere install a JRE and set JAVA_HOME"
 
 
 def start_session(master: str | None = None, *, name: str = "polybus", settings: dict[str, str] | None = None) -> SparkSession:
-    """Return this process's session, which is started if it does not exist. Under `spark-submit` it uses the options given
+    """Return this process's Spark session, starting one if necessary. Under `spark-submit`, the session uses the options given
     there.
 
     Args:
-        master: For example ``local[2]`` or ``spark://host:7077``. Defaults to the master of spark-submit, otherwise to
-            ``local[*]``. In local mode Spark binds only to 127.0.0.1 and serves no web pages.
+        master: For example ``local[2]`` or ``spark://host:7077``. Defaults to the `spark-submit` master, or else ``local[*]``.
+            In local mode, Spark only binds to 127.0.0.1 and serves no web pages.
         settings: Additional Spark settings.
 
     Raises:
@@ -145,6 +143,6 @@ def start_session(master: str | None = None, *, name: str = "polybus", settings:
         builder = builder.config(key, value)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Workers have to be this Python, with the same packages.
+    # Workers have to use this Python, with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder.getOrCreate()

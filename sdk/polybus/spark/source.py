@@ -1,8 +1,9 @@
-"""The ``polybus`` data source, which reads captures as batch and streaming DataFrames, and publishes DataFrames on a bus.
+"""The ``polybus`` data source. It reads captures as batch or streaming DataFrames and publishes DataFrames on a bus.
 
-To be published, a DataFrame needs a ``subject`` column, and a ``body`` (any type) or ``data`` column (bytes, as in the events,
-or JSON if ``datacontenttype`` is JSON). Each publication has an id in a header, so that receivers can drop the duplicates of a
-retried task. The id is the ``id`` column if there is one, otherwise it consists of run, partition and row.
+A DataFrame to publish needs a ``subject`` column and either a ``body`` column (any type) or a ``data`` column. ``data``
+contains bytes, as in the events, or JSON if ``datacontenttype`` is JSON. Each publication has an id header, so that receivers
+can drop duplicates from a retried task. The id is taken from the ``id`` column. Without that column, it consists of run,
+partition and row.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ U = TypeVar("U")
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
-"""The table that `Pipeline.stream` reads. It has one row per batch of the stream, which contains the end of the batch."""
+"""The table that `Pipeline.stream` reads. It contains the end of each batch of the stream."""
 KNOWN: Final = "path table columns start end connection segments rowsperpartition maxrowspertrigger timeout".split()
 
 
@@ -74,7 +75,7 @@ class Options:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
         given = {name.lower(): value for name, value in given.items()}
-        # Spark adds options with dots in their names when a table uses the source.
+        # When a table uses the source, Spark adds options with dots in their names.
         unknown = [name for name in given if name not in KNOWN and "." not in name]
         if unknown:
             raise ValueError(f"unknown option {unknown[0]!r}; use one of {', '.join(KNOWN)}")
@@ -117,7 +118,7 @@ class Options:
 
 
 def option(given: Mapping[str, str], name: str, read: Callable[[str, str], T], usual: U) -> T | U:
-    """Return a parsed option, or `usual` if the option is not set."""
+    """Parse an option. Returns `usual` if it is not set."""
     text = given.get(name.lower())
     return usual if text is None else read(text, name)
 
@@ -165,7 +166,7 @@ def conditions(filters: Iterable[ds.Filter]) -> Any:
 def _condition(given: ds.Filter) -> Any:
     """Return a filter as an expression.
 
-    Returns `None` for another kind of filter, a part of a column, or unsupported values.
+    Returns `None` for any other kind of filter, for part of a column, and for unsupported values.
     """
     column: Sequence[str] = getattr(given, "attribute", ())
     if len(column) != 1:
@@ -182,7 +183,7 @@ def _condition(given: ds.Filter) -> Any:
 
 
 def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
-    """Narrow a window by a filter on connection or time."""
+    """Narrow a window using a filter on connection or time."""
     column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
     if column == ("conn_id",) and isinstance(given, ds.EqualTo):
         return attrs.evolve(window, connection=value) if window.connection is None and isinstance(value, str) else window
@@ -214,7 +215,7 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
 
 
 class CaptureReader(ds.DataSourceReader):
-    """Reads a capture in its current state, with one task per range of batches."""
+    """Reads a capture in its current state, using one task per range of batches."""
 
     def __init__(self, options: Options) -> None:
         self.options: Options = options
@@ -239,12 +240,12 @@ class CaptureReader(ds.DataSourceReader):
 
 
 class FilteringReader(CaptureReader):
-    """A `CaptureReader` with filter pushdown, which skips rows, and skips frames before decoding. Spark applies every filter
-    again.
+    """A `CaptureReader` with filter pushdown. It skips rows, and skips frames before decoding them. Spark then reapplies every
+    filter.
     """
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
-        """Use the filters on the window and on columns, and return all filters."""
+        """Store the filters on window and columns. Returns all filters, because Spark has to reapply them."""
         for given in filters:
             if self.options.table != "exchanges":
                 window, taken = narrowed(self.options.window, given), (*self.options.filters, given)
@@ -253,21 +254,21 @@ class FilteringReader(CaptureReader):
 
 
 class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a capture. Offsets consist of segment, batch and byte, and do not depend on file times."""
+    """Follows a capture as it grows. Offsets consist of segment, batch and byte, and do not depend on file times."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self._until: ReadPosition | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Return the first position, because retention may have removed the first segments."""
+        """Return the first available position. Retention may have removed earlier segments."""
         return attrs.asdict(ReadPosition(Capture(self.options.path).segments()[0].number))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the latest readable position, within the row limit plus one batch."""
+        """Return the latest readable position, exceeding the row limit by at most one batch."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = reach(Capture(self.options.path), ReadPosition(**start), rows)
         return attrs.asdict(found if self._until is None else min(found, self._until))
@@ -334,7 +335,7 @@ class _Publishing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
         """Publish a partition, or its part of a streaming batch, over a single link.
 
-        Raises `BusError` if the bus does not accept it.
+        Raises `BusError` if the bus rejects the partition.
         """
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -366,8 +367,8 @@ class BusDataSource(ds.DataSource):
 
     Reader options are ``table`` (events, exchanges, quarantine, raw), ``columns`` (comma-separated, because Spark does not tell
     a Python source which columns a query needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
-    ``segments`` (comma-separated numbers), ``rowsPerPartition``, and ``timeout`` (of exchanges, in seconds). A stream (events,
-    raw) also has ``maxRowsPerTrigger``. For a writer, the path is the URL of a bus.
+    ``segments`` (comma-separated numbers), ``rowsPerPartition``, and ``timeout`` (of exchanges, in seconds). Streams (events,
+    raw) also support ``maxRowsPerTrigger``. For a writer, pass a bus URL as the path.
 
     Raises:
         ValueError: Raised by the methods if an option is invalid, or if an option or a column to publish is missing.
@@ -383,10 +384,10 @@ class BusDataSource(ds.DataSource):
         return spark_schema(options.table, options.names)
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return a reader of the capture in its current state."""
+        """Return a reader for the capture in its current state."""
         options = Options.of(self.options).as_asked(schema)
         check_choice(options.table, READABLE, "table")
-        # Spark refuses a reader with pushdown while its setting is off, the default.
+        # Spark rejects a reader with pushdown unless its pushdown setting is on. It is off by default.
         session = SparkSession.getActiveSession()
         pushes = session is not None and session.conf.get(PUSHDOWN, "false") == "true"
         return FilteringReader(options) if pushes else CaptureReader(options)
@@ -405,7 +406,7 @@ class BusDataSource(ds.DataSource):
         unknown = [name for name in self.options if name.lower() not in known and "." not in name]
         if unknown:
             raise ValueError(f"unknown option {unknown[0]!r} for publishing; use one of {', '.join(_PUBLISHED)}")
-        # All tasks get this object: a repeated task has the same run, another publishing has another.
+        # All tasks get this object, so a retried task keeps its run id, and each write gets a new one.
         return BusWriter(dict(self.options), schema.names, uuid.uuid4().hex[:12])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:
@@ -416,14 +417,14 @@ SCANNED: Final = ("events", "quarantine")
 
 
 def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFrame:
-    """Return a table of a capture in its current state. Spark reads only the columns and rows that a query needs.
+    """Return a table from a capture in its current state. Spark only reads the columns and rows that a query needs.
 
-    Spark's Parquet scan reads the segments that `polybus capture decode` has decoded. The data source reads all other segments,
-    including the segment that is still being written.
+    Segments decoded by `polybus capture decode` are read with Spark's Parquet scan. The data source reads all other segments,
+    including the one still being written.
 
     Args:
         spark: The session.
-        capture: The folder of segments, at a path that all machines of the session can access.
+        capture: The capture folder, at a path that all machines of the session can access.
         table: ``events`` or ``quarantine``.
 
     Raises:
