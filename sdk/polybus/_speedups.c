@@ -9,7 +9,7 @@
 #include <string.h>
 #include <structmember.h>
 
-enum slot { KIND, SUBJECT, ID, RAW, FORMAT, HEADERS, TTL, DECODED, CHECKED, SLOTS };
+enum slot { KIND, SUBJECT, ID, RAW, TTL, DECODED, CHECKED, SLOTS };
 enum verb { REQUEST, SUCCESS, PUBLISH, VERBS };
 
 /* A reader, a writer or an encoder: what its functions are, and in which order, stands below at the methods. */
@@ -40,7 +40,7 @@ static void twin_dealloc(PyObject *self) {
 
 /* Find out where the class of the blank messages has its slots. False with an error where it is made otherwise. */
 static int know_messages(Twin *t) {
-    static const char *const names[SLOTS] = {"kind", "subject", "id", "raw", "format", "headers", "ttl", "decoded", "checked"};
+    static const char *const names[SLOTS] = {"kind", "subject", "id", "raw", "ttl", "decoded", "checked"};
     PyTypeObject *type = Py_TYPE(BLANK(t, 0));
     int known = Py_IS_TYPE(BLANK(t, 1), type) && Py_IS_TYPE(BLANK(t, 2), type) && !type->tp_itemsize && !type->tp_dictoffset;
     for (int i = 0; known && i < SLOTS; i++) {
@@ -151,8 +151,10 @@ static PyObject *twin_encode(PyObject *self, PyObject *value) {
     }
     if (PyBytes_CheckExact(data) && PyBytes_GET_SIZE(data) <= t->longest) {
         const char *p = PyBytes_AS_STRING(data), *end = p + PyBytes_GET_SIZE(data);
-        while (p < end && *p != 'T' && *p != '*' && (*p != 'n' || end - p < 4 || memcmp(p, "null", 4) != 0)) p++;
-        if (p == end) return data;
+        if (!memchr(p, 'T', (size_t)(end - p)) && !memchr(p, '*', (size_t)(end - p))) {
+            while ((p = memchr(p, 'n', (size_t)(end - p))) != NULL && (end - p < 4 || memcmp(p, "null", 4) != 0)) p++;
+            if (p == NULL) return data;
+        }
     }
     done = PyObject_CallFunctionObjArgs(FUNCTION(t, CHECK), value, data, NULL);
     return Py_DECREF(data), done;
@@ -248,7 +250,7 @@ static PyObject *twin_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
 
 /* -- writing: JsonWriter ------------------------------------------------------------------------------------------------ */
 
-enum { WRITE, ASK, TELL, QUOTE };  /* functions of a writer */
+enum { PUBLICATION, ASK, TELL, QUOTE };  /* functions of a writer; `longest` is that of an answer */
 typedef struct { const char *text; Py_ssize_t size; } Piece;
 #define PIECE(text) {text, sizeof(text) - 1}
 #define BYTES(object) {PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)}
@@ -299,35 +301,28 @@ static PyObject *twin_ask(PyObject *self, PyObject *const *args, Py_ssize_t coun
 }
 
 static PyObject *twin_tell(PyObject *self, PyObject *const *args, Py_ssize_t count) {  /* id, raw */
+    Twin *t = (Twin *)self;
     Piece id;
     if (count == 2 && PyBytes_CheckExact(args[1]) && plain_id(args[0], &id)) {
         const Piece pieces[] = {PIECE("{\"success\":\""), id, PIECE("\",\"body\":"), BYTES(args[1]), PIECE("}")};
-        return joined(pieces, 5);
+        if (id.size + PyBytes_GET_SIZE(args[1]) <= t->longest - 22) return joined(pieces, 5);
     }
-    return PyObject_Vectorcall(FUNCTION((Twin *)self, TELL), args, count, NULL);
+    return PyObject_Vectorcall(FUNCTION(t, TELL), args, count, NULL);
 }
 
-/* Publications whose body has been written and checked, and that have nothing else. */
-static PyObject *twin_write(PyObject *self, PyObject *const *args, Py_ssize_t count) {  /* message, id */
+static PyObject *twin_publication(PyObject *self, PyObject *const *args, Py_ssize_t count) {  /* subject, raw */
     Twin *t = (Twin *)self;
-    PyObject *m = count == 2 ? args[0] : NULL, *blank = PyTuple_GET_SIZE(t->blanks) ? BLANK(t, PUBLISH) : NULL, *made = NULL;
-    if (m != NULL && blank != NULL && Py_IS_TYPE(m, Py_TYPE(blank)) && GET(t, m, KIND) == GET(t, blank, KIND)) {
-        PyObject *raw = GET(t, m, RAW), *subject = GET(t, m, SUBJECT);
-        if (raw != NULL && PyBytes_CheckExact(raw) && raw == GET(t, m, CHECKED) && GET(t, m, FORMAT) == GET(t, blank, FORMAT)
-            && GET(t, m, HEADERS) == Py_None && GET(t, m, TTL) == Py_None
-            && subject != NULL && PyUnicode_CheckExact(subject) && PyUnicode_GET_LENGTH(subject) > 0) {
-            Py_INCREF(raw), Py_INCREF(subject);  /* another thread may set them while Python looks at the subject */
-            PyObject *name = quoted(t, subject);
-            if (name != NULL) {
-                const Piece pieces[] = {PIECE("{\"publish\":"), BYTES(name), PIECE(",\"body\":"), BYTES(raw), PIECE("}")};
-                made = joined(pieces, 5);
-                Py_DECREF(name);
-            }
-            Py_DECREF(raw), Py_DECREF(subject);
-            if (made != NULL || PyErr_Occurred()) return made;
+    if (count == 2 && PyUnicode_CheckExact(args[0]) && PyUnicode_GET_LENGTH(args[0]) > 0 && PyBytes_CheckExact(args[1])) {
+        PyObject *subject = quoted(t, args[0]), *made;
+        if (subject != NULL) {
+            const Piece pieces[] = {PIECE("{\"publish\":"), BYTES(subject), PIECE(",\"body\":"), BYTES(args[1]), PIECE("}")};
+            made = joined(pieces, 5);
+            Py_DECREF(subject);
+            return made;
         }
+        if (PyErr_Occurred()) return NULL;
     }
-    return PyObject_Vectorcall(FUNCTION(t, WRITE), args, count, NULL);
+    return PyObject_Vectorcall(FUNCTION(t, PUBLICATION), args, count, NULL);
 }
 
 #define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
@@ -335,7 +330,7 @@ static PyMethodDef functions[] = {{"cut", cut, METH_VARARGS, NULL}, {"is_shallow
                                   {"is_flat", is_flat, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyMethodDef methods[] = {{"encode", twin_encode, METH_O, NULL}, {"usual", FAST(twin_usual), NULL},
                                 {"ask", FAST(twin_ask), NULL}, {"tell", FAST(twin_tell), NULL},
-                                {"write", FAST(twin_write), NULL}, {NULL, NULL, 0, NULL}};
+                                {"publication", FAST(twin_publication), NULL}, {NULL, NULL, 0, NULL}};
 static PyTypeObject TwinType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "polybus._speedups.Twin", .tp_basicsize = sizeof(Twin), .tp_new = twin_new,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_traverse = twin_traverse, .tp_dealloc = twin_dealloc,
@@ -344,7 +339,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "polybus._speedups", NUL
 
 PyMODINIT_FUNC PyInit__speedups(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (PyModule_AddType(module, &TwinType) < 0 || PyModule_AddIntConstant(module, "VERSION", 2) < 0))
+    if (module != NULL && (PyModule_AddType(module, &TwinType) < 0 || PyModule_AddIntConstant(module, "VERSION", 3) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 __all__ = ["ACTIVE"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 def _built() -> Any:

@@ -12,11 +12,11 @@ import pytest
 
 from fuzz.targets import TARGETS
 from fuzz.twins import mutations
-from polybus import EncodeError, Limits, speedups
+from polybus import EncodeError, Limits, TooLarge, speedups
 from polybus.body import JSON
 from polybus.message import Kind, Message
 from polybus.protocols import Ubre
-from polybus.protocols.ubre.json_format import json_readers, json_writer
+from polybus.protocols.ubre.json_format import JsonWriter, json_readers
 from polybus.transports._stream.framing import LengthFramer
 
 CODEC = Ubre().codec()
@@ -84,8 +84,8 @@ def test_limits_of_any_size_are_taken() -> None:
         lambda: CODEC.read(b'{"request":"user.get","id":"a-1","body":{"id":[7]},"ttl":30000}'),
         lambda: CODEC.read(b'{"success":"a-1","body":"x"}'),
         lambda: CODEC.read(BIG % (b"[" * 100 + b"]" * 100)),
-        lambda: json_writer(Limits(), spec=False).ask("s", "a-1", b"1", 2.5),
-        lambda: json_writer(Limits(), spec=False).tell("a-1", b"1"),
+        lambda: JsonWriter(Limits(), spec=False).ask("s", "a-1", b"1", 2.5),
+        lambda: JsonWriter(Limits(), spec=False).tell("a-1", b"1"),
         lambda: JSON.encode({"a": [1.5, None, "T*"]}),
         lambda: LengthFramer(100).feed(b"\0\0\0\1a\0\0\0\2bb\0\0\0\3c"),
         lambda: pytest.raises(EncodeError, JSON.encode, [float("nan")]),
@@ -103,7 +103,6 @@ def test_nothing_is_kept_of_what_was_read_and_written(act: Callable[[], Any]) ->
     assert sys.getallocatedblocks() - before < 150
 
 
-@pytest.mark.skipif(not speedups.ACTIVE, reason="Python has no second reader: this is about the module in C")
 def test_an_answer_is_usual_only_if_it_is_awaited() -> None:
     assert CODEC.usual is not None
     answer, request = b'{"success":"a-1","body":1}', b'{"request":"user.get","id":"a-1"}'
@@ -111,10 +110,17 @@ def test_an_answer_is_usual_only_if_it_is_awaited() -> None:
     assert [CODEC.usual(answer, pending) is None for pending in ({"a-1": 1}, {"a-2": 1})] == [False, True]
 
 
+def test_an_answer_may_have_the_limits_size_but_no_more() -> None:
+    writer = JsonWriter(Limits(message=40), spec=False)
+    assert len(writer.tell("a-1", b"1" * 15)) == 40
+    with pytest.raises(TooLarge, match="a frame of 41 bytes is larger than 40"):
+        writer.tell("a-1", b"1" * 16)
+
+
 @pytest.mark.skipif(not speedups.ACTIVE, reason="the twins in Python have no such arguments: this is about the module in C")
 def test_the_twins_take_no_other_class_for_messages() -> None:
     class Other:
-        kind = subject = id = raw = format = headers = ttl = decoded = checked = None
+        kind = subject = id = raw = ttl = decoded = checked = None
 
     native: Any = speedups.native
     for functions, messages in ((4, (Other(),) * 3), (4, (Message(Kind.PUBLISH), Other(), Other())), (4, (1,)), (3, ())):

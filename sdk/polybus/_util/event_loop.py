@@ -7,7 +7,7 @@ import contextvars
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,7 @@ class AsyncioLoop:
     call_soon: Callable[..., Any]
     call_from_thread: Callable[..., Any]
     time: Callable[[], float]
-    waiter: Callable[[], Awaitable[Any]]
+    waiter: Callable[[], Any]
 
     def __init__(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -43,8 +43,7 @@ class AsyncioLoop:
         if type(loop).create_future is asyncio.BaseEventLoop.create_future:
             self.waiter = partial(asyncio.Future, loop=loop)
 
-    @staticmethod
-    def wake(waiter: asyncio.Future[None]) -> None:
+    def wake(self, waiter: asyncio.Future[None]) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
@@ -91,7 +90,7 @@ class TrioLoop:
     __slots__ = ("_token", "time", "waiter")
 
     time: Callable[[], float]
-    waiter: Callable[[], Awaitable[Any]]
+    waiter: Callable[[], Any]
 
     def __init__(self) -> None:
         import trio
@@ -105,8 +104,7 @@ class TrioLoop:
 
     call_from_thread = call_soon
 
-    @staticmethod
-    def wake(waiter: _TrioWaiter) -> None:
+    def wake(self, waiter: _TrioWaiter) -> None:
         waiter.wake()
 
     def is_here(self) -> bool:
@@ -179,6 +177,8 @@ class _TrioWaiter:
         self._task = self._trio.current_task()
         parked = self._trio.wait_task_rescheduled(self._abort)  # awaited in the next line, as a generator must
         yield from parked.__await__()
+
+    __iter__ = __await__
 
     def _abort(self, _: Any) -> Any:
         self._task = None

@@ -232,6 +232,8 @@ class SessionFeatures(_Features, frozen=True, kw_only=True):
     `Codec.formats` and a timeout below 10^12 seconds. If the codec sets `one_format`, the bus doesn't create a `Message`."""
     tell: Callable[[Any, bytes | None], bytes] | None = None
     """``tell(id, raw)`` returns the frame of a response in the same way."""
+    publication: Callable[[str | int, bytes], bytes] | None = None
+    """``publication(subject, raw)`` returns the frame of a publication in the same way. It is a faster `Codec.encode`."""
     usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = None
     """``usual(frame, pending)`` is a faster `Session.receive` for requests, publications, and responses whose id is in
     `pending`. It returns None for any other frame, which the bus then passes to `receive`."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define, field, frozen
@@ -437,7 +437,7 @@ class InnerRoute(RouteParty):
 class BridgedCall(Call, eq=False, kw_only=True):
     """A request that is waiting for the other bus to answer, or a notification that has not been sent yet."""
 
-    forwards: ClassVar[bool] = True
+    forwards: bool = True
     _route: RouteParty
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from msgspec import Struct
@@ -208,7 +208,7 @@ def hops_of(message: Message) -> int:
 class TunnelCall(Call, eq=False, kw_only=True):
     """A request to open a tunnel. It does not occupy a request slot."""
 
-    sizes_known: ClassVar[bool] = False
+    sizes_known: bool = False
     _accepts: Any
     channel: FrameChannel
 

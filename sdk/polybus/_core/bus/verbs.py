@@ -420,7 +420,7 @@ class BusVerbs(Router):
         if plain and body is not None and peer is not None and (link := peer.link).flowing:
             if get_ident() != link.runtime.thread:
                 raise wrong_event_loop()
-            publisher.publish_to_only_peer(route, link, body)
+            link.publish_alone(route.message, body, peer)
             return
         self._services.running.check_thread()
         peers, gone, remote = (route.peers, None, ()) if to is None else self._routing.recipients(to)

@@ -13,6 +13,7 @@ from attrs import define, field
 from ..._util.logs import log_fields
 from ...errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
 from ...events import PeerSlow
+from ...message import Message
 from ...plugins import Closed, SessionFeatures, TransportFeatures
 from ..runtime.memory_budgets import MemoryBudget, Share
 from .send_queue import SendQueue
@@ -20,7 +21,6 @@ from .state import Ending, State
 
 if TYPE_CHECKING:
     from ...body import BodyFormat
-    from ...message import Message
     from ...plugins import Codec, Frames, ProtocolAdapter, Session, Transport
     from ..rpc.reply import Reply
     from ..runtime.runtime import Runtime
@@ -72,6 +72,8 @@ class LinkFlow(ABC):
     """Value of `SessionFeatures.ask`, if it can be used."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
     """Value of `SessionFeatures.tell`, if it can be used."""
+    publication: Callable[[str | int, bytes], bytes] | None = field(default=None, init=False)
+    """Value of `SessionFeatures.publication`, if it can be used."""
     usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = field(default=None, init=False)
     """Value of `SessionFeatures.usual`, if it can be used."""
     flowing: bool = field(default=False, init=False)
@@ -135,10 +137,10 @@ class LinkFlow(ABC):
         self.initiates = can.initiates and features.initiates
         self.send_framed = features.send_framed
         self.send_alone = features.send_alone
-        self.ask = self.tell = self.usual = None
+        self.ask = self.tell = self.publication = self.usual = None
         if self.one_format and self.multiplexed is None:
             short = SessionFeatures.of(session)
-            self.ask, self.tell, self.usual = short.ask, short.tell, short.usual
+            self.ask, self.tell, self.publication, self.usual = short.ask, short.tell, short.publication, short.usual
         self.framing = None
         if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]  # present together with `send_framed`
             self.framing = self.shared, type(transport), session.codec.writes
@@ -192,13 +194,23 @@ class LinkFlow(ABC):
         if not self.initiates:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server cannot send first")
 
-    def publish_alone(self, message: Message, peer: PeerPort) -> None:
-        """Write a publication for a single receiver, without caching its frame. The link must be flowing."""
-        codec = self.shared
-        if codec is None:
-            self.write(message, peer)
-            return
-        frame = codec.encode((message,))
+    def publish_alone(self, message: Message, body: Any, peer: PeerPort) -> None:
+        """Write a publication for a single receiver, without caching its frame. The link must be flowing.
+
+        `message` has the subject. It is reused, because the codec encodes it immediately and nothing keeps it.
+        """
+        codec, publication = self.shared, self.publication
+        if codec is not None and publication is not None:
+            frame = publication(message.subject, self.format.encode(body))
+        else:
+            if codec is None:
+                message = Message(message.kind, message.subject)
+            message.format = body_format = self.format if self.one_format else self.format_for(body, message.subject)
+            message.raw = message.checked = body_format.encode(body)
+            if codec is None:
+                self.write(message, peer)
+                return
+            frame = codec.encode((message,))
         if len(frame) > self.runtime.limits.message:
             raise self._too_large(frame)
         self.services.counters.sent += 1

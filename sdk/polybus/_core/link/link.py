@@ -291,18 +291,20 @@ class Link(LinkFlow):
         receive, usual = session.receive, self.usual
         try:
             for frame in frames:
-                output: SessionOutput | None = None if usual is None else usual(frame, self.peer.pending)
-                if output is None:
+                peer = self.peer
+                message = None if usual is None else usual(frame, peer.pending)
+                if message is None:
                     output = receive(frame, now)
-                if isinstance(output, Message):
-                    peer = self.peer
-                    if peer is None or output.peer is not None:
-                        self._deliver(output, now)
-                    else:
-                        output.peer = peer.public
-                        peer.receive(output, now)
-                elif not self._take(output, session, now):
-                    break  # after a violation, drop the rest
+                    if not isinstance(output, Message):
+                        if self._take(output, session, now):
+                            continue
+                        break  # after a violation, drop the rest
+                    message = output
+                if peer is None or message.peer is not None:
+                    self._deliver(message, now)
+                else:
+                    message.peer = peer.public
+                    peer.receive(message, now)
                 if self.session is not session:
                     break
             if self.deferred:

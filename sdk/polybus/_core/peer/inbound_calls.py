@@ -295,12 +295,13 @@ class InboundCalls:
         message = call.message
         if message.kind is _REQUEST:
             link = self.link
-            if link.tell is not None and link.flowing and message.answer_headers is None and not call.forwards:
+            tell = link.tell
+            if tell is not None and link.flowing and message.answer_headers is None and not call.forwards:
                 raw = None if value is None else link.format.encode(value)
                 answers = call.handler.answers
                 if answers.weight or (raw is not None and len(raw) > LARGE):
                     answers.learn(len(raw or b""), link.runtime.time())
-                frame = link.tell(message.id, raw)
+                frame = tell(message.id, raw)
                 link.services.counters.sent += 1
                 if len(self.calls) == 1 and link.send_alone is not None:
                     link.send_alone(frame)

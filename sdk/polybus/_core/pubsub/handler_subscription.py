@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from msgspec import Struct, field
 
-from ...errors import BadRequest
 from ...outcomes import Misfit
 from ...plugins.extensions import party_of
 from ..peer.subscription import SubscriptionQueue
 from ..runtime.memory_budgets import OVERHEAD
 
 if TYPE_CHECKING:
+    from ...errors import BadRequest
     from ...message import Message
     from ...plugins.extensions import PublicationQueue
     from ..handlers.handler import SubscriberSpec
@@ -78,9 +78,7 @@ class HandlerSubscription(SubscriptionQueue):
 
     async def handle(self, job: _HandlerJob) -> None:
         handler, queue, execution = self._handler, self._queue, self._services.executor
-        function, only_body = handler.function, handler.only_body
-        if handler.style != "async" or execution.middleware:
-            only_body = None
+        direct = handler.only_body is not None and handler.style == "async" and not execution.middleware
         baseline = contextvars.copy_context()
         self._reader_woken = False
         if self._overflow:
@@ -91,14 +89,10 @@ class HandlerSubscription(SubscriptionQueue):
                 if message.expires is not None and self.expired(message):
                     continue
                 try:
-                    if only_body is None:
+                    if direct:  # the fast path
+                        await handler.invoke(self._services, message, None)
+                    else:
                         await execution.run(handler, message, None)
-                    else:  # the fast path
-                        try:
-                            body = only_body(message)
-                        except BadRequest as error:
-                            raise Misfit.of(error) from error.__cause__
-                        await function(body)
                 except Misfit as error:
                     self.skip(message, error)
                 except Exception as error:

@@ -109,7 +109,7 @@ class PublicationRoute(Targets):
         # There is a fast path for a single link to a server that supports publications, without local queues.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: PeerCore | None = peers[0] if short else None
-        # This object is reused, because the codec encodes it immediately and nothing keeps it.
+        # For `Link.publish_alone`.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
@@ -223,13 +223,6 @@ class Publisher:
         return route if route is not None else self.route(subject)
 
     # -- publishing ------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def publish_to_only_peer(route: PublicationRoute, link: Link, body: Any) -> None:
-        message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
-        message.format = body_format = link.format if link.one_format else link.format_for(body, message.subject)
-        message.raw = message.checked = body_format.encode(body)
-        link.publish_alone(message, route.peers[0])
 
     def offer(self, message: Message, targets: Targets, deadline: float, *, ask: bool = True) -> Unsent | None:
         """Send a publication to all targets that have room. Returns the remaining targets, if any.

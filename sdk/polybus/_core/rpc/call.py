@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 from msgspec import Struct
@@ -76,13 +76,6 @@ _PLAIN: Final = frozenset({"inline", "thread"})
 class Call(Struct, eq=False):
     """A request that is waiting for its handler or being handled. Implements `workers.Job`."""
 
-    forwards: ClassVar[bool] = False
-    """True if the result is a `Message` that contains another bus's answer."""
-    of_channel: ClassVar[int] = 0
-    """Number to add to the count of streams and channels: 1 for these, otherwise 0."""
-    sizes_known: ClassVar[bool] = True
-    """True if the handler records the sizes of its answers."""
-
     services: Services
     origin: ResponseSink
     peer: CallingPeer | None
@@ -104,6 +97,13 @@ class Call(Struct, eq=False):
     """True once the handler has started. Before that, and after the deadline, answers come from the bus itself."""
     asked_by_holder: bool = False
     """True if the caller may hold a resource that other calls are waiting for."""
+    # Fields instead of class variables, because CPython 3.11 reads these ten times faster.
+    forwards: bool = False
+    """True if the result is a `Message` that contains another bus's answer."""
+    of_channel: int = 0
+    """Number to add to the count of streams and channels: 1 for these, otherwise 0."""
+    sizes_known: bool = True
+    """True if the handler records the sizes of its answers."""
 
     @property
     def function(self) -> str:
@@ -259,7 +259,7 @@ class AwaitableResult(Struct, frozen=True):
 class RefusedCall(Call, eq=False, kw_only=True):
     """A request without a handler. The bus rejects it after calling `authorize`, so that clients cannot probe for subjects."""
 
-    sizes_known: ClassVar[bool] = False
+    sizes_known: bool = False
     outcome: RequestError
 
     @property
@@ -315,8 +315,8 @@ def _skipped(services: Services, message: Message, why: Misfit) -> None:
 
 
 class ChannelCall(Call, eq=False, kw_only=True):
-    of_channel: ClassVar[int] = 1
-    sizes_known: ClassVar[bool] = False
+    of_channel: int = 1
+    sizes_known: bool = False
 
     channel: Channel[Any, Any]
     on_discard: Callable[[ChannelCall], object] | None = None

@@ -109,7 +109,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
             else:
                 self._waiters = [held, waiter]
             try:
-                yield from waiter.__await__()
+                yield from waiter  # faster than its `__await__`, which is not a Python function
             except BaseException as error:
                 self._waiter_left(waiter)
                 if isinstance(error, RuntimeError) and not self._loop.is_here():
@@ -212,12 +212,12 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
         held, self._waiters = self._waiters, None
         if held is None:
             return
-        wake = self._loop.wake
+        loop = self._loop
         if type(held) is list:
             for waiter in held:
-                wake(waiter)
+                loop.wake(waiter)
         else:
-            wake(held)
+            loop.wake(held)
 
     def __repr__(self) -> str:
         state = ("pending", "answered", "failed")[self._state]

@@ -17,7 +17,7 @@ from ...message import Message
 from ...plugins import FrameField, Role
 from .._shared import UrlOptions, choice, one_of
 from .binary_format import BinaryReader, BinaryWriter, dissect
-from .json_format import ReadUsual, json_readers, json_writer
+from .json_format import JsonWriter, ReadUsual, json_readers
 from .session import ShortUbreSession, UbreSession
 
 _LIMITS: Final = Limits()
@@ -34,6 +34,7 @@ class UbreCodec:
     # Writes a request, given subject, id, body and time-out in seconds; None if not available
     ask: Callable[[Any, Any, bytes | None, float], bytes] | None = None
     tell: Callable[[Any, bytes | None], bytes] | None = None  # Writes an answer, given id and body; None if not available
+    publication: Callable[[Any, bytes], bytes] | None = None  # Writes a publication, given subject and body
     usual: ReadUsual | None = None  # Reads usual frames: see `plugins.SessionFeatures`
     # Body formats on this wire. The first is for ordinary bodies; items and opens may use both.
     formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
@@ -108,8 +109,10 @@ def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
         write = BinaryWriter(limits, spec, raw, to_the_end=adapter.body_length == -1).write
         formats = (OCTETS, JSON) if raw else (JSON, OCTETS)
         return UbreCodec(read=read_binary, write=write, reads=frozenset(("binary",)), writes="binary", formats=formats)
-    writer = json_writer(limits, spec)
-    short: dict[str, Any] = {} if spec else {"ask": writer.ask, "tell": writer.tell, "usual": usual}
+    writer = JsonWriter(limits, spec)
+    short: dict[str, Any] = {"publication": writer.publication}
+    if not spec:
+        short |= {"ask": writer.ask, "tell": writer.tell, "usual": usual}
     if adapter.format == "json":
         return UbreCodec(read=read_json, write=writer.write, reads=frozenset(("text",)), writes="text", **short)
 

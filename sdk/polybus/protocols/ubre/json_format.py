@@ -22,7 +22,7 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...speedups import native
-from .._shared import MAX_INT
+from .._shared import MAX_INT, too_large
 from .members import (
     JSON_ONLY,
     OCTETS_ONLY,
@@ -50,7 +50,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
-ReadUsual: TypeAlias = Callable[[bytes, Mapping[Any, Any] | None], Message | None]
+ReadUsual: TypeAlias = Callable[[bytes, Mapping[Any, Any]], Message | None]
 _Reader: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], Message]]
 _BODY, _HEADERS, _TTL = ("body", Raw, Raw()), ("headers", Any, None), ("ttl", Any, None)
 _DATA: Final = ("data", bytes | UnsetType, UNSET)
@@ -105,6 +105,18 @@ class JsonReader:
         for verb, build in readers.items():
             self._by_verb[verb] = msgspec.json.Decoder(_shape(verb, strict=False)).decode, build
             self._by_letter.setdefault(ord(verb[0]), (msgspec.json.Decoder(_shape(verb, strict=True)).decode, build))
+        self._usual = {letter: self._by_letter[letter] for letter in b"rsp"}
+
+    def usual(self, frame: bytes, pending: Mapping[Any, Any]) -> Message | None:
+        """Read a short request, publication, or response to a request in `pending`. Returns None for any other frame."""
+        if not 2 < len(frame) <= self._short_frame or not frame.isascii() or (verb := self._usual.get(frame[2])) is None:
+            return None
+        decode, build = verb
+        try:
+            message = build(decode(frame))
+        except (ValueError, RecursionError, RemoteProtocolError):
+            return None
+        return message if message.kind is not _RESPONSE or message.id in pending else None
 
     def read(self, frame: bytes) -> Message:
         try:
@@ -246,19 +258,17 @@ class JsonReader:
 _BLANKS: Final = (Message(_REQUEST), Message(_RESPONSE), Message(_PUBLISH))
 
 
-def json_readers(limits: Limits) -> tuple[Callable[[bytes], Message], ReadUsual | None]:
-    """Return the function that reads any frame. If the C extension is built, also return one that reads only ordinary
-    frames.
-    """
-    twin = JsonReader(limits).read
+def json_readers(limits: Limits) -> tuple[Callable[[bytes], Message], ReadUsual]:
+    """Return a function that reads any frame, and a faster one that reads only ordinary frames."""
+    twin = JsonReader(limits)
     if native is None:
-        return twin, None
+        return twin.read, twin.usual
     sizes = (min(size, sys.maxsize) for size in (limits.message, limits.depth, limits.subject // 4, limits.id // 4))
-    usual: ReadUsual = native.Twin((_decode, None, None, None), _BLANKS, *sizes).usual
+    usual = native.Twin((_decode, None, None, None), _BLANKS, *sizes).usual
 
     def read(frame: bytes) -> Message:
-        message = usual(frame, None)
-        return twin(frame) if message is None else message
+        message: Message | None = usual(frame, None)  # a response to any request
+        return twin.read(frame) if message is None else message
 
     return read, usual
 
@@ -270,17 +280,24 @@ class JsonWriter:
         self._limits = limits
         self._spec = spec
         self.quote: Callable[[Any], bytes] = lru_cache(1024)(partial(_quoted_subject, limits.subject))
+        if native is not None:
+            in_python = self.publication, self.ask, self.tell, self.quote
+            twin = native.Twin(in_python, (), min(limits.message, sys.maxsize), 0, 0, 0)
+            self.publication, self.ask, self.tell = twin.publication, twin.ask, twin.tell  # type: ignore[method-assign]  # the same in C
 
     def write(self, message: Message, id: Any) -> bytes:
         try:
             kind = message.kind
+            if kind is _PUBLISH:
+                raw = message.raw
+                if raw is not None and raw is message.checked and message.format is JSON:
+                    if message.headers is None and message.ttl is None:
+                        return self.publication(message.subject, raw)
+                return self._with_body((b'{"publish":', self._named(message.subject)), message)
             if kind is _REQUEST or kind is _NOTIFY:
                 return self._write_request(message, id)
             if kind is _RESPONSE:
                 return self._with_body((b'{"success":', _quoted_id(id)), message)
-            if kind is _PUBLISH:
-                subject = message.subject
-                return self._with_body((b'{"publish":', self.quote(subject) if subject else self._named(message)), message)
             return self._write_rare(kind, message, id)
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
@@ -295,23 +312,33 @@ class JsonWriter:
 
     def ask(self, subject: Any, id: Any, raw: bytes | None, ttl: float) -> bytes:
         try:
-            start = b'{"request":%b,"id":%b' % (self.quote(subject), _encode(id) if type(id) is str else _quoted_id(id))
+            name, quoted = self.quote(subject), _encode(id) if type(id) is str else _quoted_id(id)
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
-        left = ttl * 1000 + 0.5  # as in `milliseconds`
-        return b'%b,"ttl":%d}' % (start, left) if raw is None else b'%b,"body":%b,"ttl":%d}' % (start, raw, left)
+        left = _encode(int(ttl * 1000 + 0.5))  # as in `milliseconds`
+        body = b"" if raw is None else b',"body":' + raw
+        return b"".join((b'{"request":', name, b',"id":', quoted, body, b',"ttl":', left, b"}"))  # faster than `%`
 
     def tell(self, id: Any, raw: bytes | None) -> bytes:
         try:
             quoted = _encode(id) if type(id) is str else _quoted_id(id)
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
-        return b'{"success":%b}' % quoted if raw is None else b'{"success":%b,"body":%b}' % (quoted, raw)
+        body = b"" if raw is None else b',"body":' + raw
+        frame = b"".join((b'{"success":', quoted, body, b"}"))
+        if len(frame) > self._limits.message:
+            raise too_large(len(frame), self._limits.message)
+        return frame
+
+    def publication(self, subject: Any, raw: bytes) -> bytes:
+        try:
+            name = self.quote(subject) if subject else self._named(subject)
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from error
+        return b"".join((b'{"publish":', name, b',"body":', raw, b"}"))
 
     def _with_body(self, start: tuple[bytes, ...], message: Message) -> bytes:
-        raw = message.raw
-        if raw is None or raw is not message.checked or message.format is not JSON:
-            raw = message.encoded(JSON_ONLY)
+        raw = message.encoded(JSON_ONLY)
         if message.headers is None and message.ttl is None:
             return b"".join((*start, b"}")) if raw is None else b"".join((*start, b',"body":', raw, b"}"))
         body = () if raw is None else (b',"body":', raw)
@@ -333,7 +360,7 @@ class JsonWriter:
             body = _encode(error_body(message))
             return b"".join((b'{"fail":', _quoted_id(id), b',"body":', body, self._rest(message)))
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
-            return b'{"%b":%b}' % (kind.value.encode(), self._named(message))
+            return b'{"%b":%b}' % (kind.value.encode(), self._named(message.subject))
         if kind is Kind.CANCEL:
             return b'{"cancel":%b}' % _quoted_id(id)
         if kind is Kind.CREDIT or kind is Kind.END:
@@ -349,10 +376,10 @@ class JsonWriter:
         raw = message.encoded(JSON_ONLY)
         return b"" if raw is None else b',"body":' + raw
 
-    def _named(self, message: Message) -> bytes:
-        if not message.subject:
+    def _named(self, subject: Any) -> bytes:
+        if not subject:
             raise LocalProtocolError("the subject is empty", protocol="ubre")
-        return self.quote(message.subject)
+        return self.quote(subject)
 
 
 def _quoted_subject(limit: int, subject: Any) -> bytes:
@@ -363,12 +390,3 @@ def _quoted_id(id: Any) -> bytes:
     if type(id) is not str and type(id) is not int:
         raise LocalProtocolError(f"an id must be a string or an integer, not {type(id).__name__}", protocol="ubre")
     return _encode(id)
-
-
-def json_writer(limits: Limits, spec: bool) -> JsonWriter:
-    """Return a `JsonWriter`. If the C extension is built, it writes ordinary frames."""
-    writer = JsonWriter(limits, spec)
-    if native is None:
-        return writer
-    in_c: JsonWriter = native.Twin((writer.write, writer.ask, writer.tell, writer.quote), _BLANKS, 0, 0, 0, 0)
-    return in_c

@@ -30,12 +30,14 @@ class UbreSession(QuietSession):
     Local ids are ``<token>-<n>``. Answers with any other id are rejected (``unknown_id``). The link detects late answers.
     """
 
-    __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec", "usual")
+    __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec", "publication", "tell", "usual")
 
     capabilities: Capabilities = _CAPABILITIES
 
     def __init__(self, codec: UbreCodec, limits: Limits, rng: random.Random) -> None:
         self.codec: Final = codec
+        self.publication: Final = codec.publication
+        self.tell: Final = codec.tell
         self.usual: Final = codec.usual
         self._read = codec.read
         self._write = codec.write
@@ -86,7 +88,7 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """A session that can also write ordinary frames without a `Message`, using `ask` and `tell`."""
+    """A session that can also write ordinary requests without a `Message`, using `ask`."""
 
     __slots__ = ()
 
@@ -97,9 +99,3 @@ class ShortUbreSession(UbreSession):
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
         return key, frame
-
-    def tell(self, id: Any, raw: bytes | None) -> bytes:
-        frame = self.codec.tell(id, raw)  # type: ignore[misc]
-        if len(frame) > self._max_frame:
-            raise too_large(len(frame), self._max_frame)
-        return frame
