@@ -100,7 +100,7 @@ async def test_a_server_has_tls_where_its_url_says_so(anyio_backend: Any, scheme
             ("tcp://:9000", "the host is missing"),
             ("ws:///bus", "the host is missing"),
         ),
-        *((f"tcp://127.0.0.1:{port}", "not a number from 0 to 65535") for port in ("70000", "http")),
+        *((f"tcp://127.0.0.1:{port}", "must be a number from 0 to 65535") for port in ("70000", "http")),
         *((url, "three slashes") for url in ("unix://host/path", "unix://")),
     ],
 )

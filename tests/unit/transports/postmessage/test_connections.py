@@ -203,7 +203,7 @@ async def test_a_port_is_used_once() -> None:
     here, there = ports()
     transport = PortTransport(here)
     async with served(there), connect(transport, protocol="ubre"):
-        await refused(connect(transport, protocol="ubre"), LocalProtocolError, match="used before")
+        await refused(connect(transport, protocol="ubre"), LocalProtocolError, match="already been used")
 
 
 async def test_an_end_that_has_gone_without_a_word_is_found_by_silence() -> None:
