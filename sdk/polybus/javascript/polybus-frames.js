@@ -343,7 +343,7 @@ class Pump {
     if (header !== undefined) {
       this.stop(1008, `a pump cannot pass on headers (${header.slice(0, 40)}): the page gives its frame a token`)
     } else if (this.protocol && protocol && protocol !== this.protocol) {
-      this.stop(1002, `${this.protocol} is spoken here, not ${protocol.slice(0, 64)}`)
+      this.stop(1002, `this side uses ${this.protocol}, not ${protocol.slice(0, 64)}`)
     } else if (this.socket.readyState === WebSocket.OPEN) this.greet()
   }
 

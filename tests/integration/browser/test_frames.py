@@ -284,7 +284,7 @@ async def test_a_pump_says_what_it_cannot_pass_on_and_acknowledges_the_rest(tab:
     told = await run(tab, script, stories=stories, **facts)
     assert told == [
         "\0bye 1008 a pump cannot pass on headers (authorization): the page gives its frame a token",
-        "\0bye 1002 ubre is spoken here, not csb",
+        "\0bye 1002 this side uses ubre, not csb",
         "\0bye 1002 an acknowledgement of '1' messages: between 0 and 0",
         "\0bye 1002 an acknowledgement of 'x' messages: between 0 and 0",
         '\0hi {"v":1,"protocol":"ubre"}',

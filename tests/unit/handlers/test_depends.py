@@ -500,7 +500,7 @@ async def decorated() -> AsyncIterator[str]:
         (wants_a_blocking_bus, "runs on the event loop: annotate 'bus' with polybus.Bus"),
         (wants_a_bus_of_the_loop, "runs in a thread: annotate 'bus' with polybus.sync.BlockingBus"),
         (wants_a_context_of_a_thread, "runs on the event loop: annotate 'ctx' with polybus.Context"),
-        (one_of_two, "depends on itself, by one_of_two and other_of_two"),
+        (one_of_two, "depends on itself, through one_of_two and other_of_two"),
         (decorated, "leave out @contextmanager or @asynccontextmanager"),
         (Equal(), "is not hashable, because its class defines __eq__: use @define"),
         ("session", "a function"),

@@ -472,7 +472,7 @@ async def test_a_variable_is_what_the_class_says(make: Callable[[], Any], method
 @pytest.mark.parametrize(("method", "verb"), GENERIC)
 def test_what_is_left_open_is_a_type_error(method: Callable[[Any], Any], verb: str) -> None:
     for rows in (Rows(), Queries()):  # type: ignore[var-annotated]
-        with pytest.raises(TypeError, match=r"does not say what ~[TR] is: .* as in `class Users\(Rows\[User\]\)`"):
+        with pytest.raises(TypeError, match=r"does not define ~[TR]: .* as in `class Users\(Rows\[User\]\)`"):
             Bus().handle("x")(method(rows))
 
 

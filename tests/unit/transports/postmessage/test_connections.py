@@ -170,7 +170,7 @@ async def test_the_headers_of_connect_reach_authenticate_over_the_port() -> None
 async def test_two_that_speak_different_protocols_say_so() -> None:
     here, there = ports()
     async with service().serve(PortTransport(there), protocol="csb"):
-        await refused(joined(here), ConnectFailed, match="csb is spoken here, not ubre")
+        await refused(joined(here), ConnectFailed, match="this side uses csb, not ubre")
 
 
 async def test_an_end_that_nobody_has_started_fails_in_time_and_says_what_to_do() -> None:
