@@ -233,7 +233,7 @@ function greeted(state, text) {
   if (state.ours) return
   const said = readHello(text)
   if (!said) {
-    end(state.port, 1002, `a greeting that is not of version ${VERSION}: ${text.slice(0, 80)}`)
+    end(state.port, 1002, `unsupported greeting, expected version ${VERSION}: ${text.slice(0, 80)}`)
     return
   }
   state.ours = true

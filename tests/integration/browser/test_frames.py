@@ -246,7 +246,7 @@ return told
 
 
 async def test_nonsense_on_a_port_ends_it_and_says_why(tab: Tab, server: Site) -> None:
-    hello = "a greeting that is not of version 1: "
+    hello = "unsupported greeting, expected version 1: "
     stories = [
         (['\0hi {"v":2}'], f'1002 {hello}{{"v":2}}'),
         (["\0hi {"], f"1002 {hello}{{"),
