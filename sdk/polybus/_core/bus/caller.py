@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ...message import Kind
 from ..peer.party_verbs import PartyVerbs
 from ..rpc.reply import Reply
 
@@ -49,9 +48,9 @@ class OwnHandlers(Struct, frozen=True):
         return self._routing.find_own(subject, {"identity": self._identity})
 
     def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        return self._find(subject).send_request(kind, subject, body, timeout, returns, headers)
+        return self._find(subject).send_request(subject, body, timeout, returns, headers)
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         await self._find(subject).send_notify(subject, body, headers)

@@ -43,11 +43,11 @@ class RemoteParty(Struct, frozen=True, eq=False):
         return self.host.services
 
     def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
         cluster = self.host.inner_peer
         if cluster is not None:
-            return cluster.send_request(kind, subject, body, timeout, returns, headers, self.to)
+            return cluster.send_request(subject, body, timeout, returns, headers, self.to)
         return failed_reply(self.services.running, subject, returns, timeout, self._nowhere())
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
@@ -100,9 +100,9 @@ class UserParty(RemoteParty, frozen=True, eq=False):
         return newest if newest is not None else RemoteParty(self.host, self.to)
 
     def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        return self._way().send_request(kind, subject, body, timeout, returns, headers)
+        return self._way().send_request(subject, body, timeout, returns, headers)
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         await self._way().send_notify(subject, body, headers)
@@ -199,7 +199,7 @@ class User(ClusterVerbs):
         if cluster is None:
             return False
         try:
-            return bool(await cluster.send_request(Kind.REQUEST, _ONLINE, None, _PATIENCE, Any, None, self._party.to))
+            return bool(await cluster.send_request(_ONLINE, None, _PATIENCE, Any, None, self._party.to))
         except Disconnected as error:
             if error.sent or not cluster.connected:
                 raise

@@ -12,7 +12,6 @@ from ..._util.typed_body import check_returns
 from ..._validation import seconds, shown
 from ...errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ...headers import check_headers
-from ...message import Kind
 from ...nodes import Start, check_publication_id
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, resolve, warn_of_literal_wildcards
@@ -42,7 +41,6 @@ AnyPeer: TypeAlias = Peer | RemotePeer
 
 TIMEOUT = 30.0
 """Default timeout in seconds. It is not checked, unlike timeouts that the caller passes."""
-_REQUEST: Final = Kind.REQUEST
 _BARE: Final = frozenset({str, int})
 
 
@@ -163,7 +161,7 @@ class BusVerbs(Router):
             party = self._routing.find(name, to)
         except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
             return failed_reply(self._services.running, name, returns, timeout, error)
-        return party.send_request(_REQUEST, name, body, timeout, returns, checked)
+        return party.send_request(name, body, timeout, returns, checked)
 
     @overload
     async def notify(

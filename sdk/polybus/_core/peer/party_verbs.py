@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 from ..._util.typed_body import check_returns
 from ..._validation import seconds
 from ...headers import check_headers
-from ...message import Kind
 from ...subjects import AnySubject, Subject, resolve
 from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply, retried
@@ -32,7 +31,7 @@ class Party(Protocol):
     def services(self) -> Services: ...
 
     def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
         """Send a request. Raises the errors of `PartyVerbs.request`."""
         ...
@@ -126,14 +125,14 @@ class PartyVerbs:
         services.subjects.check(name)
         checked = None if headers is None else check_headers(headers, services.limits.headers)
         if retry is None:
-            return party.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
+            return party.send_request(name, body, timeout, returns, checked)
         return retried(
             services.running,
             retry,
             name,
             timeout,
             returns,
-            lambda timeout: party.send_request(Kind.REQUEST, name, body, timeout, Any, checked),
+            lambda timeout: party.send_request(name, body, timeout, Any, checked),
         )
 
     @overload

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
 
-_REQUEST: Final = Kind.REQUEST
 _UNHEARD: Final = (
     "increase timeout=, or check the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -274,7 +273,6 @@ class PeerCore:
 
     def send_request(
         self,
-        kind: Kind,
         subject: str | int,
         body: Any,
         timeout: float,
@@ -289,10 +287,10 @@ class PeerCore:
         deadline = now + timeout
         ttl = runtime.ttl(now, deadline)
         if (
-            not link.flowing or ask is None or kind is not _REQUEST or headers is not None or to is not None
+            not link.flowing or ask is None or headers is not None or to is not None
             or ttl is None or ttl >= 1e12 or link.services.outgoing or len(pending) >= runtime.limits.pending
         ):  # fmt: skip
-            message = Message(kind, subject, None, None, link.format, headers, ttl)
+            message = Message(Kind.REQUEST, subject, None, None, link.format, headers, ttl)
             return self._send_message(message, body, returns, now, deadline, to)
         raw = None if body is None else encode(body)
         try:

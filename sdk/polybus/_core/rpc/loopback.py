@@ -95,7 +95,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         return self.loopback.services
 
     def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
         """Send a request to the handler, using the spelling with which the handler was registered."""
         handler, services = self.handler, self.loopback.services
@@ -183,7 +183,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         """Forward a request from a bridge, and return the answer. Raises the errors of `Reply`."""
         ViaHeader.strip(message)
         timeout = max(0.0, deadline - self.services.running.time())
-        reply = self.send_request(message.kind, message.subject, message.body, timeout, Any, message.headers)
+        reply = self.send_request(message.subject, message.body, timeout, Any, message.headers)
         await reply
         assert reply.message is not None
         return reply.message
