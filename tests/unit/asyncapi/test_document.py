@@ -341,7 +341,7 @@ def test_what_is_neither_bus_nor_contract_is_an_error() -> None:
         document(Bus(), prefix="user")
     with pytest.raises(TypeError, match="version="):
         document(Bus(), version=2)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"servers=\['ubre\+ws://h'\]: .*servers=\{'production': "):
+    with pytest.raises(TypeError, match=r"servers=\['ubre\+ws://h'\] must be .*servers=\{'production': "):
         document(Bus(), servers=["ubre+ws://h"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="protocol=7"):
         document(Bus(), protocol=7)  # type: ignore[arg-type]
@@ -359,5 +359,5 @@ def test_a_contract_without_words_of_its_own_has_none_of_protocol() -> None:
 
 @pytest.mark.parametrize("name", ["title", "version", "description"])
 def test_what_a_document_says_of_itself_is_text(name: str) -> None:
-    with pytest.raises(TypeError, match=f"{name}=None: str, for example {name}="):
+    with pytest.raises(TypeError, match=f"{name}=None must be str, not NoneType; for example {name}="):
         document(Bus(), **{name: None})  # type: ignore[arg-type]
