@@ -1,9 +1,9 @@
-"""Test tools for programs that use polybus, and for third-party protocols and transports.
+"""Tools for testing programs that use polybus, as well as third-party protocols and transports.
 
-`pair` connects two buses in one process through the real codec, and `Faults` makes their connection unreliable in a
-reproducible way. With `context` a test can call a handler as a plain function. `cluster` joins buses to a cluster over a
-`NatsEngine`, an in-process NATS server. `simulated` runs a test in virtual time. `protocol_suite` and `transport_suite` are
-contract tests for plugins, and need pytest.
+`pair` connects two buses in one process, using the real codec. `Faults` makes their connection unreliable, but reproducibly so.
+Use `context` to call a handler as a plain function. `cluster` joins buses to a cluster over a `NatsEngine`, an in-process NATS
+server. `simulated` runs a test in virtual time. `protocol_suite` and `transport_suite` are contract tests for plugins and
+require pytest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits for conditions that have no event. Error messages show the condition and its variables."""
+"""Waits for conditions that no event signals. Error messages show the condition and its variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 PATIENCE = 30.0
-"""Seconds for a condition to become true, enough for a slow, busy machine."""
+"""Seconds to wait for a condition, long enough for a slow, busy machine."""
 
 _LONGEST_PAUSE = 0.02
 
@@ -21,10 +21,10 @@ _brief.maxdict = _brief.maxlist = _brief.maxset = 40
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until a function or coroutine function returns a true value. Until then, assertions in the function may fail.
+    """Wait until a function or coroutine function returns a true value. Assertions in the function may fail until then.
 
     Raises:
-        AssertionError: If the time runs out. The text shows the source of the condition, its variables and its last failure.
+        AssertionError: On timeout. The message shows the condition's source, its variables and its last failure.
     """
     failure: AssertionError | None = None
     pause = 0.001
@@ -50,9 +50,9 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
 
 
 async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
-    """Call `ask` with a timeout for its request, let the request expire while its handler runs, and return the error.
+    """Call `ask` with a timeout, let its request expire while the handler runs, and return the error.
 
-    On a slow machine the request may expire before the handler runs. It is then repeated with four times the timeout.
+    If the request expires before the handler runs, as it may on a slow machine, retry with four times the timeout.
 
     Raises:
         AssertionError: If the request succeeds.
@@ -70,7 +70,7 @@ async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable
 
 
 def _described(condition: Callable[[], Any]) -> str:
-    """Return the source of a condition, and the variables that it closes over."""
+    """Return a condition's source and the variables that it closes over."""
     try:
         lines = [inspect.getsource(condition).strip()]
         seen = inspect.getclosurevars(condition).nonlocals

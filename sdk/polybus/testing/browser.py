@@ -1,9 +1,9 @@
-"""Simulates windows and frames of a browser, and the handshake of ``polybus-frames.js`` between them, in a single process.
+"""Simulates browser windows and frames in a single process, including the ``polybus-frames.js`` handshake between them.
 
-The handshake produces ports of `polybus.transports.postmessage`. The frame starts it by posting a hello with a fresh nonce to
-its host, repeatedly, until a port arrives. The host answers only hellos from its own frame with the expected origin, and each
-nonce only once, with an increasing epoch. It uses a port only after the frame has confirmed it, because a hello may arrive
-late, when its page no longer exists. From then on all messages go through the port.
+The handshake produces ports for `polybus.transports.postmessage`. The frame keeps posting a hello with a fresh nonce to its
+host until a port arrives. The host only answers hellos from its own frame with the expected origin. It answers each nonce once,
+with an increasing epoch. Because a hello may arrive after its page is gone, the host only uses a port once the frame has
+confirmed it. From then on, all messages go through the port.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from ..transports.postmessage.channel import later, tell, transferring
 from ..transports.postmessage.connection import VERSION, bye
 
 OPAQUE: Final = "null"
-"""Origin of sandboxed pages and files. It is not equal to any origin, not even to itself."""
+"""Origin of sandboxed pages and files. It never matches any origin, not even itself."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str | None:
-    """Return the origin of a URL: scheme, host in lower case, and the port unless it is the default. `None` if the URL has no
-    origin."""
+    """Return a URL's origin: scheme, lower-case host, and any non-default port. Returns `None` if the URL has no origin."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
@@ -48,7 +47,7 @@ def origin_of(url: str) -> str | None:
 
 
 def check_origin(origin: str) -> None:
-    """Raise `ValueError` unless `origin` is a single origin in the form that browsers use, without wildcards."""
+    """Raise `ValueError` unless `origin` is a single origin, written as browsers write it, without wildcards."""
     exact = None if "*" in origin else origin_of(origin)
     if origin != OPAQUE and (exact != origin or exact == OPAQUE):
         hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""
@@ -63,11 +62,11 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class WindowProxy:
-    """A reference to a window for other pages, which stays valid when another page is loaded."""
+    """Other pages' reference to a window. It stays valid when another page is loaded."""
 
     def __init__(self, window: Window | None) -> None:
         self.dropped: int = 0
-        """Number of messages that were dropped because the page had another origin."""
+        """Number of messages dropped because the page had another origin."""
         self._window = window
 
     @property
@@ -81,13 +80,14 @@ class WindowProxy:
     def post_message(
         self, data: Any, target_origin: str, transfer: Iterable[InMemoryPort | ArrayBuffer] = (), *, source: Window
     ) -> None:
-        """Post a message to the current page. It is lost if the page has another origin or no longer exists when it arrives.
+        """Post a message to the current page. The message is lost if that page is gone, or has another origin, by the time it
+        arrives.
 
         Args:
-            data: A value that can be cloned.
-            target_origin: Origin that the page must have, or a URL with that origin; ``"/"`` for the origin of `source`;
-                ``"*"`` for any.
-            transfer: Objects that the sender gives up, even if the message is lost.
+            data: Any value that can be cloned.
+            target_origin: Origin that the page must have, or a URL with that origin. Use ``"/"`` for the origin of `source`, or
+                ``"*"`` for any origin.
+            transfer: Objects to transfer. The sender loses them even if the message is lost.
             source: The sender.
 
         Raises:
@@ -138,14 +138,14 @@ class _Lane:
 
 
 class Window:
-    """A page as its own code sees it. When another page is loaded in its place, its listeners are removed and its ports closed.
+    """A page as its own code sees it. When another page replaces it, its listeners are removed and its ports closed.
 
     Args:
         origin: Origin such as ``https://example.org``, or ``"null"`` for an opaque one.
         parent: The surrounding page.
-        proxy: The reference for other pages, by default a new one.
-        shuffle: For tests: messages posted here, in the frames of this page and on their ports arrive after a random number of
-            iterations. As in browsers, messages stay in order between two windows and on a port.
+        proxy: The reference for other pages. A new one by default.
+        shuffle: Delay messages from this page, its frames and their ports by a random number of iterations. As in browsers,
+            messages between two windows and on a port stay in order.
 
     Raises:
         ValueError: If `origin` is not in the form that browsers use.
@@ -169,17 +169,17 @@ class Window:
         self.served: list[Any] = []
         """Frames in this page that get ports."""
         self.joined: list[InMemoryPort] = []
-        """Ports to the surrounding page, which are notified when this page goes."""
+        """Ports to the surrounding page. They are notified when this page goes away."""
 
     def __repr__(self) -> str:
         return f"<Window {self.origin}>"
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Call `callback` for every message from now on. Earlier messages are lost. Adding it twice has no effect."""
+        """Call `callback` for every message from now on. Adding it twice has no effect."""
         self._listeners[callback] = None
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Remove a listener, if it is present."""
+        """Remove a listener. Does nothing if it isn't present."""
         self._listeners.pop(callback, None)
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
@@ -191,7 +191,7 @@ class Window:
         self._hiding.append(callback)
 
     def own(self, *ports: InMemoryPort) -> None:
-        """Make ports belong to this page, like received ports, so that they are closed with the page."""
+        """Make ports belong to this page, as received ports do. They are then closed with the page."""
         # Drop closed ports, since a page may get many.
         self._ports = [port for port in self._ports if not port.closed]
         self._ports.extend(ports)
@@ -214,11 +214,11 @@ class Window:
 
 
 Program: TypeAlias = Callable[[Window], Any]
-"""Code that a page runs when it is loaded."""
+"""Code that a page runs when it loads."""
 
 
 class Frame:
-    """An iframe in a page. It starts with an empty page without listeners.
+    """An iframe in a page. Initially, it contains an empty page without listeners.
 
     Args:
         host: The surrounding page.
@@ -241,13 +241,12 @@ class Frame:
 
     @property
     def content_window(self) -> WindowProxy | None:
-        """The frame's contents, or `None` while it is removed. A frame that is put back has a new window, so don't keep the old
-        one."""
+        """The frame's window, or `None` while the frame is removed. Do not cache it: a frame that is put back has a new window.
+        """
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:
-        """Load a page. Its window is created in a later iteration and passed to `program`. Messages posted before then are
-        lost.
+        """Load a page. Its window is created in a later iteration and passed to `program`. Messages posted earlier are lost.
 
         Raises:
             ValueError: If `origin` is not in the form that browsers use.
@@ -257,7 +256,7 @@ class Frame:
         self.reload()
 
     def load_srcdoc(self, program: Program) -> None:
-        """Load a page from the attribute ``srcdoc``, which has the host's origin."""
+        """Load a page from the ``srcdoc`` attribute. It has the host's origin."""
         self.load(self.host.origin, program)
 
     def reload(self) -> None:
@@ -273,7 +272,7 @@ class Frame:
             proxy._show(None)
 
     def put_back(self) -> None:
-        """Put the frame back. Its page is loaded again, in a new window."""
+        """Put the frame back, reloading its page in a new window."""
         if self._proxy is None:
             self._attach()
             self.reload()
@@ -287,7 +286,7 @@ class Frame:
 
 
 def _call(functions: Iterable[Callable[[], Any]]) -> None:
-    """Run callbacks of a page. A failure is logged and does not stop the others."""
+    """Run a page's callbacks. If one fails, log the error and run the others."""
     for function in tuple(functions):
         try:
             function()
@@ -296,7 +295,7 @@ def _call(functions: Iterable[Callable[[], Any]]) -> None:
 
 
 def _target(target_origin: str, source: Window) -> str:
-    """Return the intended origin, or ``*``. Raises `ValueError` for anything else."""
+    """Return the target origin, or ``*``. Raises `ValueError` for anything else."""
     if target_origin == "*":
         return target_origin
     meant = source.origin if target_origin == "/" else origin_of(target_origin)
@@ -309,14 +308,14 @@ TAG: Final = "polybus"
 INTERVAL: Final = 0.05
 """Seconds between two hellos."""
 _REMEMBERED: Final = 16
-"""Number of answered nonces to remember per frame, so that a late copy doesn't open another port."""
+"""Number of answered nonces to remember per frame, so that a late duplicate does not open another port."""
 _OFFERED: Final = 4
-"""Number of ports that may be offered to a frame without being accepted."""
+"""Maximum number of ports offered to a frame that it has not accepted."""
 
 
 @frozen
 class StrangeHello:
-    """A message of the handshake that was not answered."""
+    """A handshake message that was not answered."""
 
     origin: str
     reason: Literal["origin", "source"]
@@ -325,9 +324,9 @@ class StrangeHello:
 
 @define(eq=False)
 class ServedFrame:
-    """Async iterator over the ports of a frame, for `PortTransport`. Each page that is loaded into the frame gets a port.
+    """Async iterator over a frame's ports, for `PortTransport`. Each page loaded into the frame gets a port.
 
-    A new port replaces the previous port, which is then closed.
+    A new port replaces and closes the previous one.
     """
 
     _frame: Frame
@@ -338,7 +337,7 @@ class ServedFrame:
     rejected: int = field(default=0, init=False)
     """Number of hellos that were not answered."""
     epoch: int = field(default=0, init=False)
-    """Number of ports that were offered."""
+    """Number of ports offered."""
     _nonces: deque[str] = field(factory=lambda: deque(maxlen=_REMEMBERED), init=False)
     _offers: dict[str, tuple[int, InMemoryPort]] = field(factory=dict, init=False)
     _port: InMemoryPort | None = field(default=None, init=False)
@@ -402,7 +401,7 @@ class ServedFrame:
             self._offer(window, nonce)
 
     def _offer(self, window: WindowProxy, nonce: str) -> None:
-        """Offer a port, which is not used until a page accepts it. A hello may arrive late, when its page no longer exists."""
+        """Offer a port. It is not used until a page accepts it, because a hello may arrive after its page is gone."""
         self._nonces.append(nonce)
         self.epoch += 1
         self._withdraw(self.epoch - _OFFERED)
@@ -453,9 +452,9 @@ def serve_frame(
     on_port: Callable[[InMemoryPort], Any] | None = None,
     on_reject: Callable[[StrangeHello], Any] | None = None,
 ) -> ServedFrame:
-    """Give ports to the pages of a frame: ``connect(PortTransport(serve_frame(frame, origin=...)), protocol="ubre")``.
+    """Give ports to a frame's pages: ``connect(PortTransport(serve_frame(frame, origin=...)), protocol="ubre")``.
 
-    Call it before the frame loads. It corresponds to ``serveFrame`` in ``polybus-frames.js``.
+    Call this before the frame loads. Equivalent to ``serveFrame`` in ``polybus-frames.js``.
 
     Args:
         frame: The frame.
@@ -471,13 +470,12 @@ def serve_frame(
 
 
 async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: float = 10.0) -> InMemoryPort:
-    """Connect a frame to the surrounding page, and return the port. It corresponds to ``connectToHost`` in
-    ``polybus-frames.js``.
+    """Connect a frame to the surrounding page and return the port. Equivalent to ``connectToHost`` in ``polybus-frames.js``.
 
     Args:
         window: The frame's own window.
-        origins: Origins that the surrounding page may have.
-        timeout: Seconds to wait for the page.
+        origins: Allowed origins of the surrounding page.
+        timeout: Seconds to wait for a port.
 
     Raises:
         ConnectFailed: If no port arrives in time, or there is no surrounding page.
@@ -532,13 +530,14 @@ def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
 
 
 def _any_if_opaque(origin: str) -> str:
-    """Return the target origin, or ``*`` for an opaque origin, which cannot be a target. The nonce then identifies the
-    receiver."""
+    """Return the target origin, or ``*`` if it is opaque, because an opaque origin cannot be a target. The nonce then
+    identifies the receiver.
+    """
     return "*" if origin == "null" else origin
 
 
 def _say_goodbye(window: Window, port: InMemoryPort) -> None:
-    """Notify the other end of this port when the page goes."""
+    """Notify the other end of this port when the page goes away."""
 
     def goodbye() -> None:
         for each in window.joined:

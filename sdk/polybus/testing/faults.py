@@ -1,4 +1,4 @@
-"""Simulates unreliable connections, on which frames are lost, duplicated or delayed. Faults are reproducible by seed."""
+"""Simulates unreliable connections that lose, duplicate or delay frames. A seed makes the faults reproducible."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _share = [ge(0.0), le(1.0)]
 
 @frozen(kw_only=True)
 class Faults:
-    """Faults of a connection. Frames of both directions are counted together, and equal seeds produce equal faults.
+    """Faults on a connection. Equal seeds produce equal faults. Frames in both directions are counted together.
 
-    Frames stay in order within a direction, because no transport reorders them.
+    Frames stay in order within a direction, since no transport reorders them.
 
     Args:
-        seed: Chooses the affected frames.
-        drop: Share of frames that are lost, from 0 to 1.
-        duplicate: Share of frames that arrive twice.
-        delay: Maximum delay in seconds on the event loop's clock. Each frame gets a random delay.
-        cut_after: Number of frames after which each connection is cut.
+        seed: Determines which frames are affected.
+        drop: Share of frames to lose, from 0 to 1.
+        duplicate: Share of frames to deliver twice, from 0 to 1.
+        delay: Maximum delay per frame, in seconds on the event loop's clock. The actual delay is random.
+        cut_after: Cut each connection after this many frames.
 
     Raises:
-        ValueError: If a share is not from 0 to 1, `delay` is negative, or `cut_after` is less than 1.
+        ValueError: If a share is not between 0 and 1, `delay` is negative, or `cut_after` is less than 1.
     """
 
     seed: int = 0
@@ -40,7 +40,7 @@ class Faults:
     cut_after: int | None = field(default=None, validator=optional(gt(0)))
 
     def around(self, connector: Connector) -> Connector:
-        """Return a connector with these faults. Each connection has its own random numbers, derived from the seed."""
+        """Return a connector with these faults. Each connection derives its own random numbers from the seed."""
         return _FaultyConnector(self, connector)
 
 
@@ -58,7 +58,7 @@ class _FaultyConnector:
 
 
 class _FaultyTransport:
-    """Sits between a link and its transport. The link uses it as a `Transport`, and the transport uses it as a `Receiver`."""
+    """Sits between a link and its transport: a `Transport` to the link, a `Receiver` to the transport."""
 
     def __init__(self, faults: Faults, inner: Transport, host: Host, seed: str) -> None:
         self._faults = faults

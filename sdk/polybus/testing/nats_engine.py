@@ -1,8 +1,8 @@
-"""An in-process NATS server for tests, and a function that enters buses as nodes of a cluster on it.
+"""An in-process NATS server for tests, and a function that runs buses as cluster nodes on it.
 
-It implements the server's half of the protocol over any transport. It passes the same tests as a real server
-(`tests/integration/interop`), so the two cannot drift apart. Server clusters and permissions are missing, and JetStream is
-limited to what `nats_streams` implements. Clients that don't read are disconnected.
+The server works over any transport. It passes the same tests as a real server (`tests/integration/interop`), so the two cannot
+drift apart. Server clusters and permissions are not supported. JetStream is limited to what `nats_streams` implements. Clients
+that do not read are disconnected.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class EngineSubscription:
     sid: str
     queue: str | None
     left: int | None = None
-    """Number of messages to deliver after an UNSUB with a maximum."""
+    """Number of messages still to deliver after an UNSUB with a maximum."""
 
 
 class NatsEngine:
     """A NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
 
     Args:
-        address: Address to listen at, without the protocol, such as ``tcp://127.0.0.1:0`` or ``ws://127.0.0.1:0/``. By default
-            ``memory://`` with a unique name.
+        address: Address to listen at, without the protocol, such as ``tcp://127.0.0.1:0`` or ``ws://127.0.0.1:0/``. Defaults to
+            a unique ``memory://`` address.
         max_payload: Maximum size of headers and payload together, in bytes.
-        token: Token that clients must present. If empty, the engine admits every client.
-        rng: Source of randomness for choosing a member of a queue group.
-        keeps: Provide in-memory streams as JetStream does, for `Store` and durable handlers.
+        token: Token required from clients. If empty, every client is accepted.
+        rng: Source of randomness used to choose members of queue groups.
+        keeps: Provide JetStream streams, in memory, for `Store` and durable handlers.
 
     Raises:
         ValueError: If the address is malformed.
@@ -84,14 +84,14 @@ class NatsEngine:
         self._runtime: Runtime | None = None
         self._listening: Any = None
         self.url: str = ""
-        """The URL to connect to, while the engine is entered."""
+        """The URL to connect to while the engine is running."""
 
     async def __aenter__(self) -> Self:
         """Start listening.
 
         Raises:
-            OSError: If the address is in use or not local.
-            LocalProtocolError: If the engine has been entered already.
+            OSError: If the address is already in use or not local.
+            LocalProtocolError: If the engine has already been entered.
         """
         if self._runtime is not None:
             raise LocalProtocolError("this engine has already been entered: create another one")
@@ -142,7 +142,7 @@ class NatsEngine:
                 client.transport.tick(runtime.time())
 
     async def cut(self) -> None:
-        """End all connections without a close message, as if the server had been killed."""
+        """Cut all connections without a close message, as if the server had been killed."""
         for client in list(self.clients):
             client.transport.abort(Closed(1006, "the engine was cut"))
         if self._runtime is not None:
@@ -154,13 +154,13 @@ class NatsEngine:
             client.transport.send(write_error(text))
 
     def inform(self, **members: Any) -> None:
-        """Send all clients another INFO with these members."""
+        """Send all clients a new INFO with these members."""
         for client in self.clients:
             client.transport.send(write_json("INFO", {**self.info, **members}))
 
     @property
     def info(self) -> dict[str, Any]:
-        """Members of the INFO message."""
+        """Members of the engine's INFO message."""
         return {
             "server_id": "POLYBUSTESTS",
             "server_name": "polybus.testing",
@@ -206,9 +206,9 @@ class NatsEngine:
         return self._reader.read(frame)
 
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
-        """Deliver a message to all matching subscriptions and to one member of each queue group.
+        """Deliver a message to all matching subscriptions and one member of each queue group.
 
-        If nothing matches, the sender is notified.
+        Notify the sender if there are none.
         """
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
@@ -228,7 +228,7 @@ class NatsEngine:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
     def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        """Deliver a message from the engine itself to the subscribers of `at`. Returns `False` if there are none."""
+        """Deliver a message from the engine itself to subscribers of `at`. Returns `False` if there are none."""
         told = False
         for subscription in self.subscriptions.match(at):
             told = subscription.client.deliver(subscription, operation, block) or told
@@ -334,23 +334,23 @@ class EngineClient:
 
 
 _PATIENCE: Final = 30.0
-"""Seconds to wait until all nodes have found each other. In memory, they find each other immediately."""
+"""Seconds to wait for all nodes to find each other. In memory, this is immediate."""
 
 
 @asynccontextmanager
 async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
-    """Enter buses as the nodes of one cluster: ``async with cluster(gateway, worker): await gateway.publish(...)``
+    """Run buses as the nodes of one cluster: ``async with cluster(gateway, worker): await gateway.publish(...)``
 
-    When the block begins, every node knows all other nodes. Yields the URL of the engine, for nodes that join later. The
-    clusters in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored. Other cluster options apply.
+    When the block begins, every node knows all others. Yields the engine's URL, so that other nodes can join later. The cluster
+    URLs in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are ignored. Other cluster options still apply.
 
     Args:
-        buses: The buses as the application creates them. They must not be entered yet.
-        url: URL of a running engine, such as a `NatsEngine` that the test cuts, or of a real server. By default an engine in
-            memory.
+        buses: The application's buses, not yet entered.
+        url: URL of a running engine, for example a `NatsEngine` that the test cuts, or of a real server. Defaults to a new
+            in-memory engine.
 
     Raises:
-        LocalProtocolError: If a bus was created without ``cluster=``, or has been entered already.
+        LocalProtocolError: If a bus was created without ``cluster=`` or has already been entered.
         ConnectFailed: If there is no engine at `url`.
         TimeoutError: If the nodes don't find each other within 30 s.
     """
@@ -374,7 +374,7 @@ async def met(bus: Bus, *others: Bus) -> None:
     """Wait until a node of a cluster knows other nodes.
 
     Raises:
-        TimeoutError: If the node does not find the others within 30 s.
+        TimeoutError: If the node does not find them within 30 s.
     """
     backbone = _backbone(bus, entered=True)
     wanted = {*map(id_of, others)} - {id_of(bus)}

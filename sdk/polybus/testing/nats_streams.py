@@ -1,7 +1,7 @@
-"""JetStream for tests: streams, pull consumers, and the part of the API that a bus uses.
+"""JetStream for tests: streams, pull consumers, and the parts of the API that a bus uses.
 
-Everything is in memory, for the lifetime of the engine. The retention of a stream is ``limits`` or ``workqueue``. Pull
-consumers require each message to be acknowledged, or none. There are no sources, mirrors or push consumers.
+All data is in memory and is lost when the engine stops. Streams support ``limits`` and ``workqueue`` retention. Pull consumers
+require acknowledgement of either every message or none. Sources, mirrors and push consumers are not supported.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _API: Final = "$JS.API."
 _ACK: Final = "$JS.ACK."
 _NANOSECONDS: Final = 1_000_000_000
 _MOST: Final = 100_000
-"""Maximum number of messages in a stream, regardless of its configuration."""
+"""Maximum number of messages in a stream, whatever its configuration."""
 _PULLS: Final = 512
-"""Default maximum number of waiting pull requests per consumer."""
+"""Default limit on pending pull requests per consumer."""
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
 _NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
 _WINDOW: Final = 120 * _NANOSECONDS
@@ -142,9 +142,9 @@ class PullConsumer:
     _hand: Callable[[str, NatsOperation, bytes], bool]
     _matches: Callable[[str, str], bool]
     _next: int = 1
-    """Number of the next message that has not been delivered."""
+    """Sequence number of the next undelivered message."""
     _given: dict[int, tuple[float, int]] = field(factory=dict)
-    """Unacknowledged messages, with the time of redelivery and the number of deliveries."""
+    """Unacknowledged messages, with redelivery times and delivery counts."""
     _pulls: deque[_Pull] = field(factory=deque)
     _sent: int = 0
 
@@ -244,7 +244,7 @@ class PullConsumer:
         self.deliver(now)
 
     def tick(self, now: float) -> None:
-        """Redeliver due messages, end expired requests, and send heartbeats."""
+        """Redeliver due messages, end expired pull requests and send heartbeats."""
         self.deliver(now)
         for pull in [*self._pulls]:
             if pull.until <= now:
@@ -275,8 +275,7 @@ class NatsStreams:
     """The streams of an engine.
 
     Args:
-        hand: ``hand(at, operation, block)`` delivers a message to the subscribers of `at`, and returns `False` if there are
-            none.
+        hand: ``hand(at, operation, block)`` delivers a message to subscribers of `at`. It returns `False` if there are none.
         time: Clock of the engine.
     """
 

@@ -1,4 +1,4 @@
-"""Connects two buses in one process through the real codec, and creates contexts for calling handlers as plain functions."""
+"""Connects two buses in one process, using the real codec, and creates contexts for calling handlers as plain functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .faults import Faults
 
 logger: logging.Logger = logging.getLogger("polybus")
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
-"""Pauses that are short enough for tests."""
+"""Pauses short enough for tests."""
 
 
 @asynccontextmanager
@@ -40,20 +40,19 @@ async def pair(
     """Connect a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
 
     Enters both buses. Exceptions are the same as over real transports. Answers are validated
-    (``Bus(check_answers="validate")``) unless you configure a bus otherwise. If the protocol has clients on both ends (NATS),
-    they connect to a `NatsEngine`.
+    (``Bus(check_answers="validate")``) unless you configure a bus otherwise. With NATS, both buses are clients of a
+    `NatsEngine`.
 
     Args:
         bus: The server, with the handlers under test.
         protocol: Name or adapter of the protocol.
-        client: The client, by default a new bus.
-        identity: Identity of the client, an `Identity` or any other object, used instead of calling `authenticate`.
-        faults: Faults of the connection.
+        client: The client. Defaults to a new bus.
+        identity: The client's identity, used instead of calling `authenticate`. An `Identity` or any other object.
+        faults: Faults on the connection.
         reconnect: Reconnect after the connection is lost.
 
     Raises:
-        LocalProtocolError: If you pass `identity` or `faults` with a protocol that has clients on both ends, because its server
-            authenticates them.
+        LocalProtocolError: If `identity` or `faults` is passed with a protocol that has clients on both ends.
         ConnectFailed: If faults prevent the connection.
         Unauthorized: If `authenticate` cannot authenticate the client.
         Forbidden: If `authenticate` rejects the client.
@@ -102,7 +101,7 @@ async def _joined(
 
 
 class _Meeting:
-    """A unique in-memory address, where the server listens and the client connects."""
+    """A unique in-memory address. The server listens there and the client connects to it."""
 
     def __init__(self, identity: Any, reconnects: bool) -> None:
         self.url = f"memory://pair-{secrets.token_hex(4)}"
@@ -117,7 +116,7 @@ class _Meeting:
 
 
 class _Known:
-    """Admits a client without calling `authenticate`."""
+    """Accepts a client without calling `authenticate`."""
 
     def __init__(self, gate: Gate, who: Any) -> None:
         self.knock, self.left, self.opened = gate.knock, gate.left, gate.opened
@@ -129,7 +128,7 @@ class _Known:
 
 
 class HandlerContext(Context[Any]):
-    """A `Context` without a running bus, created by `context`."""
+    """A `Context` that needs no running bus, created by `context`."""
 
     __slots__ = ("_state",)
 
@@ -139,7 +138,7 @@ class HandlerContext(Context[Any]):
 
     @property
     def state(self) -> Any:
-        """The value passed to `context`, which replaces the value that the lifespan would yield."""
+        """The value passed to `context` in place of the lifespan's."""
         return self._state
 
 
@@ -153,14 +152,14 @@ def context(
     headers: Mapping[str, str] | None = None,
     deadline: float | None = None,
 ) -> Context[Any]:
-    """Create a `Context` to call a handler with: ``await get_user(7, context(identity="ann", state=store))``
+    """Create a `Context` for calling a handler directly: ``await get_user(7, context(identity="ann", state=store))``
 
     Args:
-        identity: Identity of the caller, as `authenticate` would return it. `Context.peer` is `None`.
-        state: Value that the bus's lifespan would yield.
-        bus: Value of `Context.bus`, by default a new bus. Pass a bus if the handler calls other handlers of that bus.
+        identity: The caller's identity, as `authenticate` would return it. `Context.peer` is `None`.
+        state: Stands for the value that the bus's lifespan yields.
+        bus: Value of `Context.bus`. Defaults to a new bus. Pass a bus if the handler calls that bus's other handlers.
         subject: Subject of the message.
-        body: Body of the message, as a plain value.
+        body: Body of the message as a plain value.
         headers: Headers of the message.
         deadline: Time on the event loop's clock at which the caller gives up.
     """

@@ -1,7 +1,7 @@
-"""Simulations of buses, links and brokers in virtual time, with faults, reproducible by seed.
+"""Simulates buses, links and brokers in virtual time, with faults. A seed makes each run reproducible.
 
-A bus reads the time from its event loop, so the simulated clock is an event loop (`virtual_time.VirtualLoop`). Ids, jitter and
-the wall clock come from `Sources`, which each run replaces. Simulations run on asyncio, because trio deliberately shuffles its
+Buses read the time from their event loop, so the simulated clock is an event loop (`virtual_time.VirtualLoop`). Each run
+replaces the `Sources` of ids, jitter and wall-clock time. Simulations require asyncio, because trio deliberately shuffles its
 tasks.
 """
 
@@ -40,14 +40,14 @@ _SEED: Final = "POLYBUS_SEED"
 
 _not_negative = ge(0.0)
 _HIGH: Final = 64 * 1024
-"""Number of bytes in transit in one direction above which the sender has to pause."""
+"""Number of bytes in transit in one direction above which the sender must pause."""
 _SECONDS: Final = struct.Struct("<d")
 _KEPT: Final = 30
-"""Number of events to show when a run fails."""
+"""Number of events shown when a run fails."""
 
 
 class SimulatedConnector:
-    """Connects to an in-memory address through the network of a simulation."""
+    """Connects to an in-memory address through a simulated network."""
 
     reconnects = True
 
@@ -62,7 +62,7 @@ class SimulatedConnector:
 
 
 class SimulatedConnection:
-    """A connection of a simulation, listed in `World.connections`."""
+    """A simulated connection, as listed in `World.connections`."""
 
     # The connecting link uses it as a `Transport`, and the in-memory transport as a `Receiver`.
 
@@ -73,9 +73,9 @@ class SimulatedConnection:
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
-        """True if the connecting side has noticed the end."""
+        """True if the connecting side has noticed that the connection is down."""
         self._ours = 0.0
-        """Seconds after which the connecting side notices a cut."""
+        """Seconds until the connecting side notices a cut."""
         self._full = False
         self._peer_full = False
         self.name: str = inner.name
@@ -93,12 +93,12 @@ class SimulatedConnection:
         self._inner.tick(now)
 
     def cut(self, *, ours: float = 0.0, theirs: float = 0.0) -> None:
-        """Cut the connection, dropping frames in transit.
+        """Cut the connection and drop frames in transit.
 
         Args:
-            ours: Seconds after which the connecting side notices the cut.
-            theirs: Seconds after which the serving side notices the cut. Until then it still receives frames in transit, and
-                has two connections if the peer reconnects. `ours` is then ignored.
+            ours: Seconds until the connecting side notices.
+            theirs: Seconds until the serving side notices. Until then it still receives frames in transit, and it has two
+                connections if the peer reconnects. If set, `ours` is ignored.
         """
         self._world.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
         why = Closed(1006, "cut by the simulation")
@@ -111,7 +111,7 @@ class SimulatedConnection:
             self.abort(why)
 
     def pause(self, seconds: float) -> None:
-        """Delay frames in both directions for this many seconds. Pass 0 to end a pause."""
+        """Hold frames in both directions for this many seconds. Pass 0 to end a pause."""
         self._world.note(self.label, f"paused for {seconds:g} s")
         self._out.hold(seconds)
         self._in.hold(seconds)
@@ -220,7 +220,7 @@ class _FrameFlow:
         self._arm()
 
     def forget(self) -> None:
-        """Drop the frames in transit, so that they don't delay later actions."""
+        """Drop all frames in transit, so that they do not delay later actions."""
         self._waiting = deque((0.0, what) for _, what in self._waiting if callable(what))
         self.bytes = 0
         self._held_until = 0.0
@@ -263,17 +263,17 @@ class _FrameFlow:
 
 @frozen(kw_only=True)
 class FaultRates:
-    """Rates of faults in a simulation, per second of virtual time for the whole world.
+    """Fault rates in a simulation, per virtual second, for the whole world.
 
-    As on a network, frames stay in order on a connection, but not between connections.
+    As on a real network, frames stay in order on a connection, but not across connections.
 
     Args:
-        delay: Maximum delay in seconds. Each frame gets a random delay.
-        cut: Connections to cut. In a third of the cases the client notices later, and in another third the server does, which
-            then has two connections of that client.
-        pause: Connections and peers to pause for a while, in both directions.
+        delay: Maximum delay per frame, in seconds. The actual delay is random.
+        cut: Connections to cut. In a third of cases, the client notices late. In another third, the server does, and so has two
+            connections from that client.
+        pause: Connections and peers to pause in both directions.
         restart: Processes (`World.process`) to kill and restart later.
-        longest: Maximum duration in seconds of a pause, a late notice or a process outage.
+        longest: Maximum duration of a pause, late notice or process outage, in seconds.
 
     Raises:
         ValueError: If a number is negative.
@@ -287,11 +287,11 @@ class FaultRates:
 
 
 class World:
-    """The world of a scenario, which `simulated` passes to it: virtual time, an in-memory network, and faults.
+    """The world that `simulated` passes to a scenario: virtual time, an in-memory network, and faults.
 
     Attributes:
-        seed: Seed of this run.
-        random: Random numbers for the scenario itself.
+        seed: This run's seed.
+        random: Random number generator for use by the scenario.
     """
 
     def __init__(self, seed: int, faults: FaultRates, loop: VirtualLoop) -> None:
@@ -318,17 +318,17 @@ class World:
 
     @property
     def connections(self) -> list[SimulatedConnection]:
-        """Connections that are up from the point of view of the connecting side."""
+        """Connections that are up, as seen from the connecting side."""
         return list(self._up)
 
     @property
     def trace(self) -> str:
-        """Hash of all frames, faults and notes so far, with their times. Equal seeds produce equal hashes."""
+        """Hash of all frames, faults and notes so far, including their times. Equal seeds produce equal hashes."""
         return self._hash.hexdigest()
 
     @property
     def recent(self) -> list[str]:
-        """The last faults and notes."""
+        """The most recent faults and notes."""
         return list(self._log)
 
     def to(self, url: str, label: str = "") -> Connector:
@@ -337,7 +337,7 @@ class World:
 
         Args:
             url: URL without the protocol.
-            label: Name of the connections in the log, by default the URL. `pause` pauses all connections with the same label.
+            label: Name of the connections in the log. Defaults to the URL. `pause` affects all connections with the same label.
 
         Raises:
             ValueError: If the URL has no address.
@@ -345,7 +345,7 @@ class World:
         return SimulatedConnector(self, url, label or url)
 
     def note(self, *what: object) -> None:
-        """Write to the log, which is part of the trace."""
+        """Write to the log, which is included in the trace."""
         text = f"{self.time:10.4f} {' '.join(map(str, what))}"
         self._log.append(text)
         self._hash.update(text.encode())
@@ -355,7 +355,7 @@ class World:
 
         Args:
             name: Name in the log.
-            start: Creates the contents for each start, such as a broker, or buses that connect and serve.
+            start: Called on each start to create the contents, such as a broker, or buses that connect and serve.
         """
         return Process(self, name, start)
 
@@ -366,7 +366,7 @@ class World:
                 connection.pause(seconds)
 
     async def calm(self) -> None:
-        """Stop the faults. Pauses end, killed processes are restarted, and no new faults occur. Frames are still delayed."""
+        """Stop all faults. Ends pauses and restarts killed processes. Frames are still delayed."""
         self._calm.set()
         if self._breaking is not None:
             await self._breaking
@@ -386,7 +386,7 @@ class World:
         self._hash.update(_SECONDS.pack(self.time) + label + frame)
 
     def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` after this many seconds, or when the faults stop."""
+        """Call `act` after this many seconds, or when faults stop."""
 
         def due() -> None:
             if self._later.pop(act, None) is not None:
@@ -430,11 +430,11 @@ class World:
 
 
 class _Killed(Exception):
-    """Raised in the block of a process to kill the process."""
+    """Raised in a process's block to kill it."""
 
 
 class Process:
-    """Part of a simulation that can be killed and restarted: ``async with world.process("orders", start) as process``."""
+    """A part of a simulation that can be killed and restarted: ``async with world.process("orders", start) as process``."""
 
     def __init__(self, world: World, name: str, start: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self.name: str = name
@@ -465,7 +465,7 @@ class Process:
             await running.__aenter__()
 
     async def kill(self) -> None:
-        """Kill the process if it is running. It exits without a graceful shutdown."""
+        """Kill the process if it is running, without a graceful shutdown."""
         running, self._running = self._running, None
         if running is not None:
             self._world.note(self.name, "is killed")
@@ -479,26 +479,26 @@ def simulated(
     faults: FaultRates = FaultRates(),
     limit: float = 3600.0,  # immutable
 ) -> Callable[[Callable[Concatenate[World, P], Awaitable[T]]], Callable[P, T]]:
-    """Turn an async function into a plain function that runs it in virtual time, once per seed, with a `World` as first
-    argument.
+    """Run an async function in virtual time, once per seed, with a `World` as first argument.
 
-    ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` above ``async def test_orders(world): ...`` makes a test
-    for any runner. Pauses take no real time. A run depends only on its seed, so every process sends the same frames at the same
-    times. This covers buses, links, brokers, bridges and tunnels over memory. Threads, processes and sockets stay in real time.
+    Decorate ``async def test_orders(world): ...`` with ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` to get
+    a plain function that any test runner can call. Pauses take no real time. A run depends only on its seed: the same frames
+    are always sent at the same times. You can simulate in-memory buses, links, brokers, bridges and tunnels. Threads, processes
+    and sockets still run in real time.
 
-    If a run fails, a note on the exception shows the seed, the last events, and the command to replay it. That command sets the
-    environment variable ``POLYBUS_SEED``, which replaces `seeds`.
+    If a run fails, a note on the exception shows the seed, the last events and a command to replay the run. The command sets
+    the ``POLYBUS_SEED`` environment variable, which overrides `seeds`.
 
     Args:
-        seeds: The seeds, or their number, counting from 0.
-        faults: Faults from the start until `World.calm`, by default none.
-        limit: Maximum virtual seconds of a run.
+        seeds: The seeds, or the number of seeds, counting from 0.
+        faults: Faults from the start until `World.calm`. None by default.
+        limit: Maximum length of a run in virtual seconds.
 
     Returns:
-        A function that returns the scenario's result for the last seed.
+        A function that returns the scenario's result from the last seed.
 
     Raises:
-        ValueError: If there is no seed.
+        ValueError: If there are no seeds.
         AssertionError: (when called) If tasks or timers are left at the end.
         RuntimeError: (when called) If every task waits forever, or an event loop is already running.
         TimeoutError: (when called) If a run takes longer than `limit`.
@@ -516,7 +516,7 @@ def simulated(
             (outcome,) = deque(runs, maxlen=1)
             return outcome
 
-        # Test runners must see neither a coroutine function nor a `world` parameter.
+        # Test runners must not see a coroutine function or a `world` parameter.
         del run.__wrapped__
         given = signature(scenario)
         run.__signature__ = given.replace(parameters=list(given.parameters.values())[1:])  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""An asyncio event loop in virtual time. When nothing else can run, it jumps to the next timer."""
+"""An asyncio event loop in virtual time, which jumps to the next timer when nothing else can run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVarTuple
 Ts = TypeVarTuple("Ts")
 
 _CANCELLED: Final = 100
-"""Number of cancelled timers to keep, even if they outnumber the others."""
+"""Number of cancelled timers to keep, even if they outnumber active ones."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -24,8 +24,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Use it with ``asyncio.Runner(loop_factory=VirtualLoop)``, or ``anyio.run(main, backend="asyncio",
     backend_options={"loop_factory": VirtualLoop})``.
 
-    Callbacks run in registration order, so a program with seeded randomness behaves the same on each run. Virtual time doesn't
-    wait for sockets, threads or processes.
+    Callbacks run in registration order, so a program with seeded randomness behaves the same on every run. Virtual time does
+    not wait for sockets, threads or processes.
     """
 
     # Inherited from asyncio's loop.
@@ -36,8 +36,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._quiet: asyncio.Future[float | None] | None = None
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, _Timer]] = []
-        """A heap of tuples, because they compare without a method call. asyncio's own heap took 5% of the time of a
-        simulation."""
+        """A heap of tuples, because comparing tuples needs no method call. asyncio's heap took 5% of a simulation's time."""
         self._cancelled = 0
         super().__init__(_Jumps(self))
         self.set_task_factory(self._task)
@@ -65,19 +64,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     async def settled(self) -> float | None:
-        """Wait until all callbacks that are due at the current time have run.
+        """Wait until all callbacks due at the current time have run.
 
         Returns:
-            Seconds until the next timer, or `None` if there is no timer.
+            Seconds until the next timer, or `None` if there are none.
         """
         self._quiet = self.create_future()
         return await self._quiet
 
     def advance(self) -> None:
-        """Jump to the next timer, after all callbacks that are due at the current time have run.
+        """Jump to the next timer after running all callbacks due at the current time.
 
         Raises:
-            RuntimeError: If there is no timer, and no task waits in `settled`.
+            RuntimeError: If there are no timers and no task is waiting in `settled`.
         """
         timers = self._timers
         while timers and timers[0][2].cancelled():
@@ -107,7 +106,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(timer)
 
     def discount(self) -> None:
-        """Count a cancelled timer, and drop cancelled timers if there are too many."""
+        """Count a cancelled timer. Drop cancelled timers if there are too many."""
         self._cancelled += 1
         if self._cancelled > _CANCELLED and 2 * self._cancelled > len(self._timers):
             self._timers = [each for each in self._timers if not each[2].cancelled()]
@@ -152,7 +151,9 @@ class _Jumps(selectors.DefaultSelector):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task with a number as its hash. anyio cancels tasks in set order, which would otherwise depend on memory addresses."""
+    """A task hashed by its number. Otherwise anyio, which cancels tasks in set order, would cancel them in order of memory
+    addresses.
+    """
 
     def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
         self._number = number

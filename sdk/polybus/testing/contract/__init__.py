@@ -1,4 +1,4 @@
-"""Contract tests for pytest, which every protocol and transport must pass."""
+"""Contract tests that every protocol and transport must pass. They run under pytest."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def protocol_suite(
 ) -> type[Any]:
     """Return the tests for a protocol: ``TestMine = protocol_suite(MyProtocol)`` in a test module.
 
-    They are marked ``anyio``, so pytest's fixture ``anyio_backend`` chooses the event loops. Tests for capabilities that the
+    They are marked ``anyio``, so the ``anyio_backend`` fixture chooses the event loops. Tests for capabilities that the
     protocol lacks are left out. Each test has a time limit.
 
     Args:
         make: The protocol's class, or a function that returns the adapter.
-        transport: ``memory``, ``tcp``, ``unix``, ``ws``, an address to serve at, or an async context manager function that
-            yields an address.
-        subject: Converts the dotted subjects of the tests, if the protocol has its own.
-        skip: Names of tests that the protocol cannot pass, with the reasons.
+        transport: ``memory``, ``tcp``, ``unix``, ``ws``, an address to serve at, or a function that returns an async context
+            manager yielding an address.
+        subject: Converts the tests' dotted subjects if the protocol uses a different form.
+        skip: Maps names of tests that the protocol cannot pass to the reasons.
 
     Raises:
-        ValueError: If `skip` has a name that is not a test of the suite.
+        ValueError: If `skip` contains an unknown test name.
     """
     adapter = make()
     capabilities = adapter.session("client").capabilities

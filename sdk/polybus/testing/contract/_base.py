@@ -27,17 +27,16 @@ Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
 Ground: TypeAlias = Callable[[], AbstractAsyncContextManager[str]]
 """Yields a fresh address without the protocol."""
 Meeting: TypeAlias = tuple[Bus, list[Bus], list[Peer], Callable[[], Awaitable[None]]]
-"""A server, its clients, the server's peers for them, and a function that returns once everything sent before has been handled.
-"""
+"""A server, its clients, the server's peers for them, and a function that waits until everything sent has been handled."""
 
 BOUND = 60.0
-"""Time limit of a test in seconds. Only a failing test takes this long, even on a slow, busy machine."""
+"""Time limit per test, in seconds. Only failing tests take this long, even on a slow, busy machine."""
 
 
 def needs(*capabilities: str) -> Callable[[Test], Test]:
-    """Leave out a test if the protocol lacks one of these `Capabilities`.
+    """Leave out a test unless the protocol has all of these `Capabilities`.
 
-    ``interest`` (subscriptions can be withdrawn), ``wildcards`` and ``notifications`` come from the extensions or from the
+    ``interest`` (subscriptions can be withdrawn), ``wildcards`` and ``notifications`` may come from the extensions or from the
     protocol.
     """
 
@@ -94,14 +93,13 @@ class Contract:
     if TYPE_CHECKING:  # set by `suite`
 
         def subject(self, name: str, /) -> str | int:
-            """Convert a dotted subject of the tests to a subject of the protocol."""
+            """Convert a test's dotted subject to a subject of the protocol."""
             raise NotImplementedError
 
     requires: ClassVar[tuple[str, ...]] = ()
-    """`Capabilities` that all tests of this class need."""
+    """`Capabilities` required by all tests of this class."""
     turns: ClassVar[int] = 300
-    """Number of round trips in a conversation, which is enough to use up and renew credits. Use fewer if round trips are
-    slow."""
+    """Number of round trips in a conversation, enough to use up and renew credits. Use fewer if round trips are slow."""
 
     @property
     def adapter(self) -> ProtocolAdapter:
@@ -110,7 +108,7 @@ class Contract:
 
     @asynccontextmanager
     async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[tuple[Listener, Dial]]:
-        """Serve a bus, and yield the listener and a function that connects clients."""
+        """Serve a bus. Yields the listener and a function that connects clients."""
         adapter = self.adapter
         async with (
             type(self).ground() as address,
@@ -126,7 +124,7 @@ class Contract:
     @asynccontextmanager
     async def joined(self, bus: Bus, client: Bus | None = None) -> AsyncIterator[Bus]:
         async with self.serving(bus) as (_, dial), dial(client) as joined:
-            await eventually(lambda: bus.peers)  # without a handshake, a client may be ready before the server
+            await eventually(lambda: bus.peers)  # without a handshake, a client may be ready before the server is
             yield joined
 
     @asynccontextmanager
@@ -159,13 +157,13 @@ class Contract:
 
 @asynccontextmanager
 async def _unix() -> AsyncIterator[str]:
-    # The operating system limits a path to about a hundred bytes.
+    # Operating systems limit socket paths to about a hundred bytes.
     with tempfile.TemporaryDirectory(prefix="bus") as folder:
         yield f"unix://{Path(folder) / 's'}"
 
 
 def ground_of(transport: str) -> Ground:
-    """Return the default ground for a transport's name. An address is used as it is."""
+    """Return the default ground for a transport name. An address is used unchanged."""
     if transport == "memory":
         return lambda: nullcontext(f"memory://contract-{secrets.token_hex(4)}")
     if transport == "unix":
@@ -178,7 +176,7 @@ _EITHER: Final = {
     "wildcards": ("extensions", "patterns"),
     "notifications": ("extensions", "groups"),
 }
-"""Capabilities that come from the extensions or from the protocol itself."""
+"""Capabilities that the extensions or the protocol itself can provide."""
 
 
 def _has(capabilities: Capabilities, want: str) -> bool:
@@ -188,7 +186,8 @@ def _has(capabilities: Capabilities, want: str) -> bool:
 def suite(
     name: str, parts: Iterable[type], members: Mapping[str, Any], capabilities: Capabilities | None, skip: Mapping[str, str]
 ) -> type[Any]:
-    """Return a class with the tests of all parts, each with a time limit, except for those that the protocol cannot pass."""
+    """Return a class with the tests from all parts, each with a time limit. Tests that the protocol cannot pass are left out.
+    """
     made: dict[str, Any] = {**members, "__test__": True}
     unknown = set(skip)
     for part in parts:
@@ -198,7 +197,7 @@ def suite(
             unknown.discard(key)
             wanted = (*getattr(part, "requires", ()), *getattr(test, "needs", ()))
             if capabilities is not None and not all(_has(capabilities, want) for want in wanted):
-                made[key] = None  # pytest then collects no test of this name
+                made[key] = None  # so pytest does not collect a test with this name
             elif key in skip:
                 made[key] = pytest.mark.skip(reason=skip[key])(_bounded(test))
             else:

@@ -1,4 +1,4 @@
-"""Contract tests for links: request routing, presence, permissions, and the end of a link."""
+"""Contract tests for links: request routing, presence, permissions and disconnection."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ Decide: TypeAlias = Callable[[Peer, str, Any], bool]
 
 
 def _later(decide: Decide) -> Callable[[Peer, str, Any], Awaitable[bool]]:
-    """Return a coroutine function that makes the same decision."""
+    """Return an async version of a decision function."""
 
     async def later(peer: Peer, verb: str, subject: Any) -> bool:
         await anyio.lowlevel.checkpoint()
@@ -222,7 +222,7 @@ class AuthorizationContract(Contract):
         assert shown[0].protocol == self.adapter.name
 
     async def _enter(self, dial: Dial) -> None:
-        """Connect and send a request, because without a handshake a refusal arrives with the first request."""
+        """Connect and send a request. Without a handshake, a client only learns of a refusal from its first request."""
         async with dial() as client:
             await client.request(self.subject("anything"))
 
@@ -404,5 +404,5 @@ class AuthorizationContract(Contract):
                     await anext(items)
             assert isinstance(caught.value, Forbidden)
         assert called == []
-        # Some protocols send a notification as a request and ignore the answer, so the other side sees a request.
+        # Some protocols send a notification as a request whose answer they ignore, so the other side sees a request.
         assert asked in (["notify", "stream"], ["request", "stream"])

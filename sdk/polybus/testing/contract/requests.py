@@ -1,4 +1,4 @@
-"""Contract tests for requests and replies, errors sent to the caller, and methods of typed contracts."""
+"""Contract tests for requests and replies, errors sent to the caller, and typed contract methods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BODIES: tuple[Any, ...] = (
     [{"id": number, "name": str(number)} for number in range(200)],
 )
 ROOM = 2048
-"""Number of bytes for ids, subject and envelope in a frame of the maximum size."""
+"""Number of bytes reserved for ids, subject and envelope in a maximum-size frame."""
 
 
 @attrs.frozen

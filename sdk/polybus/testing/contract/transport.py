@@ -241,16 +241,16 @@ def transport_suite(
 ) -> type[Any]:
     """Return the tests for a transport: ``TestMine = transport_suite(MyTransport, "mine://127.0.0.1:0")`` in a test module.
 
-    They are marked ``anyio``, so pytest's fixture ``anyio_backend`` chooses the event loops. Each test has a time limit.
+    They are marked ``anyio``, so the ``anyio_backend`` fixture chooses the event loops. Each test has a time limit.
 
     Args:
         make: The transport's class, or a function that returns the adapter.
-        address: Address to listen at repeatedly, without the protocol, or an async context manager function that yields a fresh
-            address.
-        skip: Names of tests that the transport cannot pass, with the reasons.
+        address: Address without the protocol, to listen at repeatedly, or a function that returns an async context manager
+            yielding a fresh address.
+        skip: Maps names of tests that the transport cannot pass to the reasons.
 
     Raises:
-        ValueError: If `skip` has a name that is not a test of the suite.
+        ValueError: If `skip` contains an unknown test name.
     """
     ground = ground_of(address) if isinstance(address, str) else address
     members = {"make": staticmethod(make), "ground": staticmethod(ground)}
