@@ -241,8 +241,7 @@ class Frame:
 
     @property
     def content_window(self) -> WindowProxy | None:
-        """The frame's window, or `None` while the frame is removed. Do not cache it: a frame that is put back has a new window.
-        """
+        """The frame's window, or `None` while the frame is removed. Do not cache it, because a frame put back has a new one."""
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:

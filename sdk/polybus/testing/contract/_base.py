@@ -186,8 +186,7 @@ def _has(capabilities: Capabilities, want: str) -> bool:
 def suite(
     name: str, parts: Iterable[type], members: Mapping[str, Any], capabilities: Capabilities | None, skip: Mapping[str, str]
 ) -> type[Any]:
-    """Return a class with the tests from all parts, each with a time limit. Tests that the protocol cannot pass are left out.
-    """
+    """Return a class with the tests from all parts, each with a time limit. Leaves out tests that the protocol cannot pass."""
     made: dict[str, Any] = {**members, "__test__": True}
     unknown = set(skip)
     for part in parts:
