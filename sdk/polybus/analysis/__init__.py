@@ -1,5 +1,5 @@
-"""The analysis pipeline, which creates tables, metrics and a report from recorded traffic. Requires ``pip install
-'polybus[analyse]'``, but not Java.
+"""The analysis pipeline: creates tables, metrics and a report from recorded traffic. Requires ``pip install
+'polybus[analyse]'`` but no Java.
 
 `polybus.spark` runs the same pipeline on Spark.
 """

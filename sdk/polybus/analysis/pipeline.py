@@ -1,4 +1,4 @@
-"""Turns a capture into tables, metrics and a report, either completely or only for records that are new since the last run."""
+"""Turns a capture into tables, metrics and a report. Processes either all records or only those added since the last run."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ class Done:
 
 
 class Pipeline:
-    """Runs the stages decode, correlate, metrics and report for one capture and one results folder.
+    """Runs the pipeline's stages for a capture and a results folder: decode, correlate, metrics and report.
 
     ``Pipeline(engine).run("captures", "out")`` creates ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics``
     as Parquet files, as well as ``metrics.json`` and ``report.html``. Another run adds new records and continues open
@@ -328,7 +328,7 @@ class Pipeline:
         engine: A `polybus.analysis.DuckEngine`. For Spark, see `polybus.spark.Pipeline`.
         timeout: Seconds after which an answer counts as late, unless the request has its own timeout.
         horizon: Seconds after which an id is forgotten. Defaults to ten timeouts. See `MatchTimeouts`.
-        strict: Fail if part of the capture cannot be read, instead of counting this part as lost.
+        strict: Fail if part of the capture cannot be read, instead of counting that part as lost.
         delta: Write a Delta Lake log next to each table. An existing log is always continued.
         progress: Called with the name of each stage when it begins.
         names: Display names of subjects in metrics and report, in addition to the protocols' own.
@@ -367,7 +367,7 @@ class Pipeline:
         report: bool = True,
         settle: bool = False,
     ) -> Done:
-        """Process new records and rewrite metrics and report. Without new records, metrics and report stay unchanged.
+        """Process new records, then rewrite metrics and report. Without new records, both stay unchanged.
 
         Args:
             capture: The folder of segments, as a path or a URI that `pyarrow.fs` supports.
@@ -399,7 +399,7 @@ class Pipeline:
             return _done(step.out, step.output, added, self._reported(step.output, earlier))
 
     def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
-        """Write metrics and report from the existing tables, without processing new records. The arguments are those of `run`.
+        """Write metrics and report from the existing tables, without processing new records. Takes the same arguments as `run`.
 
         Raises:
             CaptureError: If `out` does not contain results, or `before` is invalid as described for `run`.

@@ -1,12 +1,12 @@
-/** Facts about a port's other end. */
+/** Information about the other end of a port. */
 export interface PortAbout {
   /** Number of this port among the frame's ports, from 1. */
   readonly epoch: number
-  /** Origin of the page at the other end; "null" for a sandboxed one. */
+  /** Origin of the page at the other end, or "null" if it is sandboxed. */
   readonly origin: string
 }
 
-/** A port that reports its end: `addEventListener("close", ({ code, reason }) => ...)`. */
+/** A port that emits an event when it closes: `addEventListener("close", ({ code, reason }) => ...)`. */
 export interface FramePort extends MessagePort {
   readonly polybus: PortAbout & { release(): void }
   /** Also notifies the other end. */
@@ -16,15 +16,15 @@ export interface FramePort extends MessagePort {
 /** A hello that was not answered. */
 export interface RejectedHello {
   readonly origin: string
-  /** From a page of another origin in the frame, or from a window that is not a served frame. */
+  /** `origin` if the frame's page has another origin, `source` if the window is not a served frame. */
   readonly reason: "origin" | "source"
 }
 
-/** Give each page that a frame loads a port. Call it before the frame's `src` is set. */
+/** Give a port to each page that a frame loads. Call this before setting the frame's `src`. */
 export function serveFrame(
   iframe: HTMLIFrameElement,
   options: {
-    /** Required origin of the frame's page; "null" for a sandboxed one. */
+    /** Required origin of the frame's page, or "null" if it is sandboxed. */
     origin: string
     onport: (port: FramePort, about: PortAbout) => void
     onreject?: (hello: RejectedHello) => void
@@ -39,7 +39,7 @@ export function connectToHost(options: {
   timeout?: number
 }): Promise<FramePort>
 
-/** Join a port to a WebSocket: frames pass unchanged in both directions. When one ends, so does the other. */
+/** Join a port to a WebSocket. Frames pass unchanged in both directions. When either side closes, so does the other. */
 export function pump(
   port: FramePort,
   url: string,
@@ -53,7 +53,7 @@ export function pump(
       }
     | {
         token?: undefined
-        /** The frame may act with the cookies of the page. */
+        /** Let the frame act with the page's cookies. */
         credentials: "page"
       }
   ),

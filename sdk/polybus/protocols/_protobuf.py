@@ -1,8 +1,7 @@
 """The ``google.protobuf.Any`` body format, and errors as ``google.rpc.Status``.
 
-Protobuf messages are packed unchanged, and any other value is packed as a ``google.protobuf.Value``. Decoding returns a plain
-value for ``Value`` and the wrapper types, a message object for any other known type, and the ``Any`` itself for an unknown
-type.
+Protobuf messages are packed unchanged. Any other value is packed as a ``google.protobuf.Value``. Decoding returns a plain value
+for ``Value`` and the wrapper types, a message object for any other known type, and the ``Any`` itself for an unknown type.
 
 Plain values are converted without the `protobuf` package, which is not available in Pyodide and takes two to four times as
 long. ``Value`` stores all numbers as doubles. Whole numbers are read as ``int``, and integers larger than 2^53 are rejected

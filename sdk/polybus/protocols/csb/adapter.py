@@ -114,13 +114,13 @@ class Csb(UrlOptions):
     Args:
         actions: Action numbers by name: ``{"user.login": 0x00010001}``. By convention the high 16 bits identify a module. An
             ``int`` subject needs no entry. Names without a number are sent as strings, which only polybus peers understand.
-        encodings: Payload encodings of actions, by number or name: ``binary``, ``string``, ``json``, ``urlencoded`` or
-            ``base64``. By default, the type of the value decides.
+        encodings: Payload encodings by action number or name: ``binary``, ``string``, ``json``, ``urlencoded`` or ``base64``.
+            By default, the encoding depends on the value's type.
         side: ``direct``, or ``broker-server`` for a server that connects to a broker and has the broker's clients as peers.
-        pool: Number of sockets that `connect` opens to the broker. The broker distributes its clients over these sockets.
+        pool: Number of sockets that `connect` opens to the broker. The broker distributes its clients among them.
         server: Id of this server. Clients select it with their ``x-csb-server`` header, and the broker also sends it facts
             about its clients.
-        instance: Name that distinguishes the sockets of this pool from other servers with the same id. Random by default.
+        instance: Name that distinguishes this pool's sockets from other servers with the same id. Random by default.
 
     Raises:
         ValueError: If a value is invalid, or an option does not apply to this `side`.
@@ -164,7 +164,7 @@ class Csb(UrlOptions):
         return list(dissect(frame, self.side == "broker-server", {number: name for name, number in self.actions}))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> CsbSession:
-        """Create a connection's session. Client and server sessions are the same, but only a client connects to a broker."""
+        """Create a connection's session. Only a client can connect to a broker; otherwise both roles use the same session."""
         codec = self.codec(limits)
         if self.side == "direct":
             return CsbSession(codec, limits, faces_strangers=role == "server")

@@ -68,7 +68,7 @@ def error_payload(message: Message) -> tuple[int, bytes]:
 
 
 def fill_error(message: Message, result: int | None, value: Any) -> None:
-    """Set the code and attributes of an error from its result byte (`None` if the frame has no result) and its decoded payload.
+    """Set an error's code and attributes from its result byte (`None` if the frame has none) and its decoded payload.
 
     If the payload is a string, as other implementations send, it becomes the error message. Any other payload becomes the
     detail.

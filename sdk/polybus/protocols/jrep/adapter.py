@@ -107,10 +107,10 @@ class Jrep(UrlOptions):
     Args:
         dialect: Handshake to use: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, or ``auto`` to detect the peer's
             dialect.
-        values: How to write values: ``errai`` adds Errai's markers, ``plain`` writes bare JSON. Both forms can be read.
-        types: ``lenient`` reads unregistered Java types as `JavaObject`. ``strict`` rejects them, as well as objects with
-            duplicate members.
-        heartbeat: Seconds between two Heartbeat messages, or 0 to send none. A polybus peer closes the connection when
+        values: How to write values. ``errai`` adds Errai's markers; ``plain`` writes bare JSON. Both forms can be read.
+        types: ``lenient`` reads unregistered Java types as `JavaObject`. ``strict`` rejects them and any object with duplicate
+            members.
+        heartbeat: Seconds between Heartbeat messages, or 0 to disable them. A polybus peer closes the connection when
             heartbeats stop.
         java: The application's Java types.
 

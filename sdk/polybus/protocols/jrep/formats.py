@@ -24,7 +24,7 @@ class Parts(Mapping[str, Any]):
     """A body of named parts: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
 
     On the wire the parts are members of the message, next to ToSubject. In a received message they are in `Message.attributes`.
-    If you don't use `Parts`, the body is sent as a part named ``Value``.
+    Any other body is sent as a part named ``Value``.
 
     Raises:
         ValueError: If the protocol reserves a name, or there are more than 255 parts.

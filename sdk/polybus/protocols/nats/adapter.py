@@ -59,15 +59,15 @@ class Nats(UrlOptions):
     """The NATS protocol with its options.
 
     Args:
-        queue: Queue group for this bus's handlers. The server delivers each request to one member of the group. NATS services
-            use ``q``.
+        queue: Queue group for this bus's handlers. Each request is delivered to one member of the group. NATS services use
+            ``q``.
         inbox: Prefix of reply subjects, for users who may not subscribe to ``_INBOX.>``.
-        client: Name of this connection in the server's monitoring pages.
+        client: Name of this connection on the server's monitoring pages.
         tls_first: Start TLS before INFO, for servers with ``handshake_first``.
-        user: User name, to be set together with `password`. You can also use ``nats+tcp://user:password@host``.
+        user: User name. Requires `password`. You can also use ``nats+tcp://user:password@host``.
         password: Password of `user`.
         token: Token to use instead of user and password. You can also use ``nats+tcp://token@host``.
-        nkey: Seed of an nkey (``SU...``), or path to a file that contains the seed. `nkey` and `creds` require ``pip install
+        nkey: Seed of an nkey (``SU...``), or path to a file containing the seed. `nkey` and `creds` require ``pip install
             'polybus[nats]'``.
         creds: Path to a credentials file with a JWT and a key. The file is re-read for each connection.
         dead_letters: Subject prefix for the stream that stores dead letters of durable handlers under

@@ -62,8 +62,9 @@ class Ubre(UrlOptions):
 
     Args:
         format: ``json`` (text), ``binary``, or ``any``, which reads both formats and writes JSON.
-        dialect: How to write requests: ``named`` as in the npm package, or ``spec`` as in the document. Both forms can be read.
-        body: How to write bodies in binary frames: as ``json``, or as ``raw`` bytes.
+        dialect: How to write requests: ``named``, as in the npm package, or ``spec``, as in the document. Both forms can be
+            read.
+        body: Encoding of bodies in binary frames: ``json``, or ``raw`` for bytes.
         body_length: How to write the length of a binary body: -1 for "the rest of the frame", or `None` for the actual number.
             Both forms can be read.
 

@@ -48,25 +48,24 @@ class Up(EntityOptions):
 
     Args:
         entity: Address of this side, with its authority: ``//device1/10AB/3``.
-        peer: Address of the other side, used for notifications and for requests to names that are only a number. By default
-            polybus uses the address in the first message.
+        peer: Address of the other side, used for notifications and for requests to names that are only a number. Defaults to
+            the address in the first message.
         names: Maps each subject to a resource number (below 0x8000 for methods, otherwise topics), a list of a method and a
             topic, or a whole address such as ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and
             `services_in` reads services from a proto file. Subjects that contain a slash need no entry.
         ttl: Seconds until publications and notifications expire. By default they never expire. Requests expire at their
             deadline.
-        priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match counts. The default is ``CS1`` for
-            publications, and ``CS4``, which is the minimum, for requests.
+        priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match wins. Publications default to ``CS1``.
+            Requests default to ``CS4``, which is also their minimum.
         token: Token to send with each request: a string, or a function that returns a string or `None` for no token. Tokens are
             never logged.
         permission_level: Permission level to send with each request.
         strings: Encoding of strings: ``json``, or plain ``text``.
         dialect: Message form on Zenoh: ``spec`` as in the specification and in up-rust since 0.7, ``cpp-1.0`` as in up-cpp, or
-            ``rust-0.6`` as in older versions of up-rust. Programs with different dialects do not receive each other's messages.
+            ``rust-0.6`` as in older versions of up-rust. Peers with different dialects do not receive each other's messages.
         per_authority: Maximum number of active requests from one authority. Further requests fail with RESOURCE_EXHAUSTED. The
             bus treats a whole fabric as one peer, so without this limit a single sender could use up the peer's request limit.
-        max_clock_skew: Maximum seconds that the time in a message's id may be ahead of the local clock, if the message has a
-            ttl.
+        max_clock_skew: For messages with a ttl: how far the time in the id may be ahead of the local clock, in seconds.
         allowance: Extra seconds before a message expires, to allow for clock differences.
         clock: A function that returns nanoseconds since 1970.
 
@@ -87,9 +86,7 @@ class Up(EntityOptions):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Return the options that differ from their defaults, except entity and peer, because a client has its own values for
-        these.
-        """
+        """Return the options that differ from their defaults. Leaves out entity and peer, because clients have their own."""
         return {name: value for name, value in super().url_options.items() if name in _SHARED}
 
     @property

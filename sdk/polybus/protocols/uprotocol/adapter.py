@@ -49,7 +49,7 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
-    """Converts between events and messages. A message that was read has all attributes in `attributes`, and its subject is an
+    """Converts between events and messages. In a message that it reads, `attributes` has all attributes and the subject is an
     address.
     """
 
@@ -182,8 +182,7 @@ class UProtocol(EntityOptions):
 
     Args:
         entity: Address of this side: ``//VCU.VIN/body.access/1``.
-        peer: Address of the other side, used for requests to plain subjects. By default polybus uses the address in the first
-            message.
+        peer: Address of the other side, used for requests to plain subjects. Defaults to the address in the first message.
         format: ``json`` (text) or ``protobuf`` (binary).
         mode: How strictly to read messages, which are always written strictly. ``document`` accepts the forms in the document's
             own examples: ids of any UUID version, base64 in ``data``, data without ``Any``, ``permission_level``, and addresses
@@ -198,16 +197,15 @@ class UProtocol(EntityOptions):
         schema: ``dataschema`` attribute for bodies that are bytes.
         ttl: Seconds until publications and notifications expire. By default they never expire. Requests expire at their
             deadline.
-        priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match counts. The default is ``CS1`` for
-            publications, and ``CS4``, which is the minimum, for requests.
+        priorities: Priorities by subject pattern, ``CS0`` to ``CS6``. The first match wins. Publications default to ``CS1``.
+            Requests default to ``CS4``, which is also their minimum.
         token: Token to send with each request: a string, or a function that returns a string or `None` for no token. Tokens are
             never logged.
         permission_level: Permission level to send with each request (``plevel``).
         sign: A function: ``sign(data)`` returns the ``hash`` of outgoing data.
-        verify: A function: ``verify(data, hash)`` returns True if incoming data is genuine. If it returns False or raises an
-            exception, or if there is no hash, the message is rejected.
-        max_clock_skew: Maximum seconds that the time in a message's id may be ahead of the local clock, if the message has a
-            ttl.
+        verify: A function: ``verify(data, hash)`` returns True if incoming data is genuine. The message is rejected if the
+            function returns False or raises, or if there is no hash.
+        max_clock_skew: For messages with a ttl: how far the time in the id may be ahead of the local clock, in seconds.
         allowance: Extra seconds before a message expires, to allow for clock differences.
         clock: A function that returns nanoseconds since 1970.
 
